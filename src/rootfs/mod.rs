@@ -396,6 +396,7 @@ pub fn proc_fd(fd: BorrowedFd<'_>) -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests prepare trees on the host")]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 

@@ -170,6 +170,7 @@ fn release(entry: BorrowedFd<'_>) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests prepare trees on the host")]
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -189,7 +190,7 @@ mod tests {
         std::fs::create_dir_all(top.join("a/b/c")).unwrap();
         std::fs::write(top.join("a/b/file"), "x").unwrap();
         symlink(outside.path(), top.join("a/link")).unwrap();
-        std::fs::set_permissions(top.join("a/b"), PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(top.join("a/b"), PermissionsExt::from_mode(0o0)).unwrap();
         let parent = open(directory.path());
         remove_tree(parent.as_fd(), b"top").unwrap();
         assert!(!top.exists());
