@@ -25,3 +25,4 @@
 
 pub mod context;
 pub mod image;
+pub mod rootfs;
