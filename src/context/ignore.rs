@@ -92,6 +92,13 @@ impl IgnoreRules {
         }
     }
 
+    /// These rules, with what `other` hides.
+    #[must_use]
+    pub(super) fn hiding_what(mut self, other: &Self) -> Self {
+        self.hidden.extend_from_slice(&other.hidden);
+        self
+    }
+
     /// Whether `path` is excluded: the last rule decides that matches it or a directory above it. The context itself
     /// never is.
     #[must_use]

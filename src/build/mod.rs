@@ -1,0 +1,3 @@
+//! The interpreter: what each instruction does.
+
+pub mod copy;
