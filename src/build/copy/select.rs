@@ -206,7 +206,8 @@ fn near(from: &SourceTree<'_>, path: &GuestPath) -> Option<Escaped> {
         |name: &[u8]| from.ignore.is_none_or(|rules| !rules.excludes(directory.child(name).relative()));
     let close = names.iter().map(|(name, _)| (distance(wanted, name), name));
     let limit = (wanted.len() / 3).min(2);
-    let close = close.filter(|(distance, name)| *distance <= limit && visible(name));
+    let close =
+        close.filter(|(distance, name)| *distance <= limit && name.as_slice() != wanted && visible(name));
     close.min().map(|(_, name)| Escaped::new(name))
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::vec::IntoIter;
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::entry::{self, Place};
 use super::{Copier, CopyError, child, tried};
@@ -17,7 +18,8 @@ const OPEN_LEVELS: usize = 64;
 /// left alone, that of all directories below is taken over.
 pub(super) fn copy(copier: &mut Copier<'_>, source: &GuestPath, target: &GuestPath) -> Result<(), CopyError> {
     let mut walk = Walk { copier, levels: Vec::new(), links: BTreeMap::new() };
-    walk.enter(source.clone(), target.clone(), None)?;
+    let directory = walk.copier.request.from.root.open_path(source, Follow::No).map_err(CopyError::Source)?;
+    walk.enter(source.clone(), target.clone(), None, directory)?;
     while let Some(level) = walk.levels.last_mut() {
         match level.entries.next() {
             Some((name, _)) => walk.entry(&name)?,
@@ -52,30 +54,12 @@ enum State {
     Made,
 }
 
-#[derive(Default)]
 struct Open {
     source: Option<OwnedFd>,
     target: Option<OwnedFd>,
 }
 
 impl Walk<'_, '_> {
-    fn enter(
-        &mut self,
-        source: GuestPath,
-        target: GuestPath,
-        metadata: Option<Metadata>,
-    ) -> Result<(), CopyError> {
-        let entries = self.copier.request.from.root.read_dir(&source).map_err(CopyError::Source)?.into_iter();
-        if self.levels.len() > OPEN_LEVELS
-            && let Some(above) = self.levels.last_mut()
-        {
-            above.open = Open::default();
-        }
-        let state = if metadata.is_some() { State::Awaited } else { State::Made };
-        self.levels.push(Level { source, target, metadata, entries, state, open: Open::default() });
-        Ok(())
-    }
-
     /// Copies one entry of the last level, or makes it the last level.
     fn entry(&mut self, name: &[u8]) -> Result<(), CopyError> {
         let from = self.copier.request.from;
@@ -96,11 +80,39 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         if is_directory {
-            self.enter(source, target, Some(metadata))?;
+            let directory = match open_directory(directory, name) {
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                    return Err(CopyError::Changed { path: source });
+                }
+                result => tried(result, "open", &source)?,
+            };
+            self.enter(source, target, Some(metadata), directory)?;
             return if excluded { Ok(()) } else { self.make_directories() };
         }
         self.make_directories()?;
         self.file(name, &source, &metadata, &target)
+    }
+
+    /// Makes `source`, which is open as `directory`, the last level.
+    fn enter(
+        &mut self,
+        source: GuestPath,
+        target: GuestPath,
+        metadata: Option<Metadata>,
+        directory: OwnedFd,
+    ) -> Result<(), CopyError> {
+        let again = tried(directory.try_clone(), "open", &source)?;
+        let listed = Rootfs::from_fd(again).read_dir(&GuestPath::root());
+        let entries = listed.map_err(CopyError::Source)?.into_iter();
+        if self.levels.len() > OPEN_LEVELS
+            && let Some(above) = self.levels.last_mut()
+        {
+            above.open.source = None;
+        }
+        let state = if metadata.is_some() { State::Awaited } else { State::Made };
+        let open = Open { source: Some(directory), target: None };
+        self.levels.push(Level { source, target, metadata, entries, state, open });
+        Ok(())
     }
 
     fn file(
@@ -143,6 +155,7 @@ impl Walk<'_, '_> {
                 Some(metadata) if metadata.kind == FileKind::Directory => {}
                 Some(_) => return Err(CopyError::CannotCopyToNonDirectory { path: level.target.clone() }),
             }
+            level.open.target = Some(tried(open_directory(directory, name), "open", to.path)?);
             level.state = State::Made;
             if index > OPEN_LEVELS {
                 parent.open.target = None;
@@ -188,6 +201,11 @@ fn link(
     copier.done.files += 1;
     copier.done.bytes += metadata.size;
     Ok(())
+}
+
+fn open_directory(above: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(above, name, flags, Mode::empty())
 }
 
 /// The descriptor of `path`, opened if it is not.
