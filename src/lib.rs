@@ -25,3 +25,6 @@
 
 pub mod image;
 pub mod rootfs;
+pub mod snapshot;
+pub mod store;
+pub mod sys;
