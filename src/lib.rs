@@ -24,6 +24,7 @@
 //! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
 
 pub mod image;
+pub mod layer;
 pub mod rootfs;
 pub mod snapshot;
 pub mod store;

@@ -28,7 +28,8 @@ pub fn fork_detached<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([Owne
             keep_only(&keep);
             body(keep);
         }
-        let code = if second < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN) } else { 0 };
+        let code =
+            if second < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN) } else { 0 };
         // SAFETY: ends this process at once: nothing of the parent's (buffers, exit handlers) may run twice.
         unsafe { libc::_exit(code) }
     }

@@ -111,9 +111,12 @@ fn mount(
     let mut stack: Vec<&Path> = lowers.iter().rev().copied().collect();
     // Without an upper directory overlayfs wants two lower ones.
     let empty = [scratch.join("empty-1"), scratch.join("empty-2")];
-    let wanted = if upper.is_some() { 1 } else { 2 };
+    let wanted: usize = if upper.is_some() { 1 } else { 2 };
     for empty in empty.iter().take(wanted.saturating_sub(stack.len())) {
         directory(empty)?;
+        // It may become the root of a tree, whatever the umask.
+        rustix::fs::chmod(empty, Mode::from_raw_mode(0o755))
+            .map_err(|cause| MountError::Directory { path: empty.clone(), cause: cause.into() })?;
         stack.push(empty);
     }
     match new_calls(&stack, upper)? {
@@ -170,7 +173,8 @@ fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<Owne
         Err(Errno::INVAL) => return Ok(None),
         Err(error) => return Err(failed("fsconfig")(error)),
     }
-    let attributes = if upper.is_some() { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_RDONLY };
+    let attributes =
+        if upper.is_some() { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_RDONLY };
     let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
     mount.map(Some).map_err(failed("fsmount"))
 }
@@ -233,7 +237,8 @@ fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result
         thread.join().unwrap_or(Err(Errno::NOTRECOVERABLE.into()))
     });
     let mount = mount.map_err(|cause| MountError::Mount { action: "mount", layers: stack.len(), cause })?;
-    let parent = rustix::fs::open(scratch, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
+    let parent =
+        rustix::fs::open(scratch, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
     // Names left over would only be in the way of the next mount; the workspace takes them in the end.
     let _ = crate::rootfs::remove_tree(parent.as_fd(), b"names");
     Ok(mount)
@@ -272,6 +277,7 @@ pub fn enter_private_mounts() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use crate::rootfs::{Follow, GuestPath, Rootfs};
+    use crate::store::testing::can_mount;
 
     use super::*;
 
@@ -281,22 +287,13 @@ mod tests {
 
     const BOTH: [(&str, Calls); 2] = [("new calls", by_new_calls), ("mount(2)", no_new_calls)];
 
-    /// The test runs in a thread of its own, which alone is in the new namespace.
-    fn possible() -> bool {
-        let possible = enter_private_mounts();
-        if let Err(error) = &possible {
-            eprintln!("skipped: no mount namespace of its own: {error}");
-        }
-        possible.is_ok()
-    }
-
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
     }
 
     #[test]
     fn a_hundred_and_thirty_layers_below_a_long_path_are_one_tree() {
-        if !possible() {
+        if !can_mount() {
             return;
         }
         let temporary = tempfile::tempdir().unwrap();
@@ -332,7 +329,7 @@ mod tests {
 
     #[test]
     fn no_layers_are_an_empty_tree() {
-        if !possible() {
+        if !can_mount() {
             return;
         }
         let temporary = tempfile::tempdir().unwrap();

@@ -243,7 +243,8 @@ impl Janitor {
     /// # Errors
     /// [`WorkspaceError::Janitor`].
     pub fn start() -> Result<Self, WorkspaceError> {
-        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| WorkspaceError::Janitor(e.into()));
+        let pipe =
+            || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| WorkspaceError::Janitor(e.into()));
         let (orders, told) = pipe()?;
         let (ended, alive) = pipe()?;
         sys::fork_detached([orders, alive], |[orders, alive]| {
@@ -406,14 +407,19 @@ mod tests {
         let processes = std::fs::read_dir("/proc").unwrap();
         let processes = processes.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
         let named = |process: &u32| {
-            std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name == "builder-janitor\n")
+            std::fs::read_to_string(format!("/proc/{process}/comm"))
+                .is_ok_and(|name| name == "builder-janitor\n")
         };
-        processes.filter(named).filter(|process| pipes(*process).iter().any(|pipe| ours.contains(pipe))).collect()
+        processes
+            .filter(named)
+            .filter(|process| pipes(*process).iter().any(|pipe| ours.contains(pipe)))
+            .collect()
     }
 
     /// Gone, or at least only waiting for init to take note of it.
     fn ended(process: rustix::process::Pid) -> bool {
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+        let state =
+            std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
         state.is_empty() || state.contains(") Z ")
     }
 
@@ -424,7 +430,9 @@ mod tests {
         let janitors = janitors_of(&child);
         assert_eq!(janitors.len(), 1);
         let janitor = rustix::process::Pid::from_raw(janitors[0].cast_signed()).unwrap();
-        for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+        for signal in
+            [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
+        {
             rustix::process::kill_process(janitor, signal).unwrap();
         }
         child.kill().unwrap();
@@ -432,7 +440,9 @@ mod tests {
         // The end of the output comes at once: the janitor does not hold it open.
         assert_eq!(lines.read_line(&mut String::new()).unwrap(), 0);
         wait_until("the workspace is still there", || !path.exists());
-        wait_until("the lock is still there", || std::fs::read_dir(temporary.path()).unwrap().next().is_none());
+        wait_until("the lock is still there", || {
+            std::fs::read_dir(temporary.path()).unwrap().next().is_none()
+        });
         wait_until("the janitor is still there", || ended(janitor));
     }
 
