@@ -26,4 +26,8 @@
 pub mod build;
 pub mod context;
 pub mod image;
+pub mod layer;
 pub mod rootfs;
+pub mod snapshot;
+pub mod store;
+pub mod sys;
