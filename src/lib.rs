@@ -31,3 +31,6 @@ pub mod rootfs;
 pub mod snapshot;
 pub mod store;
 pub mod sys;
+pub mod http;
+pub mod image;
+pub mod registry;
