@@ -23,4 +23,5 @@
 //! bases are resolved to manifest and config by an `ImageSource`; each step runs on a `snapshot::Recording`, whose
 //! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
 
+pub mod dockerfile;
 pub mod image;
