@@ -25,6 +25,7 @@
 
 pub mod build;
 pub mod context;
+pub mod dockerfile;
 pub mod image;
 pub mod layer;
 pub mod rootfs;
