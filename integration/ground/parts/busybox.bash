@@ -8,6 +8,7 @@ push_busybox() {
     note "in the registry"
     return
   fi
+  fresh_work
   fetch_busybox
   for debian in "${busybox_architectures[@]}"; do
     busybox_root "$debian" "$work/root"

@@ -21,6 +21,12 @@ image_platform() {
   esac
 }
 
+# fresh_work: each repository starts without the others' blobs.
+fresh_work() {
+  rm -rf "$work"
+  mkdir "$work"
+}
+
 # put_blob FILE: moves it under its digest; prints digest and size.
 put_blob() {
   local hash size
@@ -43,11 +49,11 @@ platform_json() {
     '{architecture: $architecture, os: "linux"} + (if $variant != "" then {variant: $variant} else {} end)'
 }
 
-# layer_of TAR: compresses it; prints diff id, blob digest and blob size.
+# layer_of TAR: compresses it (fast: it only travels over the loopback interface); prints diff id, blob digest and blob size.
 layer_of() {
   local diff_id blob
   diff_id=$(sha256sum "$1") && diff_id=sha256:${diff_id%% *}
-  blob=$(gzip -n -6 <"$1" >"$work/layer.gz" && put_blob "$work/layer.gz")
+  blob=$(gzip -n -1 <"$1" >"$work/layer.gz" && put_blob "$work/layer.gz")
   echo "$diff_id $blob"
 }
 
@@ -155,7 +161,7 @@ record_bases() {
 
 # recipe: changes when the scripts that make images do.
 recipe() {
-  cat "$here"/parts/{images,busybox,debian,many}.bash | sha256sum
+  cat "$here"/parts/{images,busybox,debian,many}.bash "$here/parts/trim" | sha256sum
 }
 
 # pushed REPOSITORY: whether this very recipe's images are in the registry.

@@ -6,6 +6,7 @@ push_many() {
     note "in the registry"
     return
   fi
+  fresh_work
   fetch_busybox
   busybox_root amd64 "$root"
   tar_of "$root" "$work/amd64.tar"
