@@ -69,7 +69,14 @@ impl Descriptor {
     /// A descriptor without platform or annotations.
     #[must_use]
     pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
-        Self { media_type: media_type.to_owned(), digest, size, platform: None, annotations: None, other: Map::new() }
+        Self {
+            media_type: media_type.to_owned(),
+            digest,
+            size,
+            platform: None,
+            annotations: None,
+            other: Map::new(),
+        }
     }
 
     /// The annotation `key`, if there.

@@ -9,7 +9,9 @@ use sha2::Digest as _;
 
 /// A digest that was written wrongly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a digest: expected `sha256:` and 64, or `sha512:` and 128, lower-case hexadecimal digits")]
+#[error(
+    "`{text}` is not a digest: expected `sha256:` and 64, or `sha512:` and 128, lower-case hexadecimal digits"
+)]
 pub struct DigestError {
     text: String,
 }
@@ -266,7 +268,11 @@ impl Verifier {
             return Err(self.wrong_size());
         }
         let actual = self.digester.finish();
-        if actual == self.expected { Ok(()) } else { Err(Mismatch::Digest { expected: self.expected, actual }) }
+        if actual == self.expected {
+            Ok(())
+        } else {
+            Err(Mismatch::Digest { expected: self.expected, actual })
+        }
     }
 
     fn wrong_size(&self) -> Mismatch {
@@ -316,7 +322,15 @@ mod tests {
             assert_eq!(good.parse::<Digest>().unwrap().to_string(), good);
         }
         let upper = EMPTY.to_uppercase().replace("SHA256", "sha256");
-        for bad in ["", "sha256:", "sha256:ab", "md5:d41d8cd98f00b204e9800998ecf8427e", &upper, "sha256:../../etc/passwd", &EMPTY[..70]] {
+        for bad in [
+            "",
+            "sha256:",
+            "sha256:ab",
+            "md5:d41d8cd98f00b204e9800998ecf8427e",
+            &upper,
+            "sha256:../../etc/passwd",
+            &EMPTY[..70],
+        ] {
             assert!(bad.parse::<Digest>().is_err(), "{bad}");
         }
     }

@@ -107,7 +107,10 @@ impl Image {
             rows += usize::from(!row.empty_layer);
         }
         for _ in rows..layers.len() {
-            config.history.push(History { comment: Some("buildkit.exporter.image.v0".to_owned()), ..History::default() });
+            config.history.push(History {
+                comment: Some("buildkit.exporter.image.v0".to_owned()),
+                ..History::default()
+            });
         }
         Ok(Self { config, layers, annotations: BTreeMap::new() })
     }
