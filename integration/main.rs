@@ -14,4 +14,5 @@
 mod base_selection;
 mod ground_state;
 mod layering;
+mod own_image;
 mod support;
