@@ -11,9 +11,6 @@ use tokio::sync::mpsc;
 
 use super::failure::Failure;
 
-/// Opens the data to send; called again for each further try.
-pub type Opener<'a> = dyn Fn() -> io::Result<Box<dyn Read>> + 'a;
-
 /// What a request carries.
 #[derive(Clone, Copy)]
 pub enum Content<'a> {
@@ -25,8 +22,8 @@ pub enum Content<'a> {
     Stream {
         /// How many.
         size: u64,
-        /// From where.
-        open: &'a Opener<'a>,
+        /// Opens them; called again for each further try.
+        open: &'a (dyn Fn() -> io::Result<Box<dyn Read>> + 'a),
     },
 }
 

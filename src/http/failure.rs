@@ -201,13 +201,22 @@ impl Failure {
         if error.is_timeout() {
             return Self::Closed { host, reason: "timed out".to_owned() };
         }
-        if innermost.contains("HTTP version") || innermost.contains("HTTP header") || innermost.contains("status-code") {
+        if innermost.contains("HTTP version")
+            || innermost.contains("HTTP header")
+            || innermost.contains("status-code")
+        {
             return Self::NotHttp { host, reason };
         }
         if innermost.contains("head is too large") {
             return Self::NotHttp { host, reason };
         }
-        let ended = ["before message completed", "end of file", "connection closed", "unexpected EOF", "channel closed"];
+        let ended = [
+            "before message completed",
+            "end of file",
+            "connection closed",
+            "unexpected EOF",
+            "channel closed",
+        ];
         if ended.iter().any(|text| innermost.contains(text)) {
             return Self::Closed { host, reason };
         }
@@ -243,7 +252,9 @@ fn from_cause(cause: &(dyn Error + 'static), host: &str) -> Option<Failure> {
         | io::ErrorKind::UnexpectedEof
         | io::ErrorKind::TimedOut
         | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable => Some(Failure::Closed { host, reason: escape(&error.to_string()) }),
+        | io::ErrorKind::NetworkUnreachable => {
+            Some(Failure::Closed { host, reason: escape(&error.to_string()) })
+        }
         _ => None,
     }
 }

@@ -75,12 +75,17 @@ impl Rules {
     pub(super) fn choose(&self, url: &Url) -> Option<Url> {
         let proxy = if url.scheme() == "https" { &self.https } else { &self.http };
         let proxy = proxy.as_ref()?;
-        let direct = address::literal(url) == Some(Class::Loopback) || self.none.iter().any(|e| e.covers(url));
+        let direct =
+            address::literal(url) == Some(Class::Loopback) || self.none.iter().any(|e| e.covers(url));
         (!direct).then(|| proxy.clone())
     }
 
     pub(super) fn hosts(&self) -> Vec<String> {
-        [&self.http, &self.https].into_iter().flatten().filter_map(|url| url.host_str().map(str::to_owned)).collect()
+        [&self.http, &self.https]
+            .into_iter()
+            .flatten()
+            .filter_map(|url| url.host_str().map(str::to_owned))
+            .collect()
     }
 }
 
@@ -135,13 +140,19 @@ impl Exception {
         same_port
             && match (&self.hosts, url.host()) {
                 (Hosts::All, _) => true,
-                (Hosts::Network(network, bits), Some(Host::Ipv4(address))) => within(address.into(), *network, *bits),
-                (Hosts::Network(network, bits), Some(Host::Ipv6(address))) => within(address.into(), *network, *bits),
-                (Hosts::Domain { suffix, itself }, Some(Host::Domain(name))) => match name.strip_suffix(suffix.as_str()) {
-                    Some("") => *itself == Itself::Included,
-                    Some(rest) => rest.ends_with('.'),
-                    None => false,
-                },
+                (Hosts::Network(network, bits), Some(Host::Ipv4(address))) => {
+                    within(address.into(), *network, *bits)
+                }
+                (Hosts::Network(network, bits), Some(Host::Ipv6(address))) => {
+                    within(address.into(), *network, *bits)
+                }
+                (Hosts::Domain { suffix, itself }, Some(Host::Domain(name))) => {
+                    match name.strip_suffix(suffix.as_str()) {
+                        Some("") => *itself == Itself::Included,
+                        Some(rest) => rest.ends_with('.'),
+                        None => false,
+                    }
+                }
                 _ => false,
             }
     }
@@ -183,7 +194,8 @@ mod tests {
             ("0.0.0.0/0", "https://8.8.8.8/", true),
             ("/,::,x/9", "https://8.8.8.8/", false),
         ] {
-            let proxies = Proxies { https: Some("proxy:3128".to_owned()), none: none.to_owned(), ..Proxies::default() };
+            let proxies =
+                Proxies { https: Some("proxy:3128".to_owned()), none: none.to_owned(), ..Proxies::default() };
             let rules = Rules::parse(&proxies).unwrap();
             assert_eq!(rules.choose(&Url::parse(url).unwrap()).is_none(), direct, "{none} {url}");
         }

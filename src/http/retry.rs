@@ -36,6 +36,12 @@ impl Attempts {
         Self { limits, failed: 0, waited: Duration::ZERO }
     }
 
+    /// A single try.
+    #[must_use]
+    pub fn once() -> Self {
+        Self::new(Retries { tries: 1, ..Retries::default() })
+    }
+
     /// How many tries failed.
     #[must_use]
     pub fn failed(&self) -> u32 {
@@ -107,7 +113,8 @@ mod tests {
     fn a_server_cannot_make_us_wait_longer_than_the_budget() {
         let mut attempts = Attempts::new(Retries::default());
         let waits: Vec<_> =
-            std::iter::from_fn(|| attempts.after_failure(Some(Duration::from_secs(99_999)), &Still)).collect();
+            std::iter::from_fn(|| attempts.after_failure(Some(Duration::from_secs(99_999)), &Still))
+                .collect();
         assert_eq!(waits, [Duration::from_secs(60)]);
     }
 

@@ -54,7 +54,10 @@ pub(super) fn choose<'a>(headers: impl Iterator<Item = &'a str>) -> Result<Chall
                 basic = true;
             } else if scheme.eq_ignore_ascii_case("bearer") {
                 let find = |name: &str| {
-                    parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
+                    parameters
+                        .iter()
+                        .find(|(key, _)| key.eq_ignore_ascii_case(name))
+                        .map(|(_, value)| value.clone())
                 };
                 match find("realm").filter(|realm| !realm.is_empty()) {
                     Some(realm) => {
@@ -148,7 +151,10 @@ mod tests {
             Ok(Challenge::Bearer { realm: realm.to_owned(), service: service.map(str::to_owned) })
         };
         for (header, expected) in [
-            (r#"Bearer realm="https://a/t",service="s",scope="x:y:pull,push""#, bearer("https://a/t", Some("s"))),
+            (
+                r#"Bearer realm="https://a/t",service="s",scope="x:y:pull,push""#,
+                bearer("https://a/t", Some("s")),
+            ),
             (r#"bearer  realm = "https://a/t" , SERVICE=s"#, bearer("https://a/t", Some("s"))),
             (r#"Basic realm="a, Bearer realm=\"no\"", Bearer realm="https://b""#, bearer("https://b", None)),
             (r#"Bearer realm="https://a",Basic realm="x""#, bearer("https://a", None)),

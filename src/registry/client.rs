@@ -10,7 +10,7 @@ use url::Url;
 
 use super::challenge::{self, Challenge};
 use super::credentials::{ConfigFile, Keychain};
-use super::error::{ClientError, Problem, Words};
+use super::error::{ClientError, Problem, Words, is_transient};
 use super::helper::Helpers;
 use super::session::{Authorization, Plain, Scope, Session};
 use super::statistics::{Counters, Kind, Statistics};
@@ -129,20 +129,25 @@ impl Client {
 
     /// What is known about the registry of `reference`.
     pub(super) fn session(&self, reference: &Reference, direction: Direction) -> Arc<Session> {
-        let host = &reference.registry;
+        let host = reference.registry();
         let everywhere = match direction {
             Direction::Pull => self.insecure.pull,
             Direction::Push => self.insecure.push,
         };
         let plain = Plain::of(host, everywhere || self.insecure.registries.contains(host));
         let mut sessions = lock(&self.sessions);
-        let session = sessions.entry((host.clone(), plain));
-        session.or_insert_with(|| Arc::new(Session::new(host.clone(), plain))).clone()
+        let session = sessions.entry((host.to_owned(), plain));
+        session.or_insert_with(|| Arc::new(Session::new(reference, plain))).clone()
     }
 
     /// Sends a request, authenticated as the registry wants, again where that makes sense. Answers of all other
     /// statuses than 401 and those that pass are for the caller to judge.
-    pub(super) fn call(&self, session: &Session, call: &Call<'_>, attempts: &mut Attempts) -> Result<Response, Problem> {
+    pub(super) fn call(
+        &self,
+        session: &Session,
+        call: &Call<'_>,
+        attempts: &mut Attempts,
+    ) -> Result<Response, Problem> {
         let base = session.contact(self)?;
         // Uploads and redirects may lead elsewhere; who we are is the registry's business only.
         let at_home = call.url.origin() == base.origin();
@@ -162,7 +167,7 @@ impl Client {
             let mut response = match self.http.send(&request) {
                 Ok(response) => response,
                 Err(failure) => {
-                    self.again(failure.into(), attempts, None)?;
+                    self.again(failure.into(), attempts)?;
                     continue;
                 }
             };
@@ -172,8 +177,7 @@ impl Client {
                     self.unauthorized(session, call.scope, authorization, refused, &mut response)?;
                 }
                 status if is_transient(status) => {
-                    let asked = response.retry_after();
-                    self.again(self.status(&mut response), attempts, asked)?;
+                    self.again(self.status(&mut response), attempts)?;
                 }
                 _ => return Ok(response),
             }
@@ -210,58 +214,48 @@ impl Client {
     }
 
     /// Waits before another try after `problem`, or gives up with it.
-    pub(super) fn again(
-        &self,
-        problem: Problem,
-        attempts: &mut Attempts,
-        asked: Option<Duration>,
-    ) -> Result<(), Problem> {
-        let transient = match &problem {
-            Problem::Http { failure, .. } => failure.is_transient(),
-            Problem::Status { status, .. } => is_transient(*status),
-            Problem::BlobsUnknown { .. } => true,
-            _ => false,
-        };
-        if !transient {
+    pub(super) fn again(&self, problem: Problem, attempts: &mut Attempts) -> Result<(), Problem> {
+        if !problem.is_transient() {
             return Err(problem);
         }
-        let tell = |wait: Duration| self.notice(&format!("{problem}; trying again in {:.1} s", wait.as_secs_f64()));
-        if self.http.wait(attempts, asked, tell)? {
-            return Ok(());
-        }
-        Err(match problem {
-            Problem::Http { failure, .. } => Problem::Http { failure, tries: attempts.failed() },
-            Problem::Status { host, status, words, .. } => {
-                Problem::Status { host, status, words, tries: attempts.failed() }
-            }
-            other => other,
-        })
+        let tell =
+            |wait: Duration| self.notice(&format!("{problem}; trying again in {:.1} s", wait.as_secs_f64()));
+        let again = self.http.wait(attempts, problem.retry_after(), tell)?;
+        if again { Ok(()) } else { Err(problem.tried(attempts.failed())) }
     }
 
     /// An answer that only its status describes.
     pub(super) fn status(&self, response: &mut Response) -> Problem {
-        let (host, status) = (authority(response.url()), response.status());
-        Problem::Status { host, status, words: Words::of(response).text, tries: 1 }
+        Problem::Status {
+            host: authority(response.url()),
+            status: response.status(),
+            retry_after: response.retry_after(),
+            words: Words::of(response).text,
+            tries: 1,
+        }
     }
 
     /// An answer that says no; `what` was asked for.
-    pub(super) fn refusal(&self, session: &Session, scope: &Scope, what: &str, response: &mut Response) -> Problem {
+    pub(super) fn refusal(
+        &self,
+        session: &Session,
+        scope: &Scope,
+        what: &str,
+        response: &mut Response,
+    ) -> Problem {
         match response.status() {
             403 if Some(authority(response.url())) == session.authority() => {
                 let user = match session.credentials(self, scope) {
                     Ok(credentials) => credentials.map(|credentials| credentials.user().to_owned()),
                     Err(problem) => return problem,
                 };
-                let user = user.unwrap_or_else(|| format!("anonymous users (no credentials in {})", self.keychain.place()));
+                let user = user.unwrap_or_else(|| {
+                    format!("anonymous users (no credentials in {})", self.keychain.place())
+                });
                 Problem::Denied { host: session.host.clone(), user, words: Words::of(response).text }
             }
             404 => Problem::NotFound { what: what.to_owned(), words: Words::of(response).text },
             _ => self.status(response),
         }
     }
-}
-
-/// Statuses that a moment later may be others.
-pub(super) fn is_transient(status: u16) -> bool {
-    matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }

@@ -160,8 +160,8 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 impl Keychain {
     pub(super) fn new(file: Option<&ConfigFile>, helpers: Helpers) -> Result<Self, CredentialsError> {
         let parsed = match file {
-            Some(file) if !file.bytes.trim_ascii().is_empty() => {
-                serde_json::from_slice(&file.bytes).map_err(|error| CredentialsError::Syntax {
+            Some(file) if !file.bytes.trim_ascii().is_empty() => serde_json::from_slice(&file.bytes)
+                .map_err(|error| CredentialsError::Syntax {
                     path: file.path.clone(),
                     line: error.line(),
                     column: error.column(),
@@ -169,8 +169,7 @@ impl Keychain {
                         serde_json::error::Category::Data => "a field has the wrong type",
                         _ => "this is not JSON",
                     },
-                })?
-            }
+                })?,
             _ => File::default(),
         };
         Ok(Self { path: file.map(|file| file.path.clone()), file: parsed, helpers })
@@ -183,8 +182,13 @@ impl Keychain {
 
     /// The credentials for `repository` at `registry` (as in references). As Docker does: the helper of this host,
     /// then the store, then the file; within the file the longest name that fits, as Podman does.
-    pub(super) fn find(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
-        let helper = self.file.helpers.iter().flatten().find(|(key, _)| host_of(key) == Some(canonical(registry)));
+    pub(super) fn find(
+        &self,
+        registry: &str,
+        repository: &str,
+    ) -> Result<Option<Credentials>, CredentialsError> {
+        let helper =
+            self.file.helpers.iter().flatten().find(|(key, _)| host_of(key) == Some(canonical(registry)));
         let helper = helper.map(|(_, name)| name).or(self.file.store.as_ref());
         if let Some(name) = helper.filter(|name| !name.is_empty())
             && let Some(found) = self.ask(name, registry)?
@@ -233,8 +237,8 @@ impl Keychain {
         let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
         let (mut user, mut password) = (given(&entry.username), given(&entry.password));
         if let Some(auth) = given(&entry.auth) {
-            let (name, secret) =
-                decode(&auth).ok_or_else(|| CredentialsError::Auth { path: self.place(), key: escape(key) })?;
+            let (name, secret) = decode(&auth)
+                .ok_or_else(|| CredentialsError::Auth { path: self.place(), key: escape(key) })?;
             (user, password) = (Some(name), Some(secret));
         }
         if let Some(token) = given(&entry.registry_token) {
@@ -354,7 +358,8 @@ mod tests {
 
     #[test]
     fn secrets_do_not_show_in_debug_output() {
-        let credentials = Credentials::Password { user: "u".to_owned(), password: Secret::new("hunter2".to_owned()) };
+        let credentials =
+            Credentials::Password { user: "u".to_owned(), password: Secret::new("hunter2".to_owned()) };
         assert!(!format!("{credentials:?}").contains("hunter2"));
     }
 }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -10,7 +11,9 @@ use super::challenge::ChallengeError;
 use super::credentials::CredentialsError;
 use super::realm::RealmError;
 use crate::http::{Failure, RedirectProblem, Response, SetupError, escape};
+use crate::image::descriptor::DescriptorError;
 use crate::image::digest::{Digest, Mismatch};
+use crate::image::document::DocumentError;
 
 /// What was being done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +118,8 @@ pub enum Problem {
         words: String,
         /// How often it was tried.
         tries: u32,
+        /// How long it wants us to wait.
+        retry_after: Option<Duration>,
     },
     /// An answer that makes no sense.
     #[error("{host} sends {problem}")]
@@ -124,6 +129,18 @@ pub enum Problem {
         /// What is wrong.
         problem: String,
     },
+    /// A document that is no manifest or index, or not clearly one of them.
+    #[error("{host} sends a manifest that is not accepted")]
+    Document {
+        /// The registry.
+        host: String,
+        /// What is wrong.
+        #[source]
+        source: DocumentError,
+    },
+    /// A descriptor that cannot be right.
+    #[error("its descriptor is not accepted")]
+    Descriptor(#[from] DescriptorError),
     /// The content is not what its digest says, twice.
     #[error("{host} sends other content, twice")]
     Corrupt {
@@ -220,17 +237,19 @@ impl TransferError {
             Problem::Http { failure: Failure::Refused { host }, .. } => {
                 Some(format!("is the registry running? nothing listens at `{host}`"))
             }
-            Problem::Http { failure: Failure::NotTls { host } | Failure::NotHttp { host, .. }, .. } => {
-                Some(format!("add `--insecure-registry {host}` if this registry is to be used without encryption"))
-            }
+            Problem::Http { failure: Failure::NotTls { host } | Failure::NotHttp { host, .. }, .. } => Some(
+                format!("add `--insecure-registry {host}` if this registry is to be used without encryption"),
+            ),
             Problem::Http { failure: Failure::Unresolved { .. }, .. } => {
                 Some("is the registry's name spelled right, and does DNS work here?".to_owned())
             }
-            Problem::NoCredentials { host, .. } => Some(format!("log in with `docker login {host}` or the like")),
+            Problem::NoCredentials { host, .. } => {
+                Some(format!("log in with `docker login {host}` or the like"))
+            }
             Problem::Rejected { .. } => Some("are user name and password still valid?".to_owned()),
-            Problem::Location { problem: RedirectProblem::Downgrade(_), .. } => Some(
-                "a proxy in front of the registry may have to set `X-Forwarded-Proto`".to_owned(),
-            ),
+            Problem::Location { problem: RedirectProblem::Downgrade(_), .. } => {
+                Some("a proxy in front of the registry may have to set `X-Forwarded-Proto`".to_owned())
+            }
             _ => None,
         }
     }
@@ -255,10 +274,46 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// Whether the same may work a moment later.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Http { failure, .. } => failure.is_transient(),
+            Self::Status { status, .. } => is_transient(*status),
+            Self::BlobsUnknown { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// How long the other side wants us to wait.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// The same after so many tries.
+    pub(super) fn tried(self, tries: u32) -> Self {
+        match self {
+            Self::Http { failure, .. } => Self::Http { failure, tries },
+            Self::Status { host, status, words, retry_after, .. } => {
+                Self::Status { host, status, words, tries, retry_after }
+            }
+            other => other,
+        }
+    }
+}
+
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self::Http { failure, tries: 1 }
     }
+}
+
+/// Statuses that a moment later may be others.
+pub(super) fn is_transient(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
 
 fn said(words: &str) -> String {

@@ -68,7 +68,11 @@ struct Answer {
 }
 
 /// Asks the helper `name` for the credentials of `server`; `None` when it has none.
-pub(super) fn get(helpers: &Helpers, name: &str, server: &str) -> Result<Option<(String, Secret)>, HelperError> {
+pub(super) fn get(
+    helpers: &Helpers,
+    name: &str,
+    server: &str,
+) -> Result<Option<(String, Secret)>, HelperError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.is_empty() || !name.chars().all(plain) {
         return Err(HelperError::Name);
@@ -80,16 +84,22 @@ pub(super) fn get(helpers: &Helpers, name: &str, server: &str) -> Result<Option<
         return Ok((!answer.secret.is_empty()).then(|| (answer.username, Secret::new(answer.secret))));
     }
     // Helpers complain on standard output; the exact sentence is part of their protocol.
-    let said = String::from_utf8_lossy(if output.trim_ascii().is_empty() { &complaint } else { &output }).into_owned();
+    let said = String::from_utf8_lossy(if output.trim_ascii().is_empty() { &complaint } else { &output })
+        .into_owned();
     let said = said.trim();
     if said.contains("credentials not found") {
         return Ok(None);
     }
-    Err(HelperError::Failed(if said.is_empty() { "it failed without a word".to_owned() } else { escape(said) }))
+    Err(HelperError::Failed(if said.is_empty() {
+        "it failed without a word".to_owned()
+    } else {
+        escape(said)
+    }))
 }
 
 fn find(path: &[PathBuf], program: &str) -> Option<PathBuf> {
-    let candidates = path.iter().filter(|directory| directory.is_absolute()).map(|directory| directory.join(program));
+    let candidates =
+        path.iter().filter(|directory| directory.is_absolute()).map(|directory| directory.join(program));
     candidates.into_iter().find(|candidate| is_executable(candidate))
 }
 
@@ -168,8 +178,13 @@ mod tests {
 
     fn helpers(directory: &Path, script: &str) -> Helpers {
         let path = directory.join("docker-credential-test");
-        let mut file =
-            std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o755).open(path).unwrap();
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o755)
+            .open(path)
+            .unwrap();
         file.write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
         drop(file);
         let environment = vec![("GREETING".into(), "hello".into()), ("PATH".into(), "/usr/bin:/bin".into())];

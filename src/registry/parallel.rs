@@ -16,7 +16,9 @@ pub fn in_parallel<J: Sync, R: Send, E: Send>(
     let next = AtomicUsize::new(0);
     let failure = Mutex::new(None);
     let done = Mutex::new(Vec::with_capacity(jobs.len()));
-    let lock = |failure: &Mutex<Option<E>>| failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some();
+    let lock = |failure: &Mutex<Option<E>>| {
+        failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
+    };
     let worker = || {
         loop {
             let position = next.fetch_add(1, Ordering::Relaxed);

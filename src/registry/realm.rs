@@ -41,7 +41,12 @@ pub(super) struct Realm {
 
 /// Judges the realm that the registry at `registry` names. `class` is the network the registry is in; `trusted` are
 /// hosts that the user named as token servers of this registry.
-pub(super) fn judge(realm: &str, registry: &Url, class: Class, trusted: &[String]) -> Result<Realm, RealmError> {
+pub(super) fn judge(
+    realm: &str,
+    registry: &Url,
+    class: Class,
+    trusted: &[String],
+) -> Result<Realm, RealmError> {
     // Only the path is shown: what else is in it came from the registry too, but might be a password.
     let unusable = || RealmError::Url(http::escape(realm.split(['?', '#', '@']).next().unwrap_or_default()));
     let mut url = Url::parse(realm).map_err(|_| unusable())?;

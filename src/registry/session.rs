@@ -17,6 +17,7 @@ use super::error::Problem;
 use super::statistics::Kind;
 use super::token;
 use crate::http::{self, Failure, Method, Request, Response, authority};
+use crate::image::reference::Reference;
 
 /// Whether a registry may be spoken to without encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,6 +110,8 @@ enum Slot {
 pub(super) struct Session {
     /// As in references.
     pub(super) host: String,
+    /// Where requests go.
+    address: String,
     plain: Plain,
     base: Mutex<Option<Url>>,
     challenge: Mutex<Option<Challenge>>,
@@ -118,7 +121,10 @@ pub(super) struct Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("host", &self.host).field("plain", &self.plain).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("host", &self.host)
+            .field("plain", &self.plain)
+            .finish_non_exhaustive()
     }
 }
 
@@ -126,9 +132,10 @@ impl fmt::Debug for Session {
 const MARGIN: Duration = Duration::from_secs(10);
 
 impl Session {
-    pub(super) fn new(host: String, plain: Plain) -> Self {
+    pub(super) fn new(reference: &Reference, plain: Plain) -> Self {
         Self {
-            host,
+            host: reference.registry().to_owned(),
+            address: reference.registry_host().to_owned(),
             plain,
             base: Mutex::default(),
             challenge: Mutex::default(),
@@ -161,13 +168,14 @@ impl Session {
         let (found, response) = loop {
             match self.ping(client) {
                 Ok(found) => break found,
-                Err(problem) => client.again(problem, &mut attempts, None)?,
+                Err(problem) => client.again(problem, &mut attempts)?,
             }
         };
         if response.status() == 401 {
             let headers = response.headers().get_all(WWW_AUTHENTICATE);
             // What cannot be understood here will be met again where it matters.
-            if let Ok(challenge) = challenge::choose(headers.iter().filter_map(|header| header.to_str().ok())) {
+            if let Ok(challenge) = challenge::choose(headers.iter().filter_map(|header| header.to_str().ok()))
+            {
                 self.learn(challenge);
             }
         }
@@ -178,29 +186,22 @@ impl Session {
     fn ping(&self, client: &Client) -> Result<(Url, Response), Problem> {
         let mut reason = None;
         for scheme in self.plain.schemes() {
-            let base = base(scheme, &self.host)?;
+            let base = base(scheme, &self.address)?;
             let mut url = base.clone();
             url.set_path("/v2/");
             client.counters.count(Kind::Ping);
-            let more_telling = |failure: Failure| match (reason.take(), failure) {
-                (None, failure) => failure,
-                // Of two failures, the one of a server that is there, else the first.
-                (Some(Failure::Refused { .. }), failure) => failure,
-                (Some(first), Failure::Refused { .. } | Failure::NotTls { .. }) => first,
-                (Some(Failure::NotHttp { .. } | Failure::Closed { .. }), failure) => failure,
-                (Some(first), _) => first,
-            };
-            match client.http.send(&Request::new(Method::GET, url)) {
-                Ok(mut response) if *scheme == "http" && is_tls_server(&mut response) => {
-                    let host = authority(&base);
-                    let failure = Failure::NotHttp { host, reason: "it wants HTTPS".to_owned() };
-                    reason = Some(more_telling(failure));
+            let failure = match client.http.send(&Request::new(Method::GET, url)) {
+                Ok(mut response) => {
+                    if *scheme == "https" || !is_tls_server(&mut response) {
+                        return Ok((base, response));
+                    }
+                    Failure::NotHttp { host: authority(&base), reason: "it wants HTTPS".to_owned() }
                 }
-                Ok(response) => return Ok((base, response)),
                 // A certificate that is not trusted is no reason to do without.
                 Err(failure @ (Failure::Tls { .. } | Failure::Cancelled)) => return Err(failure.into()),
-                Err(failure) => reason = Some(more_telling(failure)),
-            }
+                Err(failure) => failure,
+            };
+            reason = Some(more_telling(reason, failure));
         }
         Err(reason.map_or_else(|| Problem::Host(http::escape(&self.host)), Problem::from))
     }
@@ -225,16 +226,20 @@ impl Session {
     }
 
     /// The header for `scope`, as far as the registry asked for one.
-    pub(super) fn authorization(&self, client: &Client, scope: &Scope) -> Result<Option<Authorization>, Problem> {
+    pub(super) fn authorization(
+        &self,
+        client: &Client,
+        scope: &Scope,
+    ) -> Result<Option<Authorization>, Problem> {
         let Some(challenge) = lock(&self.challenge).clone() else { return Ok(None) };
         let credentials = self.credentials(client, scope)?;
         if let Some(Credentials::Registry { token }) = &credentials {
             return self.header("Bearer", token.reveal(), None).map(Some);
         }
         match (challenge, credentials) {
-            (Challenge::Basic, Some(Credentials::Password { user, password })) => {
-                self.header("Basic", &STANDARD.encode(format!("{user}:{}", password.reveal())), None).map(Some)
-            }
+            (Challenge::Basic, Some(Credentials::Password { user, password })) => self
+                .header("Basic", &STANDARD.encode(format!("{user}:{}", password.reveal())), None)
+                .map(Some),
             (Challenge::Basic, _) => Ok(None),
             (Challenge::Bearer { realm, service }, credentials) => {
                 let token = self.token(client, scope, || {
@@ -306,12 +311,22 @@ impl Session {
     }
 }
 
-/// The address of a registry. Docker Hub's API is elsewhere than its name says.
+/// Of two failures the one that tells more: rather something about a server that is there, else the first.
+fn more_telling(first: Option<Failure>, second: Failure) -> Failure {
+    match (first, second) {
+        (None | Some(Failure::Refused { .. }), second) => second,
+        (Some(first), Failure::Refused { .. } | Failure::NotTls { .. }) => first,
+        (Some(Failure::NotHttp { .. } | Failure::Closed { .. }), second) => second,
+        (Some(first), _) => first,
+    }
+}
+
+/// The address of a registry.
 fn base(scheme: &str, host: &str) -> Result<Url, Problem> {
-    let at = if matches!(host, "docker.io" | "index.docker.io") { "registry-1.docker.io" } else { host };
     let unusable = || Problem::Host(http::escape(host));
-    let url = Url::parse(&format!("{scheme}://{at}/")).map_err(|_| unusable())?;
-    let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+    let url = Url::parse(&format!("{scheme}://{host}/")).map_err(|_| unusable())?;
+    let bare =
+        url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
     if bare && url.has_host() && url.password().is_none() { Ok(url) } else { Err(unusable()) }
 }
 
@@ -331,7 +346,6 @@ mod tests {
     #[test]
     fn only_hosts_become_addresses() {
         for (host, expected) in [
-            ("docker.io", Some("https://registry-1.docker.io/")),
             ("r.example:5000", Some("https://r.example:5000/")),
             ("[::1]:5000", Some("https://[::1]:5000/")),
             ("a/b", None),

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use url::form_urlencoded::Serializer;
 
-use super::client::{Client, is_transient};
+use super::client::Client;
 use super::credentials::{Credentials, Secret};
-use super::error::{Problem, Words};
+use super::error::{Problem, Words, is_transient};
 use super::realm::{self, RealmError};
 use super::session::{Scope, Session, Token};
 use super::statistics::Kind;
@@ -97,18 +97,17 @@ fn ask(client: &Client, session: &Session, scope: &Scope, request: &Request<'_>)
         let mut response = match client.http.send(request) {
             Ok(response) => response,
             Err(failure) => {
-                client.again(failure.into(), &mut attempts, None)?;
+                client.again(failure.into(), &mut attempts)?;
                 continue;
             }
         };
         match response.status() {
             200 => match response.read_all(LONGEST) {
                 Ok(body) => return read(&body, &response, asked_at),
-                Err(failure) => client.again(failure.into(), &mut attempts, None)?,
+                Err(failure) => client.again(failure.into(), &mut attempts)?,
             },
             status if is_transient(status) => {
-                let asked = response.retry_after();
-                client.again(client.status(&mut response), &mut attempts, asked)?;
+                client.again(client.status(&mut response), &mut attempts)?;
             }
             400 | 401 | 403 => {
                 let at = format!("token server {} answers {}", redact(response.url()), response.status());
@@ -122,7 +121,8 @@ fn ask(client: &Client, session: &Session, scope: &Scope, request: &Request<'_>)
 }
 
 fn read(body: &[u8], response: &Response, asked_at: Instant) -> Result<Token, Problem> {
-    let unusable = |problem: &str| Problem::Answer { host: authority(response.url()), problem: problem.to_owned() };
+    let unusable =
+        |problem: &str| Problem::Answer { host: authority(response.url()), problem: problem.to_owned() };
     let answer: Answer =
         serde_json::from_slice(body).map_err(|_| unusable("something else than JSON in place of a token"))?;
     let text = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
