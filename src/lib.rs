@@ -24,14 +24,15 @@
 //! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
 
 pub mod build;
+pub mod cli;
 pub mod context;
 pub mod dockerfile;
+pub mod http;
 pub mod image;
 pub mod layer;
+pub mod registry;
 pub mod rootfs;
+pub mod sandbox;
 pub mod snapshot;
 pub mod store;
 pub mod sys;
-pub mod http;
-pub mod image;
-pub mod registry;

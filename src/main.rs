@@ -7,5 +7,5 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == builder::sandbox::CHILD_ARGUMENT) {
         return builder::sandbox::child_main();
     }
-    ExitCode::SUCCESS
+    builder::cli::main(std::env::args_os().collect())
 }

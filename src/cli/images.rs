@@ -303,3 +303,16 @@ fn judge_single(
     }
     Ok(())
 }
+
+impl ImageProblem {
+    /// What to do.
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoPlatform { .. } => {
+                Some("name one of these with --custom-platform, or see --platform-match".to_owned())
+            }
+            Self::Unfit(_) => Some("take another base, another --custom-platform, or --platform-match=none".to_owned()),
+            _ => None,
+        }
+    }
+}

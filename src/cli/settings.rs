@@ -43,6 +43,11 @@ impl Environment {
         self.get(name).map(|value| value.to_string_lossy().into_owned())
     }
 
+    /// Whether the user wants no colour (no-color.org).
+    pub(super) fn forbids_colour(&self) -> bool {
+        self.get("NO_COLOR").is_some() || self.get("TERM") == Some(OsStr::new("dumb"))
+    }
+
     /// A variable in its upper or lower-case spelling.
     fn either(&self, name: &str) -> Option<String> {
         self.text(name).or_else(|| self.text(&name.to_ascii_lowercase()))
