@@ -25,3 +25,5 @@
 
 pub mod image;
 pub mod rootfs;
+pub mod sandbox;
+pub mod sys;

@@ -144,6 +144,9 @@ fn close_range(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// `PER_LINUX32` of personality(2), which the libc crate lacks.
+const PER_LINUX32: libc::c_ulong = 0x0008;
+
 /// Makes the kernel present the machine as its 32-bit predecessor (`uname -m`: `i686` on x86-64, `armv8l` on arm64), for
 /// this process and all that it starts.
 ///
@@ -151,7 +154,7 @@ fn close_range(flags: libc::c_int) -> io::Result<()> {
 /// `EINVAL` on an arm64 processor that cannot run 32-bit programs.
 pub fn set_32_bit_personality() -> io::Result<()> {
     // SAFETY: no pointers; only the presentation of the machine changes.
-    check(libc::c_long::from(unsafe { libc::personality(libc::PER_LINUX32 as libc::c_ulong) }))?;
+    check(libc::c_long::from(unsafe { libc::personality(PER_LINUX32) }))?;
     Ok(())
 }
 
@@ -163,7 +166,7 @@ pub fn has_32_bit_personality() -> bool {
     // SAFETY: no pointers; the old value is put back.
     unsafe {
         let before = libc::personality(QUERY);
-        let accepted = libc::personality(libc::PER_LINUX32 as libc::c_ulong) >= 0;
+        let accepted = libc::personality(PER_LINUX32) >= 0;
         if let Ok(before) = libc::c_ulong::try_from(before) {
             libc::personality(before);
         }
