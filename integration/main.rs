@@ -6,6 +6,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::print_stderr,
     reason = "a test says what is wrong by panicking, and why it was skipped on stderr"
 )]
@@ -15,4 +16,5 @@ mod base_selection;
 mod ground_state;
 mod layering;
 mod own_image;
+mod privileged;
 mod support;
