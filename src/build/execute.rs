@@ -20,7 +20,8 @@ use crate::rootfs::{Owner, ResolvedUser, Rootfs, resolve_chown, resolve_user};
 use crate::sandbox::emulation::{self, Emulation};
 use crate::sandbox::{Cancel, Exit, HOSTNAME, Presentation, Process, Sandbox, SandboxError, Script};
 use crate::snapshot::{Recording, Snapshotter, View};
-use crate::store::{BlobStore, Chain};
+use crate::store::blobs::BlobStore;
+use crate::store::unpacked::Chain;
 
 /// What every RUN finds in `/etc/hosts`, as under BuildKit.
 const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
@@ -256,7 +257,7 @@ impl Executor<'_> {
     /// How programs for `platform` run here.
     fn presentation(&self, platform: &Platform) -> Result<Presentation, BuildErrorKind> {
         let host = emulation::Host::current();
-        match emulation::availability(platform, &host, &emulation::Registrations::current()) {
+        match emulation::availability(&platform.architecture, platform.variant.as_deref(), &host, &emulation::Registrations::current()) {
             Emulation::Native(presentation) => Ok(presentation),
             Emulation::Handler(handler) => {
                 let note = format!("programs for {platform} run under {}", handler.interpreter);
@@ -266,6 +267,8 @@ impl Executor<'_> {
                 }
                 Ok(Presentation::Native)
             }
+            // The list of handlers is hidden here: only trying tells.
+            Emulation::Unknown => Ok(Presentation::Native),
             Emulation::Missing(missing) => Err(BuildErrorKind::Emulation {
                 platform: platform.to_string(),
                 host: host.architecture.clone(),

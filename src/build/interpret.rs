@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 
 use super::error::{BuildError, BuildErrorKind};
 use super::scope::Scope;
-use super::step::{Archives, CopyFrom, CopyStep, PlanWarning, PlannedStep, RunStep, Step, WorkdirStep};
-use crate::dockerfile::history;
+use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
+use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
-    Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Network, Rule, Run,
+    Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Network, Run,
     RunAction, Security, Source, Span, Text, Transfer, TransferKind, expand, expand_body, expand_words, parse_ports,
-    signal_number, suggest,
+    Warning, signal_number, suggest,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -32,7 +32,7 @@ pub(super) struct Interpreter<'a> {
     /// Whether this stage has a CMD: then ENTRYPOINT leaves it alone.
     has_cmd: bool,
     steps: Vec<PlannedStep>,
-    warnings: &'a mut Vec<PlanWarning>,
+    warnings: &'a mut Vec<Warning>,
     /// Resolves `--from`.
     from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
 }
@@ -52,7 +52,7 @@ impl<'a> Interpreter<'a> {
         scope: Scope,
         config: RunConfig,
         author: Option<String>,
-        warnings: &'a mut Vec<PlanWarning>,
+        warnings: &'a mut Vec<Warning>,
         from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
     ) -> Self {
         Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), warnings, from }
@@ -129,12 +129,7 @@ impl<'a> Interpreter<'a> {
     fn note_undefined(&mut self, span: Span, names: &[String]) {
         for name in names {
             let near = suggest(name, &self.scope.names().collect::<Vec<_>>());
-            let suggestion = near.map(|near| format!(" (did you mean `${near}`?)")).unwrap_or_default();
-            self.warnings.push(PlanWarning {
-                rule: Rule::UndefinedVar.name().to_owned(),
-                span,
-                detail: format!("usage of undefined variable `${name}`{suggestion}"),
-            });
+            self.warnings.push(Warning::undefined_variable(span, name, near));
         }
     }
 
@@ -318,7 +313,7 @@ impl<'a> Interpreter<'a> {
         for source in &mut expanded.sources {
             match source {
                 Source::Path(path) => *path = self.expanded(span, path)?,
-                Source::Heredoc(heredoc) if heredoc.expansion == Expansion::Expand => {
+                Source::Heredoc(heredoc) if heredoc.expansion == Expansion::Variables => {
                     let body = expand_body(&heredoc.content(), &|name| lookup(&self.scope, name))?;
                     heredoc.body = self.noted(span, body);
                 }

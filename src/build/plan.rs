@@ -7,8 +7,8 @@ use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter};
 use super::scope::{Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
-use super::step::{CopyFrom, Plan, PlanWarning, StageBase, StagePlan};
-use crate::dockerfile::{self, Dockerfile, Instruction, Located, Rule, Span, Stage, Text, expand, suggest};
+use super::step::{CopyFrom, Plan, StageBase, StagePlan};
+use crate::dockerfile::{self, Dockerfile, Instruction, CheckDirective, Located, Span, Stage, Text, Violation, Warning, expand, suggest};
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{self, Platform, Requested};
@@ -62,7 +62,7 @@ pub fn plan(file: &Dockerfile, request: &PlanRequest, source: &dyn ImageSource) 
 fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, String> {
     let pairs = platform::build_args(&request.host, &request.platform.normalised);
     let mut values: BTreeMap<String, String> = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let last = file.stages.last().and_then(|stage| stage.from.value.name.clone());
+    let last = file.stages.last().and_then(|stage| stage.name.clone());
     let target = request.target.clone().or(last).unwrap_or_else(|| "default".to_owned());
     values.insert("TARGETSTAGE".to_owned(), target);
     values
@@ -73,7 +73,7 @@ struct Planner<'a> {
     request: &'a PlanRequest,
     source: &'a dyn ImageSource,
     globals: Globals,
-    warnings: Vec<PlanWarning>,
+    warnings: Vec<Warning>,
     images: Vec<Base>,
 }
 
@@ -115,12 +115,7 @@ impl Planner<'_> {
         let expanded = expand(text, self.file.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
         for name in &expanded.undefined {
             let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
-            let suggestion = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-            self.warnings.push(PlanWarning {
-                rule: Rule::UndefinedArgInFrom.name().to_owned(),
-                span,
-                detail: format!("FROM argument `{name}` is not declared{suggestion}"),
-            });
+            self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
         }
         Ok(expanded.text)
     }
@@ -132,7 +127,7 @@ impl Planner<'_> {
         let wanted = name.to_lowercase();
         self.stage_named(&wanted, self.file.stages.len()).ok_or_else(|| {
             let names: Vec<String> =
-                self.file.stages.iter().filter_map(|stage| stage.from.value.name.as_ref()).map(|n| format!("`{n}`")).collect();
+                self.file.stages.iter().filter_map(|stage| stage.name.as_ref()).map(|n| format!("`{n}`")).collect();
             let available = if names.is_empty() { "no named stage".to_owned() } else { names.join(", ") };
             BuildError::at(None, BuildErrorKind::Target { name: name.clone(), available })
         })
@@ -140,7 +135,7 @@ impl Planner<'_> {
 
     /// The last stage called `name` among the first `before`.
     fn stage_named(&self, name: &str, before: usize) -> Option<usize> {
-        self.file.stages[..before].iter().rposition(|stage| stage.from.value.name.as_deref() == Some(name))
+        self.file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(name))
     }
 
     /// What `target` needs, by number. Stages refer to earlier ones only, so going down visits each once, with all who
@@ -182,7 +177,7 @@ impl Planner<'_> {
             None => NeededBase::Image(Box::new(self.resolve(span, &name, &platform, asked)?)),
         };
         let triggers = self.triggers(&base, span)?;
-        let own = stage.instructions.iter().map(|located| (located.clone(), self.file.shown(located.span)));
+        let own = stage.instructions.iter().map(|located| (located.clone(), one_line(&located.text)));
         let instructions = triggers.into_iter().chain(own).collect();
         let platform = match &base {
             NeededBase::Image(base) => platform_of(base, platform),
@@ -241,8 +236,8 @@ impl Planner<'_> {
                 let message = format!("ONBUILD trigger `{}` of the base image: {error}", String::from_utf8_lossy(&text));
                 BuildError::at(Some(span), BuildErrorKind::Invalid(message))
             })?;
-            let shown = dockerfile::one_line(&text);
-            Ok((Located { value: trigger.value, span }, format!("ONBUILD {shown}")))
+            let shown = one_line(&text);
+            Ok((Located { span, ..trigger }, format!("ONBUILD {shown}")))
         };
         texts.into_iter().map(parse).collect()
     }
@@ -258,7 +253,7 @@ impl Planner<'_> {
         }
         let name = from.to_string();
         let lower = name.to_lowercase();
-        let own = self.file.stages[index].from.value.name.clone().unwrap_or_else(|| format!("stage-{index}"));
+        let own = self.file.stages[index].name.clone().unwrap_or_else(|| format!("stage-{index}"));
         if let Ok(number) = name.parse::<usize>() {
             return match number {
                 number if number < index => Ok(Origin::Stage(number)),
@@ -290,14 +285,38 @@ impl Planner<'_> {
         }
         let target = stages.len().saturating_sub(1);
         let platform = self.output_platform(&stages);
+        let warnings = self.checked(&positions)?;
         Ok(Plan {
             target,
             platform,
             stages,
             images: self.images,
             labels: self.request.labels.clone(),
-            warnings: self.warnings,
+            warnings,
         })
+    }
+
+    /// The build checks that the needed stages do not pass, in the order of their lines.
+    fn checked(&mut self, needed: &BTreeMap<usize, usize>) -> Result<Vec<Warning>, BuildError> {
+        let directive = match self.globals.build_arg("BUILDKIT_DOCKERFILE_CHECK") {
+            Some(text) => CheckDirective::parse(text)
+                .map_err(|error| BuildError::at(None, BuildErrorKind::Invalid(format!("BUILDKIT_DOCKERFILE_CHECK: {error}"))))?,
+            None => self.file.check.clone().unwrap_or_default(),
+        };
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.extend(dockerfile::check(self.file));
+        warnings.retain(|warning| {
+            directive.allows(warning.rule) && warning.stage.is_none_or(|stage| needed.contains_key(&stage))
+        });
+        warnings.sort();
+        warnings.dedup();
+        if directive.violation == Violation::Error && !warnings.is_empty() {
+            let names: BTreeSet<&str> = warnings.iter().map(|warning| warning.rule.name()).collect();
+            let names = names.into_iter().collect::<Vec<_>>().join(", ");
+            let line = warnings.first().map(|warning| Span::line(warning.line));
+            return Err(BuildError::at(line, BuildErrorKind::Invalid(format!("lint violation found for rules: {names}"))));
+        }
+        Ok(warnings)
     }
 
     fn interpret_stage(
@@ -340,9 +359,9 @@ impl Planner<'_> {
         let stage = &self.file.stages[index];
         let plan = StagePlan {
             index,
-            name: stage.from.value.name.clone().unwrap_or_else(|| format!("stage-{index}")),
+            name: stage.name.clone().unwrap_or_else(|| format!("stage-{index}")),
             span: stage.from.span,
-            instruction: self.file.shown(stage.from.span),
+            instruction: one_line(&stage.from.text),
             base,
             platform,
             steps,
@@ -416,6 +435,20 @@ impl Planner<'_> {
             (_, base) => platform::output_label(&self.request.platform, base.as_ref()),
         }
     }
+}
+
+/// At most this many characters of an instruction are shown.
+const LONGEST_SHOWN: usize = 160;
+
+/// An instruction for people: one line, not too long.
+fn one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = words.char_indices().nth(LONGEST_SHOWN) {
+        words.truncate(end);
+        words.push('…');
+    }
+    words
 }
 
 enum Origin {

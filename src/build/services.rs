@@ -7,7 +7,7 @@ use crate::image::manifest::Image;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::snapshot::Chain;
+use crate::store::unpacked::Chain;
 
 /// What went wrong elsewhere. The command line knows the types behind it.
 pub type ServiceError = Box<dyn Error + Send + Sync>;

@@ -1,6 +1,6 @@
 //! Steps: instructions with nothing left to resolve.
 
-use crate::dockerfile::{Span, Text, TransferKind};
+use crate::dockerfile::{Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
@@ -22,18 +22,7 @@ pub struct Plan {
     /// Labels of the command line, for the result alone.
     pub labels: Vec<(String, String)>,
     /// Build checks that the Dockerfile does not pass.
-    pub warnings: Vec<PlanWarning>,
-}
-
-/// One build check that was not passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanWarning {
-    /// The name of the check.
-    pub rule: String,
-    /// The lines of the instruction.
-    pub span: Span,
-    /// One sentence.
-    pub detail: String,
+    pub warnings: Vec<Warning>,
 }
 
 /// One stage.

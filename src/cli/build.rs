@@ -14,7 +14,7 @@ use crate::build::clock::rfc3339;
 use crate::build::progress::{Event, Progress};
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
 use crate::context::{Context, FoundDockerfile};
-use crate::dockerfile::{self, Dockerfile};
+use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, TransferError};
@@ -95,36 +95,39 @@ impl Build<'_> {
         }
         let plan = make_plan(&opened, settings, &images)?;
         warn(&plan, progress);
-        let image = Self::execute(settings, progress, &opened, self.stop, &plan, &store, workspace, &images)?;
+        let image = execute(settings, progress, &opened, self.stop, &plan, &store, workspace, &images)?;
         let encoded = image.encode().map_err(|error| Failure::from_error(&error))?;
         publish(settings, &images, &image, &encoded, progress)
     }
 }
 
-impl Build<'_> {
-    fn execute(
-        &self,
-        plan: &Plan,
-        store: &Store,
-        workspace: Arc<Workspace>,
-        images: &Images<'_>,
-    ) -> Result<Image, Failure> {
-        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-        let services = Services {
-            source: images,
-            snapshotter: &OverlaySnapshotter::new(workspace),
-            sandbox: &Isolated::new(program),
-            blobs: store.blobs(),
-            context: &self.opened.context,
-            clock: self.settings.clock,
-            progress: self.progress,
-            cancel: &self.stop.cancel,
-            // RUN shares the machine's network, so the machine's name servers are the right ones.
-            resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
-            jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        };
-        build::execute(plan, &services).map_err(|error| build_failure(&error, &self.opened.found))
-    }
+/// Runs the plan.
+#[expect(clippy::too_many_arguments, reason = "everything that a build is made of, used once")]
+fn execute(
+    settings: &Settings,
+    progress: &dyn Progress,
+    opened: &Opened,
+    stop: &Stop,
+    plan: &Plan,
+    store: &Store,
+    workspace: Arc<Workspace>,
+    images: &Images<'_>,
+) -> Result<Image, Failure> {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let services = Services {
+        source: images,
+        snapshotter: &OverlaySnapshotter::new(workspace),
+        sandbox: &Isolated::new(program),
+        blobs: store.blobs(),
+        context: &opened.context,
+        clock: settings.clock,
+        progress,
+        cancel: &stop.cancel,
+        // RUN shares the machine's network, so the machine's name servers are the right ones.
+        resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
+        jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+    };
+    build::execute(plan, &services).map_err(|error| build_failure(&error, &opened.found))
 }
 
 /// Stops a build when a signal asks for it.
@@ -195,7 +198,7 @@ fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Resul
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
     for warning in &plan.warnings {
-        progress.tell(&Event::Warning { rule: &warning.rule, span: Some(warning.span), detail: &warning.detail });
+        progress.tell(&Event::Warning { rule: warning.rule.name(), span: Some(Span::line(warning.line)), detail: &warning.detail });
     }
 }
 

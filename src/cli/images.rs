@@ -5,27 +5,22 @@ use std::io;
 
 use crate::build::progress::{Event, Progress};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
-use crate::image::config::{ImageConfig, parse_config};
+use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, VerifyingReader};
-use crate::image::index::{Index, parse_index};
+use crate::image::document;
+use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
 use crate::image::matching::{self, MatchMode, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
-use crate::snapshot::Chain;
+use crate::store::unpacked::Chain;
 use crate::store::{Store, StoreError};
 
 /// Blobs that are fetched or sent at once.
 const JOBS: usize = 4;
-
-/// How deep indexes may be in indexes.
-const DEEPEST_INDEX: usize = 2;
-
-/// Images that an index may have, those of nested indexes included.
-const MOST_ENTRIES: usize = 10_000;
 
 /// Why an image can't be built on.
 #[derive(Debug, thiserror::Error)]
@@ -41,13 +36,15 @@ pub(super) enum ImageProblem {
     /// The only image there is will not do.
     #[error("it {0}")]
     Unfit(#[from] Unfit),
-    /// Indexes in indexes in indexes.
-    #[error("its index is nested more than {DEEPEST_INDEX} deep, or has more than {MOST_ENTRIES} entries")]
-    Nested,
     /// The document is neither manifest nor index.
     #[error("`{0}` is not the type of an image")]
     MediaType(String),
 }
+
+/// A nested index that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read an index within the index")]
+struct Nested(#[source] ServiceError);
 
 /// Registries, with the store in front of them.
 pub(super) struct Images<'a> {
@@ -77,7 +74,11 @@ impl ImageSource for Images<'_> {
         } else {
             return Err(ImageProblem::MediaType(fetched.media_type).into());
         };
-        let Documents { manifest, digest, config } = documents;
+        let Documents { manifest, digest, mut config } = documents;
+        config.drop_legacy();
+        for entry in config.drop_invalid_env() {
+            warnings.push(format!("{} has `{entry}` in its environment, which is no `name=value`: left out", reference.familiar()));
+        }
         let diff_ids = config.rootfs.diff_ids.iter().cloned();
         let layers = manifest
             .layers
@@ -85,7 +86,7 @@ impl ImageSource for Images<'_> {
             .zip(diff_ids)
             .map(|(blob, diff_id)| Layer { blob, diff_id, origin: Origin::Registry(reference.clone()) })
             .collect();
-        let image = Image::from_parts(config.for_building_on(), layers)?;
+        let image = Image::from_parts(config, layers)?;
         Ok(Base { image, reference: reference.clone(), digest, notes, warnings })
     }
 
@@ -102,15 +103,23 @@ impl ImageSource for Images<'_> {
 impl Images<'_> {
     /// The document that `reference` names. One that is named by its digest is asked for only once.
     fn manifest(&self, reference: &Reference) -> Result<Fetched, ServiceError> {
-        if let Some(digest) = &reference.digest {
+        if let Some(digest) = reference.digest() {
             if let Some(bytes) = self.stored_document(digest)? {
-                let media_type = crate::image::document::media_type_of(&bytes);
-                if let Some(media_type) = media_type {
-                    return Ok(Fetched { media_type, digest: digest.clone(), bytes });
-                }
+                let media_type = document::parse(&bytes, None)?.media_type().to_owned();
+                return Ok(Fetched { media_type, digest: digest.clone(), bytes });
             }
         }
         let fetched = self.client.manifest(reference)?;
+        self.store.blobs().put(&fetched.bytes)?;
+        Ok(fetched)
+    }
+
+    /// The document that an entry of an index points to.
+    fn manifest_of(&self, reference: &Reference, entry: &Descriptor) -> Result<Fetched, ServiceError> {
+        if let Some(bytes) = self.stored_document(&entry.digest)? {
+            return Ok(Fetched { media_type: entry.media_type.clone(), digest: entry.digest.clone(), bytes });
+        }
+        let fetched = self.client.manifest_of(reference, entry)?;
         self.store.blobs().put(&fetched.bytes)?;
         Ok(fetched)
     }
@@ -119,7 +128,7 @@ impl Images<'_> {
     fn stored_document(&self, digest: &Digest) -> Result<Option<Vec<u8>>, ServiceError> {
         let Ok(file) = self.store.blobs().open(digest) else { return Ok(None) };
         let size = file.metadata()?.len();
-        if size > crate::image::document::MAX_CONFIG {
+        if document::check_size(document::Kind::Config, size).is_err() {
             return Ok(None);
         }
         let mut bytes = Vec::new();
@@ -134,9 +143,12 @@ impl Images<'_> {
         fetched: &Fetched,
         notes: &mut Vec<String>,
     ) -> Result<Documents, ServiceError> {
-        let index = parse_index(&fetched.bytes, &fetched.media_type)?;
-        let mut entries = Vec::new();
-        self.flatten(reference, index, 0, &mut entries)?;
+        let index = parse_index(&fetched.bytes, Some(&fetched.media_type))?;
+        let mut nested = |entry: &Descriptor| -> Result<_, Nested> {
+            let fetched = self.manifest_of(reference, entry).map_err(Nested)?;
+            parse_index(&fetched.bytes, Some(&entry.media_type)).map_err(|error| Nested(error.into()))
+        };
+        let entries = flatten(index, &mut nested)?;
         let mut config_of = |entry: &Descriptor| -> Result<Platform, ServiceError> {
             Ok(Platform::from(&self.entry(reference, entry)?.config))
         };
@@ -161,46 +173,19 @@ impl Images<'_> {
         self.entry(reference, entry)
     }
 
-    /// Replaces indexes in `index` by what they have.
-    fn flatten(
-        &self,
-        reference: &Reference,
-        index: Index,
-        depth: usize,
-        entries: &mut Vec<Descriptor>,
-    ) -> Result<(), ServiceError> {
-        for entry in index.manifests {
-            if entries.len() >= MOST_ENTRIES {
-                return Err(ImageProblem::Nested.into());
-            }
-            if !media_type::is_index(&entry.media_type) {
-                entries.push(entry);
-                continue;
-            }
-            if depth + 1 >= DEEPEST_INDEX {
-                return Err(ImageProblem::Nested.into());
-            }
-            let fetched = self.manifest(&reference.with_digest(entry.digest.clone()))?;
-            self.flatten(reference, parse_index(&fetched.bytes, &entry.media_type)?, depth + 1, entries)?;
-        }
-        Ok(())
-    }
-
     fn entry(&self, reference: &Reference, entry: &Descriptor) -> Result<Documents, ServiceError> {
-        let fetched = self.manifest(&reference.with_digest(entry.digest.clone()))?;
-        if fetched.media_type != entry.media_type {
-            return Err(ImageProblem::MediaType(fetched.media_type).into());
-        }
+        let fetched = self.manifest_of(reference, entry)?;
         self.documents(reference, &fetched)
     }
 
     fn documents(&self, reference: &Reference, fetched: &Fetched) -> Result<Documents, ServiceError> {
-        let manifest = parse_manifest(&fetched.bytes, &fetched.media_type)?;
+        let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type))?;
         let bytes = match self.stored_document(&manifest.config.digest)? {
             Some(bytes) => bytes,
             None => {
-                self.fetch_blob(reference, &manifest.config)?;
-                self.stored_document(&manifest.config.digest)?.unwrap_or_default()
+                let bytes = self.client.small_blob(reference, &manifest.config, CONFIG_LIMIT)?;
+                self.store.blobs().put(&bytes)?;
+                bytes
             }
         };
         let config = parse_config(&bytes)?;
@@ -224,8 +209,7 @@ impl Images<'_> {
 
     fn fetch_blob(&self, reference: &Reference, blob: &Descriptor) -> Result<(), ServiceError> {
         self.progress.tell(&Event::Detail(&format!("fetching {} ({} bytes) of {}", blob.digest, blob.size, reference.familiar())));
-        let mut writer = self.store.blobs().writer()?;
-        self.client.blob(reference, blob, &mut writer)?;
+        let writer = self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
         writer.commit(&blob.digest, blob.size)?;
         Ok(())
     }
@@ -242,7 +226,7 @@ impl Images<'_> {
     /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.
     fn upload_layer(&self, layer: &Layer, destination: &Reference) -> Result<(), TransferError> {
         let mount_from = match &layer.origin {
-            Origin::Registry(reference) if reference.registry == destination.registry => Some(reference),
+            Origin::Registry(reference) if reference.registry() == destination.registry() => Some(reference),
             _ => None,
         };
         let open = || {

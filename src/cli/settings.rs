@@ -182,7 +182,7 @@ fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
     let mut references = Vec::with_capacity(names.len());
     for name in names {
         let reference: Reference = name.parse().map_err(|error| Failure::from_error(&error))?;
-        if reference.digest.is_some() {
+        if reference.digest().is_some() {
             return Err(Failure::new(format!("`{name}` is no destination: it has a digest, which only the build can tell"))
                 .hint("give the name with a tag or without anything"));
         }
@@ -368,6 +368,6 @@ mod tests {
     fn a_destination_has_no_digest() {
         let name = format!("r.example/a@sha256:{}", "0".repeat(64));
         assert!(destinations(&[name]).is_err());
-        assert_eq!(destinations(&["r.example/a".to_owned()]).unwrap()[0].tag.as_deref(), Some("latest"));
+        assert_eq!(destinations(&["r.example/a".to_owned()]).unwrap()[0].tag(), Some("latest"));
     }
 }

@@ -56,6 +56,18 @@ pub enum Document {
     Index(Index),
 }
 
+impl Document {
+    /// What it is: as it says itself, else OCI's type.
+    #[must_use]
+    pub fn media_type(&self) -> &str {
+        let (own, usual) = match self {
+            Self::Manifest(manifest) => (&manifest.media_type, media_type::OCI_MANIFEST),
+            Self::Index(index) => (&index.media_type, media_type::OCI_INDEX),
+        };
+        own.as_deref().unwrap_or(usual)
+    }
+}
+
 /// A document that is not what it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
