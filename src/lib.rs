@@ -24,3 +24,4 @@
 //! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
 
 pub mod image;
+pub mod store;
