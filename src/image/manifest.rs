@@ -123,10 +123,10 @@ impl Image {
             rows += usize::from(!row.empty_layer);
         }
         for _ in rows..layers.len() {
-            config.history.push(History {
-                comment: Some("buildkit.exporter.image.v0".to_owned()),
-                ..History::default()
-            });
+            // umoci 0.4 does not survive rows without a time.
+            let created = config.created.clone();
+            let comment = Some("buildkit.exporter.image.v0".to_owned());
+            config.history.push(History { created, comment, ..History::default() });
         }
         Ok(Self { config, layers, annotations: BTreeMap::new() })
     }
