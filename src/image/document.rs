@@ -51,7 +51,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Document {
     /// One image.
-    Manifest(Manifest),
+    Manifest(Box<Manifest>),
     /// Several images.
     Index(Index),
 }
@@ -175,7 +175,7 @@ pub fn parse(bytes: &[u8], declared: Option<&str>) -> Result<Document, DocumentE
             let manifest: Manifest = from_json(Kind::Manifest, bytes)?;
             check_keys(&manifest.other)?;
             check_manifest(&manifest)?;
-            Ok(Document::Manifest(manifest))
+            Ok(Document::Manifest(Box::new(manifest)))
         }
         Shape::Index => {
             let index: Index = from_json(Kind::Manifest, bytes)?;
