@@ -24,4 +24,5 @@
 //! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
 
 pub mod image;
+pub mod layer;
 pub mod rootfs;
