@@ -75,7 +75,7 @@ impl Descent {
     }
 }
 
-const DIRECTORY: OFlags =
+pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Removes what can be removed from `directory`; returns the first directory in it that is not empty.
@@ -131,7 +131,7 @@ fn remove_one(parent: BorrowedFd<'_>, name: &[u8], expected: FileType) -> rustix
 }
 
 /// Opens the directory `name` without following a link or crossing a mount.
-fn enter(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn enter(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(parent, name, DIRECTORY, Mode::empty(), resolve) {
         Err(Errno::ACCESS) => {
