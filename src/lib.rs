@@ -26,4 +26,5 @@
 pub mod build;
 pub mod context;
 pub mod image;
+pub mod layer;
 pub mod rootfs;

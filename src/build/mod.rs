@@ -1,3 +1,4 @@
 //! The interpreter: what each instruction does.
 
+pub mod add;
 pub mod copy;
