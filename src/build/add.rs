@@ -1,23 +1,14 @@
 //! ADD of local files: archives are unpacked, everything else is copied.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::io::Seek;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::OFlags;
 
-use super::copy::{
-    Attributes, Copied, Copier, CopyError, CopyRequest, Place, Selected, child, create, make_node,
-    set_attributes, tried,
-};
-use crate::layer::Limits;
-use crate::layer::decompress::decompress;
-use crate::layer::tar::{Entry, EntryKind, Reader, TarError};
-use crate::rootfs::{
-    Escaped, FileKind, Follow, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_of,
-    remove_tree,
-};
+use super::copy::{Copied, Copier, CopyError, CopyRequest, Selected, tried};
+use crate::layer::tar::Reader;
+use crate::layer::{Formats, LayerError, Limits, Names, Rules, Skipped, Whiteouts, apply_with, decompress};
+use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_of};
 
 /// Why something could not be added.
 #[derive(Debug, thiserror::Error)]
@@ -25,40 +16,28 @@ pub enum AddError {
     /// As for COPY.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// An archive that is damaged.
+    /// An archive that is damaged, too large, or does not fit to what is there.
     #[error("cannot unpack `{archive}`")]
-    Archive {
+    Unpack {
         /// The file in the source tree.
         archive: GuestPath,
-        /// What is wrong.
+        /// Why.
         #[source]
-        source: TarError,
-    },
-    /// An entry whose name or link is no path.
-    #[error("cannot unpack `{entry}` of `{archive}`")]
-    Name {
-        /// The file in the source tree.
-        archive: GuestPath,
-        /// The name of the entry.
-        entry: Escaped,
-        /// What is wrong with it.
-        #[source]
-        source: GuestPathError,
-    },
-    /// More than may be unpacked.
-    #[error("`{archive}` has more than {limit} {what}")]
-    TooLarge {
-        /// The file in the source tree.
-        archive: GuestPath,
-        /// Entries or bytes.
-        what: &'static str,
-        /// How many there may be.
-        limit: u64,
+        source: Box<LayerError>,
     },
 }
 
-/// Like [`copy`](super::copy::copy), but unpacks each source that is, or whose link leads to, a file which begins with a
-/// tar header once decompressed (gzip, bzip2, xz, zstd), whatever its name. Entries keep their owners unless
+/// What an instruction did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// How much was copied. Of an archive, all entries and the bytes of the uncompressed archive count.
+    pub copied: Copied,
+    /// What of the archives could not be made or set here.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Like [`copy`](super::copy::copy()), but unpacks each source that is, or whose link leads to, a file which begins with
+/// a tar header once decompressed (gzip, bzip2, xz, zstd), whatever its name. Entries keep their owners unless
 /// [`CopyRequest::chown`] is set; [`CopyRequest::chmod`] does not apply to them. Their names stay below the destination,
 /// which becomes a directory; links in it are followed inside `onto`.
 ///
@@ -69,220 +48,68 @@ pub fn add(
     onto: &Rootfs,
     now: Timestamp,
     limits: &Limits,
-) -> Result<Copied, AddError> {
+) -> Result<Added, AddError> {
     let mut copier = Copier::new(request, onto, now)?;
+    let mut skipped = Vec::new();
     for selected in copier.select()? {
         match &selected {
             Selected::Tree { path, metadata, .. } if metadata.kind == FileKind::File => {
-                match Archive::open(request.from.root, path, limits)? {
-                    Some(archive) => archive.unpack(&mut copier, limits)?,
+                match open_archive(request.from.root, path)? {
+                    Some(file) => skipped.append(&mut unpack(&mut copier, path, file, limits)?),
                     None => copier.place(&selected)?,
                 }
             }
             _ => copier.place(&selected)?,
         }
     }
-    Ok(copier.finish()?)
+    Ok(Added { copied: copier.finish()?, skipped })
 }
 
-/// An archive whose first entry is read.
-struct Archive<'p> {
-    path: &'p GuestPath,
+/// Opens `path`, if it is an archive: what starts with an entry is one, however it goes on.
+fn open_archive(root: &Rootfs, path: &GuestPath) -> Result<Option<File>, CopyError> {
+    /// More than an entry with all its extensions takes.
+    const START: u64 = 16 << 20;
+    let file = root.open_file(path, OFlags::RDONLY | OFlags::NOFOLLOW, 0).map_err(CopyError::Source)?;
+    let mut file = File::from(file);
+    if tried(metadata_of(&file), "read metadata of", path)?.kind != FileKind::File {
+        return Err(CopyError::Changed { path: path.clone() });
+    }
+    let start = decompress(tried(file.try_clone(), "open", path)?, Formats::Archive);
+    // Whatever is wrong with the start, this is no archive; if the file cannot be read, copying it will tell.
+    let entry = start.ok().and_then(|start| Reader::new(start, START).next_entry().ok().flatten());
+    tried(file.rewind(), "read", path)?;
+    Ok(entry.map(|_| file))
+}
+
+fn unpack(
+    copier: &mut Copier<'_>,
+    archive: &GuestPath,
     file: File,
-    /// What the file was when it was opened.
-    metadata: Metadata,
-    reader: Reader<Box<dyn Read>>,
-    first: Entry,
-}
-
-impl<'p> Archive<'p> {
-    /// None if the file is no archive.
-    fn open(root: &Rootfs, path: &'p GuestPath, limits: &Limits) -> Result<Option<Self>, CopyError> {
-        let file = root.open_file(path, OFlags::RDONLY | OFlags::NOFOLLOW, 0).map_err(CopyError::Source)?;
-        let file = File::from(file);
-        let metadata = tried(metadata_of(&file), "read metadata of", path)?;
-        if metadata.kind != FileKind::File {
-            return Err(CopyError::Changed { path: path.clone() });
-        }
-        let again = tried(file.try_clone(), "open", path)?;
-        let Ok(decompressed) = decompress(again) else { return Ok(None) };
-        let mut reader = Reader::new(decompressed, limits.bytes);
-        // Whatever is wrong with the first header, then this is no archive; a file that cannot be read cannot be copied.
-        let Ok(Some(first)) = reader.next_entry() else { return Ok(None) };
-        Ok(Some(Self { path, file, metadata, reader, first }))
+    limits: &Limits,
+) -> Result<Vec<Skipped>, AddError> {
+    let rules = Rules {
+        base: copier.directory()?,
+        names: Names::Clamp,
+        whiteouts: Whiteouts::Ordinary,
+        owner: copier.request.chown,
+    };
+    let before = tried(metadata_of(&file), "read metadata of", archive)?;
+    let mut tar = tried(decompress(&file, Formats::Archive), "read", archive)?;
+    let applied = apply_with(&mut tar, copier.onto, &rules, limits)
+        .map_err(|source| AddError::Unpack { archive: archive.clone(), source: Box::new(source) })?;
+    drop(tar);
+    let after = tried(metadata_of(&file), "read metadata of", archive)?;
+    if (after.size, after.mtime) != (before.size, before.mtime) {
+        return Err(CopyError::Changed { path: archive.clone() }.into());
     }
-
-    fn unpack(self, copier: &mut Copier<'_>, limits: &Limits) -> Result<(), AddError> {
-        let Self { path, file, metadata, mut reader, first } = self;
-        let damaged = |source| AddError::Archive { archive: path.clone(), source };
-        let too_large = |what, limit| AddError::TooLarge { archive: path.clone(), what, limit };
-        let top = copier.directory()?;
-        let mut unpacking = Unpacking { archive: path, copier, top, directory: None };
-        let (mut entries, mut bytes) = (0u64, 0u64);
-        let mut next = Some(first);
-        while let Some(entry) = next {
-            entries += 1;
-            bytes = bytes.saturating_add(entry.size);
-            if entries > limits.entries {
-                return Err(too_large("entries", limits.entries));
-            }
-            if bytes > limits.bytes {
-                return Err(too_large("bytes", limits.bytes));
-            }
-            unpacking.entry(&entry, &mut reader)?;
-            next = reader.next_entry().map_err(damaged)?;
-        }
-        // The check sum of a compressed archive comes behind its last entry.
-        reader.drain().map_err(damaged)?;
-        let after = tried(metadata_of(&file), "read metadata of", path)?;
-        if (after.size, after.mtime) != (metadata.size, metadata.mtime) {
-            return Err(CopyError::Changed { path: path.clone() }.into());
-        }
-        Ok(())
-    }
-}
-
-struct Unpacking<'u, 'a> {
-    archive: &'u GuestPath,
-    copier: &'u mut Copier<'a>,
-    top: GuestPath,
-    /// The directory of the last entry: the next is mostly in the same.
-    directory: Option<Rc<Directory>>,
-}
-
-struct Directory {
-    /// As archives name it.
-    path: GuestPath,
-    /// Without links.
-    real: GuestPath,
-    open: OwnedFd,
-}
-
-impl Unpacking<'_, '_> {
-    fn entry(&mut self, entry: &Entry, content: &mut Reader<Box<dyn Read>>) -> Result<(), AddError> {
-        let path = self.below_top(&entry.path, &entry.path)?;
-        // Like docker: what the archive says of its top does not concern the destination.
-        if path == self.top {
-            return Ok(());
-        }
-        let parent = path.parent().unwrap_or_else(GuestPath::root);
-        let directory = self.directory(parent)?;
-        let name = path.file_name().unwrap_or_default();
-        let real = child(&directory.real, name)?;
-        let to = Place { directory: &directory.open, name, path: &real };
-        let existing = to.metadata()?.map(|metadata| metadata.kind);
-        let merges = existing == Some(FileKind::Directory) && entry.kind == EntryKind::Directory;
-        if existing.is_some() && !merges {
-            tried(remove_tree(directory.open.as_fd(), name), "remove", &real)?;
-            self.copier.forget_times(&real);
-            self.directory = None;
-        }
-        if !merges {
-            self.make(entry, content, &to)?;
-        }
-        self.set_attributes(entry, &to)
-    }
-
-    fn make(
-        &mut self,
-        entry: &Entry,
-        content: &mut Reader<Box<dyn Read>>,
-        to: &Place<'_>,
-    ) -> Result<(), AddError> {
-        let device = rustix::fs::makedev(entry.device.0, entry.device.1);
-        match entry.kind {
-            EntryKind::Directory => {
-                tried(rustix::fs::mkdirat(to.directory, to.name, Mode::RWXU), "make directory", to.path)?;
-            }
-            EntryKind::File => self.write(content, to)?,
-            EntryKind::Symlink => {
-                tried(rustix::fs::symlinkat(&entry.link, to.directory, to.name), "make link", to.path)?;
-            }
-            EntryKind::HardLink => {
-                let target = self.below_top(&entry.link, &entry.path)?;
-                let (directory, name) = self.copier.onto.parent(&target).map_err(CopyError::Destination)?;
-                let linked = rustix::fs::linkat(&directory, &name, to.directory, to.name, AtFlags::empty());
-                tried(linked, "link", to.path)?;
-            }
-            EntryKind::Fifo => make_node(to, FileType::Fifo, 0)?,
-            EntryKind::CharDevice => make_node(to, FileType::CharacterDevice, device)?,
-            EntryKind::BlockDevice => make_node(to, FileType::BlockDevice, device)?,
-        }
-        if entry.kind != EntryKind::Directory {
-            self.copier.done.files += 1;
-            self.copier.done.bytes += entry.size;
-        }
-        Ok(())
-    }
-
-    fn set_attributes(&mut self, entry: &Entry, to: &Place<'_>) -> Result<(), AddError> {
-        let is_link = match entry.kind {
-            EntryKind::Symlink => true,
-            EntryKind::HardLink => to.metadata()?.is_some_and(|metadata| metadata.kind == FileKind::Symlink),
-            _ => false,
-        };
-        let attributes = Attributes {
-            owner: self.copier.request.chown.unwrap_or(entry.owner),
-            mode: (!is_link).then_some(entry.mode),
-            mtime: entry.mtime,
-            xattrs: entry.xattrs.clone(),
-        };
-        set_attributes(to, &attributes)?;
-        if entry.kind == EntryKind::Directory {
-            self.copier.remember_time(to.path.clone(), entry.mtime);
-        }
-        Ok(())
-    }
-
-    /// The path that a name in the archive stands for: `..` and a leading slash do not lead above the destination.
-    fn below_top(&self, name: &[u8], entry: &[u8]) -> Result<GuestPath, AddError> {
-        let below = GuestPath::clamp(name).and_then(|clamped| self.top.join(clamped.relative()));
-        below.map_err(|source| AddError::Name {
-            archive: self.archive.clone(),
-            entry: Escaped::new(entry),
-            source,
-        })
-    }
-
-    /// The directory `path`, made if it is missing.
-    fn directory(&mut self, path: GuestPath) -> Result<Rc<Directory>, AddError> {
-        if let Some(known) = self.directory.as_ref().filter(|known| known.path == path) {
-            return Ok(Rc::clone(known));
-        }
-        self.copier.make_directories_with(&path, 0o755, Owner::ROOT)?;
-        let onto = self.copier.onto;
-        let real = onto.resolve(&path).map_err(CopyError::Destination)?;
-        let open = onto.open_path(&real, Follow::No).map_err(CopyError::Destination)?;
-        let directory = Rc::new(Directory { path, real, open });
-        self.directory = Some(Rc::clone(&directory));
-        Ok(directory)
-    }
-
-    fn write(&self, content: &mut Reader<Box<dyn Read>>, to: &Place<'_>) -> Result<(), AddError> {
-        let mut file = create(to)?;
-        let mut buffer = vec![0; 128 * 1024];
-        loop {
-            let count = content
-                .read_content(&mut buffer)
-                .map_err(|source| AddError::Archive { archive: self.archive.clone(), source })?;
-            let written = match &buffer[..count] {
-                [] => break,
-                // Sparse files of the archive may be larger than any disk.
-                zeros if zeros.iter().all(|byte| *byte == 0) => {
-                    file.seek(SeekFrom::Current(count as i64)).map(drop)
-                }
-                bytes => file.write_all(bytes),
-            };
-            tried(written, "write", to.path)?;
-        }
-        let end = tried(file.stream_position(), "write", to.path)?;
-        tried(file.set_len(end), "write", to.path)?;
-        Ok(())
-    }
+    copier.done.files += applied.entries;
+    copier.done.bytes += applied.bytes;
+    Ok(applied.skipped)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
@@ -295,7 +122,7 @@ mod tests {
         std::fs::write(ground.context(name), std::fs::read(from).unwrap()).unwrap();
     }
 
-    fn add_limited(ground: &Ground, instruction: &str, limits: &Limits) -> Result<Copied, AddError> {
+    fn add_limited(ground: &Ground, instruction: &str, limits: &Limits) -> Result<Added, AddError> {
         let result = std::cell::RefCell::new(None);
         let act = |request: &CopyRequest<'_>, onto: &Rootfs| {
             *result.borrow_mut() = Some(add(request, onto, NOW, limits));
@@ -305,17 +132,18 @@ mod tests {
         result.into_inner().unwrap()
     }
 
-    fn run(ground: &Ground, instruction: &str) -> Result<Copied, String> {
-        let chain = |error: AddError| {
-            let mut text = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            text
-        };
-        add_limited(ground, instruction, &Limits::default()).map_err(chain)
+    fn chain(error: &AddError) -> String {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
+    }
+
+    fn run(ground: &Ground, instruction: &str) -> Result<Added, String> {
+        add_limited(ground, instruction, &Limits::default()).map_err(|error| chain(&error))
     }
 
     /// A tar archive of entries: name, kind, mode, content or link target.
@@ -428,7 +256,6 @@ mod tests {
             ("x/p", "d 700 5:6"),
             ("x/p/q", "f 4755 5:6"),
             ("x/s", "l 777 5:6"),
-            ("x/imp", "d 755 0:0"),
         ]);
     }
 
@@ -449,7 +276,7 @@ mod tests {
             ],
         );
         let error = run(&ground, "links.tar /x/").unwrap_err();
-        assert!(error.starts_with("cannot link `/x/hard`"), "{error}");
+        assert!(error.contains("entry `hard`: a hard link to `/x/canary`, which does not exist"), "{error}");
         ground.check(&[("canary", "f 644 3:4 =in the root"), ("x/up", "l 777 3:4 ->../../../../..")]);
     }
 
@@ -503,19 +330,19 @@ mod tests {
             &[
                 ("./", DIRECTORY, 0o700, ""),
                 ("d/", DIRECTORY, 0o750, ""),
-                ("d/new", FILE, 0o644, "N"),
+                ("d/new", FILE, 0o640, "N"),
                 ("gone/", DIRECTORY, 0o755, ""),
                 ("gone/below/", DIRECTORY, 0o755, ""),
                 ("gone", FILE, 0o644, "a file after all"),
-                ("hard", LINK, 0o4711, "d/new"),
+                ("hard", LINK, 0o640, "d/new"),
             ],
         );
-        assert_eq!(run(&ground, "a.tar /x").unwrap().files, 3);
+        assert_eq!(run(&ground, "a.tar /x").unwrap().copied.files, 7);
         ground.check(&[
             ("x", "d 755 0:0"),
             ("x/d", "d 750 3:4"),
             ("x/d/old", "f 644 0:0 =old"),
-            ("x/d/new", "f 4711 3:4 =N"),
+            ("x/d/new", "f 640 3:4 =N"),
             ("x/gone", "f 644 3:4 =a file after all"),
         ]);
         assert_eq!(std::fs::metadata(ground.root("x/d")).unwrap().mtime(), 1_000_000_000);
@@ -544,7 +371,7 @@ mod tests {
         fixture(&ground, "a.tar", "a.tar");
         assert_eq!(run(&ground, "a.tar /x").unwrap_err(), "`/x` is not a directory");
         archive(&ground, "below.tar", &[("f", FILE, 0o644, ""), ("f/g", FILE, 0o644, "")]);
-        assert_eq!(run(&ground, "below.tar /y").unwrap_err(), "`/y/f` is not a directory");
+        assert!(run(&ground, "below.tar /y").unwrap_err().ends_with("`/y/f` is not a directory"));
     }
 
     #[test]
@@ -559,11 +386,12 @@ mod tests {
             assert!(error.starts_with("cannot unpack `/short.tar`: "), "{length}: {error}");
         }
         for (limits, what) in [
-            (Limits { entries: 1, ..Limits::default() }, "`/a.tar` has more than 1 entries"),
-            (Limits { bytes: 9000, ..Limits::default() }, "`/a.tar` has more than 9000 bytes"),
-            (Limits { bytes: 10_500, ..Limits::default() }, "cannot unpack `/a.tar`"),
+            (Limits { entries: 1, ..Limits::default() }, "entry `g`: more than 1 entries"),
+            (Limits { bytes: 9000, ..Limits::default() }, "9000"),
+            (Limits { bytes: 10_500, ..Limits::default() }, "10500"),
         ] {
-            assert_eq!(add_limited(&ground, "a.tar /y", &limits).unwrap_err().to_string(), what);
+            let error = chain(&add_limited(&ground, "a.tar /y", &limits).unwrap_err());
+            assert!(error.starts_with("cannot unpack `/a.tar`: ") && error.contains(what), "{error}");
         }
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&whole).unwrap();

@@ -17,7 +17,6 @@ use crate::rootfs::{
     set_times_at,
 };
 
-pub(super) use entry::{Attributes, Place, create, make_node, set_attributes};
 pub(super) use select::Selected;
 
 /// What one instruction copies, and to where.
@@ -332,35 +331,13 @@ impl<'a> Copier<'a> {
         self.make_directories_with(path, mode, self.request.chown.unwrap_or(Owner::ROOT))
     }
 
-    pub(super) fn make_directories_with(
-        &mut self,
-        path: &GuestPath,
-        mode: u32,
-        owner: Owner,
-    ) -> Result<(), CopyError> {
+    fn make_directories_with(&mut self, path: &GuestPath, mode: u32, owner: Owner) -> Result<(), CopyError> {
         let made = self.onto.create_dirs(path, mode, owner).map_err(|error| match error.kind() {
             io::ErrorKind::NotADirectory => CopyError::NotADirectory { path: path.clone() },
             _ => CopyError::Destination(error),
         })?;
         self.directory_times.extend(made.into_iter().map(|path| (path, self.now)));
         Ok(())
-    }
-
-    /// Remembers the time that a directory, by its real path, shall have in the end.
-    pub(super) fn remember_time(&mut self, directory: GuestPath, time: Timestamp) {
-        self.directory_times.insert(directory, time);
-    }
-
-    /// Forgets `path` and what was below it: it is gone.
-    pub(super) fn forget_times(&mut self, path: &GuestPath) {
-        // Paths below another follow it directly.
-        while let Some((known, _)) = self.directory_times.range(path.clone()..).next() {
-            if !known.starts_with(path) {
-                break;
-            }
-            let known = known.clone();
-            self.directory_times.remove(&known);
-        }
     }
 
     /// The owner of a copy of something that `owner` has.
@@ -383,7 +360,7 @@ impl<'a> Copier<'a> {
 }
 
 /// The entry `name` of `directory`, if its path is one that Linux takes.
-pub(super) fn child(directory: &GuestPath, name: &[u8]) -> Result<GuestPath, CopyError> {
+fn child(directory: &GuestPath, name: &[u8]) -> Result<GuestPath, CopyError> {
     let path = directory.child(name);
     if path.as_bytes().len() < crate::rootfs::guest_path::MAX_PATH {
         Ok(path)
