@@ -216,7 +216,8 @@ pub(super) struct Copier<'a> {
     destination: GuestPath,
     form: Form,
     pub(super) done: Copied,
-    /// What directories at the top shall have in the end: until then each new entry changes it.
+    /// What directories that got a new entry, or were the top of a source, shall have in the end. The kernel's clock is
+    /// not ours.
     directory_times: BTreeMap<GuestPath, Timestamp>,
 }
 
@@ -285,10 +286,7 @@ impl<'a> Copier<'a> {
             }
         };
         self.place_file(selected, &target)?;
-        // A directory that only was the top of an earlier source has changed again.
-        if let Some(time) = target.parent().and_then(|parent| self.directory_times.get_mut(&parent)) {
-            *time = self.now;
-        }
+        self.directory_times.extend(target.parent().map(|parent| (parent, self.now)));
         Ok(())
     }
 
@@ -336,7 +334,10 @@ impl<'a> Copier<'a> {
             io::ErrorKind::NotADirectory => CopyError::NotADirectory { path: path.clone() },
             _ => CopyError::Destination(error),
         })?;
-        self.directory_times.extend(made.into_iter().map(|path| (path, self.now)));
+        for path in made {
+            self.directory_times.extend(path.parent().map(|parent| (parent, self.now)));
+            self.directory_times.insert(path, self.now);
+        }
         Ok(())
     }
 
