@@ -8,6 +8,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 
 use crate::context::IgnoreRules;
 use crate::context::glob::GlobError;
@@ -82,8 +83,10 @@ pub struct Copied {
 
 /// The rule that took a source away.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("excluded by `.dockerignore` line {line}: `{pattern}`")]
+#[error("excluded by `{file}` line {line}: `{pattern}`")]
 pub struct Excluded {
+    /// The name of the file of rules.
+    pub file: String,
     /// Counts from 1.
     pub line: usize,
     /// The line.
@@ -102,7 +105,7 @@ pub enum CopyError {
         path: Escaped,
         /// The rule that excludes it, if it exists.
         #[source]
-        excluded: Option<Excluded>,
+        excluded: Option<Box<Excluded>>,
         /// A name in the same directory that resembles it.
         near: Option<Escaped>,
     },
@@ -182,7 +185,7 @@ impl fmt::Display for DidYouMean<'_> {
 }
 
 /// Names what a system call was to do, for its error.
-fn tried<T, E: Into<io::Error>>(
+pub(super) fn tried<T, E: Into<io::Error>>(
     result: Result<T, E>,
     action: &'static str,
     path: &GuestPath,
@@ -209,11 +212,12 @@ pub fn copy(request: &CopyRequest<'_>, onto: &Rootfs, now: Timestamp) -> Result<
 pub(super) struct Copier<'a> {
     pub(super) request: &'a CopyRequest<'a>,
     pub(super) onto: &'a Rootfs,
-    pub(super) now: Timestamp,
+    now: Timestamp,
     destination: GuestPath,
     form: Form,
     pub(super) done: Copied,
-    /// What directories at the top shall have in the end: until then each new entry changes it.
+    /// What directories that got a new entry, or were the top of a source, shall have in the end. The kernel's clock is
+    /// not ours.
     directory_times: BTreeMap<GuestPath, Timestamp>,
 }
 
@@ -282,10 +286,7 @@ impl<'a> Copier<'a> {
             }
         };
         self.place_file(selected, &target)?;
-        // A directory that only was the top of an earlier source has changed again.
-        if let Some(time) = target.parent().and_then(|parent| self.directory_times.get_mut(&parent)) {
-            *time = self.now;
-        }
+        self.directory_times.extend(target.parent().map(|parent| (parent, self.now)));
         Ok(())
     }
 
@@ -315,21 +316,28 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Makes the destination a directory, as the extraction of an archive needs it; returns its real path.
+    /// Makes the destination a directory, as the extraction of an archive needs it, where `--chmod` has no say; returns
+    /// its real path.
     pub(super) fn directory(&mut self) -> Result<GuestPath, CopyError> {
         let destination = self.destination.clone();
-        self.make_directories(&destination)?;
+        self.make_directories_with(&destination, 0o755, self.request.chown.unwrap_or(Owner::ROOT))?;
         self.onto.resolve(&destination).map_err(CopyError::Destination)
     }
 
     fn make_directories(&mut self, path: &GuestPath) -> Result<(), CopyError> {
         let mode = self.request.chmod.map_or(0o755, |mode| mode & 0o777);
-        let owner = self.request.chown.unwrap_or(Owner::ROOT);
+        self.make_directories_with(path, mode, self.request.chown.unwrap_or(Owner::ROOT))
+    }
+
+    fn make_directories_with(&mut self, path: &GuestPath, mode: u32, owner: Owner) -> Result<(), CopyError> {
         let made = self.onto.create_dirs(path, mode, owner).map_err(|error| match error.kind() {
             io::ErrorKind::NotADirectory => CopyError::NotADirectory { path: path.clone() },
             _ => CopyError::Destination(error),
         })?;
-        self.directory_times.extend(made.into_iter().map(|path| (path, self.now)));
+        for path in made {
+            self.directory_times.extend(path.parent().map(|parent| (parent, self.now)));
+            self.directory_times.insert(path, self.now);
+        }
         Ok(())
     }
 
@@ -346,14 +354,10 @@ impl<'a> Copier<'a> {
     pub(super) fn finish(self) -> Result<Copied, CopyError> {
         for (path, time) in &self.directory_times {
             let (directory, name) = self.onto.parent(path).map_err(CopyError::Destination)?;
-            tried(set_times_at(directory_fd(&directory), &name, *time), "set the times of", path)?;
+            tried(set_times_at(directory.as_fd(), &name, *time), "set the times of", path)?;
         }
         Ok(self.done)
     }
-}
-
-fn directory_fd(directory: &std::os::fd::OwnedFd) -> std::os::fd::BorrowedFd<'_> {
-    std::os::fd::AsFd::as_fd(directory)
 }
 
 /// The entry `name` of `directory`, if its path is one that Linux takes.
@@ -367,4 +371,5 @@ fn child(directory: &GuestPath, name: &[u8]) -> Result<GuestPath, CopyError> {
 }
 
 #[cfg(test)]
-mod tests;
+#[expect(clippy::disallowed_methods, reason = "the tests prepare trees of their own on the host")]
+pub(super) mod tests;

@@ -227,10 +227,10 @@ impl Context {
         let general = (self.path.join(".dockerignore"), Place::Inside(general));
         for (shown, place) in beside.into_iter().chain([general]) {
             if let Some(content) = self.read(&shown, &place, ignore::MAX_BYTES as u64)? {
-                let hidden = std::mem::take(&mut self.ignore);
-                self.ignore = IgnoreRules::parse(&content)
-                    .map_err(|source| ContextError::Ignore { path: shown, source })?
-                    .hiding_what(&hidden);
+                let name = shown.file_name().unwrap_or_default().to_string_lossy().escape_debug().to_string();
+                let rules = IgnoreRules::parse(&content)
+                    .map_err(|source| ContextError::Ignore { path: shown, source })?;
+                self.ignore = rules.of_file(name, &self.ignore);
                 return Ok(());
             }
         }
@@ -328,6 +328,7 @@ fn real_path(path: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests prepare trees of their own on the host")]
 mod tests {
     use std::os::unix::fs::symlink;
 
@@ -460,6 +461,10 @@ mod tests {
         assert_eq!(excluded(None), [true, false]);
         assert_eq!(excluded(Some("ctx/sub/Specific")), [false, false]);
         assert_eq!(excluded(Some("other/D")), [false, true]);
+        let mut context = tree.context();
+        let dockerfile = context.read_dockerfile(Some(&tree.path("other/D"))).unwrap();
+        context.read_ignore_rules(Some(&dockerfile)).unwrap();
+        assert_eq!(context.ignore().file_name(), "D.dockerignore");
         let mut context = tree.context();
         context.read_ignore_rules(None).unwrap();
         assert!(context.ignore().excludes(b"x"));

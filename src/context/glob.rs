@@ -252,10 +252,10 @@ impl<'a> States<'a> {
                 Some(Token::NotSlash) if symbol != SLASH => self.reach(position + 1),
                 Some(Token::ManyNotSlash) if symbol != SLASH => self.reach(position),
                 Some(Token::Everything) => self.reach(position),
-                Some(Token::Class { negated, ranges }) => {
-                    if ranges.iter().any(|(low, high)| (*low..=*high).contains(&symbol)) != *negated {
-                        self.reach(position + 1);
-                    }
+                Some(Token::Class { negated, ranges })
+                    if ranges.iter().any(|(low, high)| (*low..=*high).contains(&symbol)) != *negated =>
+                {
+                    self.reach(position + 1);
                 }
                 Some(Token::Directories) => {
                     if self.reached[position] != self.step {

@@ -40,6 +40,8 @@ pub enum IgnoreError {
 /// Paths are relative to the context and clean: `a/b`.
 #[derive(Debug, Clone, Default)]
 pub struct IgnoreRules {
+    /// The name of the file, where it is not the usual one.
+    file: Option<String>,
     rules: Vec<Rule>,
     /// Paths that no rule brings back.
     hidden: Vec<Vec<u8>>,
@@ -82,7 +84,7 @@ impl IgnoreRules {
                 .map_err(|_| IgnoreError::Syntax { line, pattern: text.clone() })?;
             rules.push(Rule { glob, effect, line, text });
         }
-        Ok(Self { rules, hidden: Vec::new() })
+        Ok(Self { file: None, rules, hidden: Vec::new() })
     }
 
     /// Excludes `path` and all below it, whatever the rules say; the empty path is not one.
@@ -92,11 +94,18 @@ impl IgnoreRules {
         }
     }
 
-    /// These rules, with what `other` hides.
+    /// These rules as those of the file `name`, with what `other` hides.
     #[must_use]
-    pub(super) fn hiding_what(mut self, other: &Self) -> Self {
+    pub(super) fn of_file(mut self, name: String, other: &Self) -> Self {
+        self.file = Some(name);
         self.hidden.extend_from_slice(&other.hidden);
         self
+    }
+
+    /// The name of the file that [`IgnoreRules::deciding_line`] counts in.
+    #[must_use]
+    pub fn file_name(&self) -> &str {
+        self.file.as_deref().unwrap_or(".dockerignore")
     }
 
     /// Whether `path` is excluded: the last rule decides that matches it or a directory above it. The context itself

@@ -16,11 +16,11 @@ use crate::rootfs::{
 
 /// An entry by its directory and name: no link is followed.
 #[derive(Clone, Copy)]
-pub(in crate::build) struct Place<'a> {
-    pub(in crate::build) directory: &'a OwnedFd,
-    pub(in crate::build) name: &'a [u8],
+pub(super) struct Place<'a> {
+    pub(super) directory: &'a OwnedFd,
+    pub(super) name: &'a [u8],
     /// For messages.
-    pub(in crate::build) path: &'a GuestPath,
+    pub(super) path: &'a GuestPath,
 }
 
 impl Place<'_> {
@@ -29,7 +29,7 @@ impl Place<'_> {
     }
 
     /// The metadata of what is there.
-    pub(in crate::build) fn metadata(&self) -> Result<Option<Metadata>, CopyError> {
+    pub(super) fn metadata(&self) -> Result<Option<Metadata>, CopyError> {
         match metadata_at(self.directory.as_fd(), self.name) {
             Ok(metadata) => Ok(Some(metadata)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -40,16 +40,16 @@ impl Place<'_> {
 
 /// What an entry is to have.
 #[derive(Debug, Clone)]
-pub(in crate::build) struct Attributes {
-    pub(in crate::build) owner: Owner,
+pub(super) struct Attributes {
+    pub(super) owner: Owner,
     /// None for symbolic links, which have none.
-    pub(in crate::build) mode: Option<u32>,
-    pub(in crate::build) mtime: Timestamp,
-    pub(in crate::build) xattrs: Xattrs,
+    pub(super) mode: Option<u32>,
+    pub(super) mtime: Timestamp,
+    pub(super) xattrs: Xattrs,
 }
 
 /// Gives `to` its attributes, in the order in which none undoes another.
-pub(in crate::build) fn set_attributes(to: &Place<'_>, attributes: &Attributes) -> Result<(), CopyError> {
+pub(super) fn set_attributes(to: &Place<'_>, attributes: &Attributes) -> Result<(), CopyError> {
     let (directory, name) = to.at();
     tried(set_owner_at(directory, name, attributes.owner), "set the owner of", to.path)?;
     for (key, value) in &attributes.xattrs {
@@ -135,13 +135,13 @@ pub(super) fn make_room(to: &Place<'_>) -> Result<(), CopyError> {
 }
 
 /// Makes an empty file where nothing is.
-pub(in crate::build) fn create(to: &Place<'_>) -> Result<File, CopyError> {
+pub(super) fn create(to: &Place<'_>) -> Result<File, CopyError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(to.directory, to.name, flags, Mode::RUSR | Mode::WUSR);
     tried(file, "make", to.path).map(File::from)
 }
 
-pub(in crate::build) fn make_node(to: &Place<'_>, file_type: FileType, device: u64) -> Result<(), CopyError> {
+pub(super) fn make_node(to: &Place<'_>, file_type: FileType, device: u64) -> Result<(), CopyError> {
     let made = rustix::fs::mknodat(to.directory, to.name, file_type, Mode::RUSR | Mode::WUSR, device);
     tried(made, "make", to.path)
 }

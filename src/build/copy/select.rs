@@ -118,7 +118,7 @@ fn named<'a>(from: &SourceTree<'_>, written: &[u8], path: &GuestPath) -> Result<
 
 enum Lookup {
     Found { path: GuestPath, metadata: Metadata },
-    Excluded(Option<Excluded>),
+    Excluded(Option<Box<Excluded>>),
     Missing,
 }
 
@@ -166,9 +166,10 @@ fn look_up(from: &SourceTree<'_>, path: &GuestPath) -> Result<Lookup, CopyError>
     }
 }
 
-fn excluded_by(from: &SourceTree<'_>, path: &GuestPath) -> Option<Excluded> {
-    let (line, pattern) = from.ignore?.deciding_line(path.relative())?;
-    Some(Excluded { line, pattern: pattern.to_owned() })
+fn excluded_by(from: &SourceTree<'_>, path: &GuestPath) -> Option<Box<Excluded>> {
+    let rules = from.ignore?;
+    let (line, pattern) = rules.deciding_line(path.relative())?;
+    Some(Box::new(Excluded { file: rules.file_name().to_owned(), line, pattern: pattern.to_owned() }))
 }
 
 /// Whether something is not ignored. A directory is there as well when something in it is.

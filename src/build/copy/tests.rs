@@ -562,7 +562,10 @@ fn times_are_those_of_the_sources_to_the_nanosecond() {
     for (name, seconds) in [("d/s/f", 100), ("d/s", -5), ("d/l", 1 << 32), ("g", 300), ("d", 400)] {
         set_mtime(&ground.context(name), seconds);
     }
-    ground.in_root("old/");
+    for directory in ["old/", "there/"] {
+        ground.in_root(directory);
+    }
+    ground.copy("g /there/").unwrap();
     ground.copy("d /made/x").unwrap();
     ground.copy("d /old").unwrap();
     ground.copy("d g /both/").unwrap();
@@ -570,7 +573,9 @@ fn times_are_those_of_the_sources_to_the_nanosecond() {
     for (name, seconds) in [("x/s/f", 100), ("x/s", -5), ("x/l", 1 << 32), ("x", 400), ("../old", 400)] {
         assert_eq!(mtime(&ground.root("made").join(name)), (seconds, 123_456_789), "{name}");
     }
-    assert_eq!(mtime(&ground.root("made")), now);
+    for name in ["made", "there", ""] {
+        assert_eq!(mtime(&ground.root(name)), now, "{name}");
+    }
     // A file was added after the directory took over its time.
     assert_eq!(mtime(&ground.root("both")), now);
 }
