@@ -1,6 +1,7 @@
 //! What is kept on disk: blobs, unpacked layers and names.
 
 pub mod mount;
+mod settle;
 pub mod unpacked;
 pub mod workspace;
 
