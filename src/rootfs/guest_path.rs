@@ -247,7 +247,8 @@ mod tests {
         let long = [b'n'; 256];
         let deep = b"a/".repeat(3000);
         let fits = b"a/".repeat(2048);
-        let cases: [(&[u8], Result<&[u8], &str>); 15] = [
+        type Case<'a> = (&'a [u8], Result<&'a [u8], &'a str>);
+        let cases: [Case; 15] = [
             (b".", Ok(b"/")),
             (b"./", Ok(b"/")),
             (b"/", Ok(b"/")),

@@ -170,8 +170,15 @@ impl Rootfs {
     pub fn parent(&self, path: &GuestPath) -> Result<(OwnedFd, Vec<u8>), RootfsError> {
         let parent = path.parent().unwrap_or_else(GuestPath::root);
         let name = path.file_name().unwrap_or(b".").to_vec();
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        Ok((at(self.resolve_to_fd(&parent, flags, Mode::empty()), "find", &parent)?, name))
+        Ok((self.directory(&parent)?, name))
+    }
+
+    /// The directory `path` as a place (`O_PATH`), links followed.
+    ///
+    /// # Errors
+    /// When it is not there or no directory.
+    pub fn directory(&self, path: &GuestPath) -> Result<OwnedFd, RootfsError> {
+        at(self.resolve_to_fd(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()), "find", path)
     }
 
     /// The metadata of `path`; none when there is nothing.
@@ -261,7 +268,10 @@ impl Rootfs {
         owner: Owner,
     ) -> Result<Vec<GuestPath>, RootfsError> {
         let mut made = Vec::new();
-        self.walk(path, |missing| {
+        self.walk(path, |missing, metadata| {
+            if metadata.is_some() {
+                return Ok(());
+            }
             let (parent, name) = self.parent(missing)?;
             match rustix::fs::mkdirat(&parent, name.as_slice(), Mode::RWXU) {
                 Err(Errno::EXIST) => return Ok(()),
@@ -311,15 +321,16 @@ impl Rootfs {
     /// # Errors
     /// When there are too many links, or one has a target that is no path.
     pub fn resolve(&self, path: &GuestPath) -> Result<GuestPath, RootfsError> {
-        self.walk(path, |_| Ok(()))
+        self.walk(path, |_, _| Ok(()))
     }
 
-    /// Follows `path` component by component; calls `missing` for each that does not exist.
-    fn walk(
+    /// Follows `path` component by component; calls `visit` with each real path on the way and what is there, links
+    /// excepted. What `visit` makes there counts.
+    pub(crate) fn walk<E: From<RootfsError>>(
         &self,
         path: &GuestPath,
-        mut missing: impl FnMut(&GuestPath) -> Result<(), RootfsError>,
-    ) -> Result<GuestPath, RootfsError> {
+        mut visit: impl FnMut(&GuestPath, Option<&Metadata>) -> Result<(), E>,
+    ) -> Result<GuestPath, E> {
         let mut pending: VecDeque<Vec<u8>> = path.components().map(<[u8]>::to_vec).collect();
         let mut current = GuestPath::root();
         let mut links = 0;
@@ -329,24 +340,21 @@ impl Rootfs {
                 continue;
             }
             let next = current.child(&component);
-            match self.metadata(&next, Follow::No)?.map(|metadata| metadata.kind) {
-                Some(FileKind::Symlink) => {
-                    links += 1;
-                    if links > MAX_LINKS {
-                        return at(Err(Errno::LOOP), "find", path);
-                    }
-                    let target = self.read_link(&next)?;
-                    if target.starts_with(b"/") {
-                        current = GuestPath::root();
-                    }
-                    push_front(&mut pending, &target);
-                }
-                Some(_) => current = next,
-                None => {
-                    missing(&next)?;
-                    current = next;
-                }
+            let metadata = self.metadata(&next, Follow::No)?;
+            if !metadata.as_ref().is_some_and(|metadata| metadata.kind == FileKind::Symlink) {
+                visit(&next, metadata.as_ref())?;
+                current = next;
+                continue;
             }
+            links += 1;
+            if links > MAX_LINKS {
+                return Ok(at(Err(Errno::LOOP), "find", path)?);
+            }
+            let target = self.read_link(&next)?;
+            if target.starts_with(b"/") {
+                current = GuestPath::root();
+            }
+            push_front(&mut pending, &target);
         }
         Ok(current)
     }
@@ -396,6 +404,7 @@ pub fn proc_fd(fd: BorrowedFd<'_>) -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests prepare trees on the host")]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 

@@ -75,7 +75,7 @@ impl Descent {
     }
 }
 
-const DIRECTORY: OFlags =
+pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Removes what can be removed from `directory`; returns the first directory in it that is not empty.
@@ -131,7 +131,7 @@ fn remove_one(parent: BorrowedFd<'_>, name: &[u8], expected: FileType) -> rustix
 }
 
 /// Opens the directory `name` without following a link or crossing a mount.
-fn enter(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn enter(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(parent, name, DIRECTORY, Mode::empty(), resolve) {
         Err(Errno::ACCESS) => {
@@ -170,6 +170,7 @@ fn release(entry: BorrowedFd<'_>) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests prepare trees on the host")]
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -189,7 +190,7 @@ mod tests {
         std::fs::create_dir_all(top.join("a/b/c")).unwrap();
         std::fs::write(top.join("a/b/file"), "x").unwrap();
         symlink(outside.path(), top.join("a/link")).unwrap();
-        std::fs::set_permissions(top.join("a/b"), PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(top.join("a/b"), PermissionsExt::from_mode(0o0)).unwrap();
         let parent = open(directory.path());
         remove_tree(parent.as_fd(), b"top").unwrap();
         assert!(!top.exists());
