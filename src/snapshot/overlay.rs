@@ -328,7 +328,9 @@ mod tests {
             return;
         }
         let ground = ground("true");
-        let recorded = ground.step(&Chain::empty(), "mkdir a; echo > a/b; stat -c %a,%u . > c; grep -qx 755,0 c").unwrap();
+        let recorded = ground
+            .step(&Chain::empty(), "mkdir a; echo > a/b; stat -c %a,%u . > c; grep -qx 755,0 c")
+            .unwrap();
         assert_eq!(text(&recorded.changes), ["+/a", "+/a/b", "+/c"]);
     }
 

@@ -7,3 +7,6 @@ pub mod workspace;
 
 #[cfg(test)]
 pub(crate) mod testing;
+
+#[cfg(test)]
+mod layer_laws;

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use crate::layer::Applied;
 use crate::rootfs::{
-    FileKind, Follow, GuestPath, Metadata, Rootfs, RootfsError, metadata_at, metadata_of, set_times_at, xattr_at,
+    FileKind, Follow, GuestPath, Metadata, Rootfs, RootfsError, metadata_at, metadata_of, set_times_at,
+    xattr_at,
 };
 
 use super::mount::{Marks, copy_metadata};
@@ -54,7 +55,9 @@ pub(super) fn settle(
         }
     }
     for path in &applied.hidden {
-        if find(lower, path)?.is_some_and(|metadata| metadata.kind != FileKind::Directory) {
+        if applied.only_whiteouts.binary_search(path).is_ok()
+            || find(lower, path)?.is_some_and(|metadata| metadata.kind != FileKind::Directory)
+        {
             return Ok(Settled::ReachesBelow);
         }
     }

@@ -282,15 +282,11 @@ impl Unpacked {
         alone: Alone,
         source: &Source<'_>,
     ) -> Result<UnpackedLayer, UnpackError> {
-        let Alone { mut directory, mut applied } = alone;
         let lower = view(below, source.unpack.workspace)?;
-        let root = open(&directory.join(ROOT))?;
-        let settled = settle::settle(&root, &applied, &lower, root_entry(&root)?);
-        let settled = settled.map_err(|cause| UnpackError::Settle { blob: source.blob.digest.clone(), cause })?;
-        if settled == Settled::ReachesBelow {
-            discard(&directory);
-            (directory, applied) = source.apply_onto(below, &lower)?;
-        }
+        let (directory, applied) = match source.settle(alone, &lower)? {
+            Some(settled) => settled,
+            None => source.apply_onto(below, &lower)?,
+        };
         let metadata = Metadata {
             version: VERSION,
             diff_id: source.diff_id.clone(),
@@ -366,7 +362,8 @@ fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
 /// A layer that was unpacked as if it were the only one.
 struct Alone {
     directory: PathBuf,
-    applied: Applied,
+    /// None if an entry was wrong, which may be right when something is below it: a link may lead there, for instance.
+    applied: Option<Applied>,
 }
 
 /// Unpacks the layers at the positions `missing`, several at once; the results are in that order.
@@ -433,8 +430,32 @@ impl Source<'_> {
         make_directory(&path)?;
         let root = open(&path)?;
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
-        let applied = self.apply(&root, Whiteouts::Overlay)?;
-        Ok(Alone { directory, applied })
+        match self.apply(&root, Whiteouts::Overlay) {
+            Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
+            Err(UnpackError::Layer { cause: LayerError::Entry { .. }, .. }) => {
+                Ok(Alone { directory, applied: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Settles a layer with those below it; none if it must be applied anew.
+    fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<(PathBuf, Applied)>, UnpackError> {
+        let Alone { directory, applied } = alone;
+        let applied = match applied {
+            None => None,
+            Some(applied) => {
+                let root = open(&directory.join(ROOT))?;
+                let settled = settle::settle(&root, &applied, lower, root_entry(&root)?);
+                let settled =
+                    settled.map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
+                Some(applied).filter(|_| settled == Settled::Done)
+            }
+        };
+        if applied.is_none() {
+            discard(&directory);
+        }
+        Ok(applied.map(|applied| (directory, applied)))
     }
 
     /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
@@ -444,7 +465,8 @@ impl Source<'_> {
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
         make_directory(&files)?;
         make_directory(&work)?;
-        mount::copy_metadata(lower, &open(&files)?, &GuestPath::root()).map_err(|cause| failed(&files, cause))?;
+        mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
+            .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
         let applied = self.apply(&root, Whiteouts::Remove)?;
@@ -459,16 +481,7 @@ impl Source<'_> {
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
         let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
-        let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
-        if (self.unpack.cancelled)() {
-            return Err(UnpackError::Cancelled);
-        }
-        let applied = result.map_err(|cause| UnpackError::Layer { blob: blob.clone(), cause })?;
-        let rest = io::copy(&mut archive, &mut io::sink()).map_err(read);
-        rest?;
-        let actual = DiffId(archive.digester.finish());
-        drop(archive.archive);
+        let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
         if actual != *self.diff_id {
@@ -476,6 +489,21 @@ impl Source<'_> {
             return Err(UnpackError::DiffId { blob: blob.clone(), expected, actual });
         }
         Ok(applied)
+    }
+
+    fn apply_archive(
+        &self,
+        archive: impl Read,
+        onto: &Rootfs,
+        whiteouts: Whiteouts,
+    ) -> Result<(Applied, DiffId), UnpackError> {
+        let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
+        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
+        if (self.unpack.cancelled)() {
+            return Err(UnpackError::Cancelled);
+        }
+        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
+        Ok((applied, DiffId(archive.digester.finish())))
     }
 }
 
