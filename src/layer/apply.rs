@@ -96,13 +96,18 @@ pub struct Applied {
     /// Directories that had no entry of their own when something below them was made, by their real path, sorted. They
     /// are 0755, 0:0, from 1970. Left out is what the layer itself hides from the layers below. [`Whiteouts::Overlay`] only.
     pub implied: Vec<GuestPath>,
+    /// What is left out of `implied`, sorted. What the layers below have there does not matter, except for a link that an
+    /// earlier entry of the layer would have gone through.
+    pub hidden: Vec<GuestPath>,
+    /// Character devices 0:0 made for removed names. [`Whiteouts::Overlay`] only.
+    pub whiteouts: u64,
     /// Those of `implied` that got an entry later in the archive: their metadata are their own.
     pub own_entry_later: Vec<GuestPath>,
-    /// Those of `implied` that hold nothing but whiteouts and directories of this kind: without a directory of that
-    /// name in the layers below, they do not exist.
+    /// Those of `implied` and `hidden` that hold nothing but whiteouts and directories of this kind: without a visible
+    /// directory of that name in the layers below, they do not exist.
     pub only_whiteouts: Vec<GuestPath>,
-    /// Hard links whose target the layer lacks, with their target, in the order of the archive; nothing is made for
-    /// them but the directory. [`Whiteouts::Overlay`] only: else that is an error.
+    /// Hard links whose target the layer lacked, with their target, in the order of the archive; nothing is made for
+    /// them but the directory. Later entries may have taken their place. [`Whiteouts::Overlay`] only: else that is an error.
     pub missing_links: Vec<(GuestPath, GuestPath)>,
     /// The root is opaque: nothing of the layers below is visible. Overlayfs has no sign for it.
     pub opaque_root: bool,
@@ -478,7 +483,9 @@ impl Applier<'_> {
             return Ok(Room::Directory);
         }
         io_error(remove_tree(at, name), "remove what was there")?;
-        Ok(if self.is_whiteout(&metadata) { Room::Whiteout } else { Room::Free })
+        // A file of this layer hid what the layers below have, and a directory in its place still does.
+        let hides = self.rules.whiteouts == Whiteouts::Overlay && kind == EntryKind::Directory;
+        Ok(if hides || self.is_whiteout(&metadata) { Room::Whiteout } else { Room::Free })
     }
 
     fn make_file(
@@ -630,10 +637,11 @@ impl Applier<'_> {
         let Some(parent) = &self.parent else { return Ok(()) };
         let at = parent.directory.as_fd();
         match metadata_at(at, name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => io_error(
-                rustix::fs::mknodat(at, name, FileType::CharacterDevice, Mode::empty(), 0),
-                "make the whiteout",
-            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.applied.whiteouts += 1;
+                let made = rustix::fs::mknodat(at, name, FileType::CharacterDevice, Mode::empty(), 0);
+                io_error(made, "make the whiteout")
+            }
             Ok(metadata) if metadata.kind == FileKind::Directory => {
                 if let Some(path) = self.implied_inodes.get(&metadata.inode)
                     && let Some(implied) = self.implied.get_mut(path)
@@ -666,47 +674,32 @@ impl Applier<'_> {
         let problem = |problem| LayerError::Entry { name: Escaped::new(b"."), problem };
         self.leave_parent().map_err(problem)?;
         self.applied.bytes = bytes;
-        let mut links = std::mem::take(&mut self.applied.missing_links);
-        let mut kept = Vec::new();
-        for link in links.drain(..) {
-            if self.is_still_missing(&link.0)? {
-                kept.push(link);
-            }
-        }
-        let link_parents: BTreeSet<GuestPath> = kept.iter().filter_map(|(link, _)| link.parent()).collect();
-        self.applied.missing_links = kept;
+        let link_parents: BTreeSet<GuestPath> =
+            self.applied.missing_links.iter().filter_map(|(link, _)| link.parent()).collect();
         let mut only_whiteouts = BTreeSet::new();
         // Children come after their parents, so from the back all below a directory is known before it.
         let implied = std::mem::take(&mut self.implied);
         for (path, state) in implied.iter().rev() {
+            if !state.own_entry
+                && !link_parents.contains(path)
+                && self.has_only_whiteouts(path, &only_whiteouts)?
+            {
+                only_whiteouts.insert(path.clone());
+            }
             if state.hidden || self.is_hidden_above(path)? {
+                self.applied.hidden.push(path.clone());
                 continue;
             }
             if state.own_entry {
                 self.applied.own_entry_later.push(path.clone());
-            } else if !link_parents.contains(path) && self.has_only_whiteouts(path, &only_whiteouts)? {
-                only_whiteouts.insert(path.clone());
             }
             self.applied.implied.push(path.clone());
         }
         self.applied.implied.reverse();
+        self.applied.hidden.reverse();
         self.applied.own_entry_later.reverse();
         self.applied.only_whiteouts = only_whiteouts.into_iter().collect();
         Ok(self.applied)
-    }
-
-    /// Whether nothing has taken the place of a hard link that could not be made.
-    fn is_still_missing(&self, link: &GuestPath) -> Result<bool, LayerError> {
-        let parent = link.parent().unwrap_or_else(GuestPath::root);
-        if self.root.resolve(&parent)? != parent {
-            return Ok(false);
-        }
-        let parent_is_directory = self
-            .root
-            .metadata(&parent, Follow::No)?
-            .is_some_and(|metadata| metadata.kind == FileKind::Directory);
-        let metadata = self.root.metadata(link, Follow::No)?;
-        Ok(parent_is_directory && metadata.is_none_or(|metadata| self.is_whiteout(&metadata)))
     }
 
     /// Whether a directory above is opaque, so that the layers below have no say.
@@ -728,7 +721,13 @@ impl Applier<'_> {
     }
 
     fn has_only_whiteouts(&self, path: &GuestPath, known: &BTreeSet<GuestPath>) -> Result<bool, LayerError> {
-        if !self.root.metadata(path, Follow::No)?.is_some_and(|metadata| metadata.kind == FileKind::Directory)
+        // Later entries may have replaced it, or a directory above, by something else.
+        let is_there = self.root.resolve(path).is_ok_and(|real| real == *path);
+        if !is_there
+            || !self
+                .root
+                .metadata(path, Follow::No)?
+                .is_some_and(|metadata| metadata.kind == FileKind::Directory)
         {
             return Ok(false);
         }

@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use rustix::fs::Mode;
 
-use crate::rootfs::{
-    Metadata, Rootfs, Xattrs, metadata_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattrs_at,
-};
-use crate::store::mount::{self, Marks, Upper, is_overlay_attribute};
+use crate::rootfs::{GuestPath, Rootfs};
+use crate::store::mount::{self, Marks, Upper};
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
@@ -39,7 +37,9 @@ impl Snapshotter for OverlaySnapshotter {
             rustix::fs::mkdir(path, Mode::RWXU).map_err(|cause| prepare(path, cause.into()))?;
         }
         // The mount's root is the upper directory itself, with the metadata that has.
-        copy_metadata(lower.root(), &files).map_err(|cause| prepare(&files, cause))?;
+        let inherited = Rootfs::open(&files)
+            .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
+        inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
         Ok(Box::new(OverlayRecording { root, lower, files, _workspace: Arc::clone(&self.workspace) }))
@@ -53,19 +53,6 @@ impl Snapshotter for OverlaySnapshotter {
 
 fn prepare(path: &Path, cause: io::Error) -> SnapshotError {
     SnapshotError::Prepare { path: path.to_owned(), cause }
-}
-
-/// Gives the directory `to` the metadata that the root of `from` has.
-fn copy_metadata(from: &Rootfs, to: &Path) -> io::Result<()> {
-    let metadata: Metadata = metadata_at(from.as_fd(), b".")?;
-    let xattrs: Xattrs = xattrs_at(from.as_fd(), b".")?;
-    let to = Rootfs::open(to)?;
-    set_owner_at(to.as_fd(), b".", metadata.owner)?;
-    set_mode_at(to.as_fd(), b".", metadata.mode)?;
-    for (key, value) in xattrs.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
-        set_xattr_at(to.as_fd(), b".", key, value)?;
-    }
-    set_times_at(to.as_fd(), b".", metadata.mtime)
 }
 
 struct OverlayRecording {
@@ -100,7 +87,7 @@ mod tests {
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::Change;
-    use crate::rootfs::{Follow, GuestPath};
+    use crate::rootfs::Follow;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
 
     use super::*;
@@ -341,7 +328,9 @@ mod tests {
             return;
         }
         let ground = ground("true");
-        let recorded = ground.step(&Chain::empty(), "mkdir a; echo > a/b; stat -c %a,%u . > c; grep -qx 755,0 c").unwrap();
+        let recorded = ground
+            .step(&Chain::empty(), "mkdir a; echo > a/b; stat -c %a,%u . > c; grep -qx 755,0 c")
+            .unwrap();
         assert_eq!(text(&recorded.changes), ["+/a", "+/a/b", "+/c"]);
     }
 

@@ -7,10 +7,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
+use crate::rootfs::{
+    GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
+    xattrs_at,
+};
 use crate::sys;
 
 /// Layers a kernel stacks (`OVL_MAX_STACK`), less one.
@@ -114,9 +118,8 @@ fn mount(
     let wanted: usize = if upper.is_some() { 1 } else { 2 };
     for empty in empty.iter().take(wanted.saturating_sub(stack.len())) {
         directory(empty)?;
-        // It may become the root of a tree, whatever the umask.
-        rustix::fs::chmod(empty, Mode::from_raw_mode(0o755))
-            .map_err(|cause| MountError::Directory { path: empty.clone(), cause: cause.into() })?;
+        // It may become the root of a tree: its metadata depend on nothing.
+        settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
         stack.push(empty);
     }
     match new_calls(&stack, upper)? {
@@ -131,6 +134,11 @@ fn directory(path: &Path) -> Result<(), MountError> {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(cause) => Err(MountError::Directory { path: path.to_owned(), cause: cause.into() }),
     }
+}
+
+fn settle_empty(path: &Path) -> io::Result<()> {
+    rustix::fs::chmod(path, Mode::from_raw_mode(0o755))?;
+    set_times_at(Rootfs::open(path)?.as_fd(), b".", Timestamp::default())
 }
 
 /// Options that the kernel need not know: without them it has not even the feature.
@@ -263,6 +271,28 @@ fn mount_in(names: &Path, tries: &[String], read_only: bool) -> io::Result<Owned
     Ok(detached?)
 }
 
+/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`. No
+/// component of the path may be a link in either.
+///
+/// # Errors
+/// When either has no such directory, or its metadata cannot be read or set.
+pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result<()> {
+    let open = |tree: &Rootfs| {
+        let name = if path.is_root() { b"." } else { path.relative() };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
+    };
+    let (from, to) = (open(from)?, open(to)?);
+    let metadata = metadata_of(&from)?;
+    set_owner_at(to.as_fd(), b".", metadata.owner)?;
+    set_mode_at(to.as_fd(), b".", metadata.mode)?;
+    for (key, value) in xattrs_at(from.as_fd(), b".")?.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
+        set_xattr_at(to.as_fd(), b".", key, value)?;
+    }
+    set_times_at(to.as_fd(), b".", metadata.mtime)
+}
+
 /// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
 /// mounts made outside still come and from which none go out. To be called before there is any other thread.
 ///
@@ -276,7 +306,7 @@ pub fn enter_private_mounts() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rootfs::{Follow, GuestPath, Rootfs};
+    use crate::rootfs::Follow;
     use crate::store::testing::can_mount;
 
     use super::*;
