@@ -160,16 +160,7 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 impl Keychain {
     pub(super) fn new(file: Option<&ConfigFile>, helpers: Helpers) -> Result<Self, CredentialsError> {
         let parsed = match file {
-            Some(file) if !file.bytes.trim_ascii().is_empty() => serde_json::from_slice(&file.bytes)
-                .map_err(|error| CredentialsError::Syntax {
-                    path: file.path.clone(),
-                    line: error.line(),
-                    column: error.column(),
-                    reason: match error.classify() {
-                        serde_json::error::Category::Data => "a field has the wrong type",
-                        _ => "this is not JSON",
-                    },
-                })?,
+            Some(file) if !file.bytes.trim_ascii().is_empty() => parse(file)?,
             _ => File::default(),
         };
         Ok(Self { path: file.map(|file| file.path.clone()), file: parsed, helpers })
@@ -259,6 +250,22 @@ impl Entry {
     }
 }
 
+fn parse(file: &ConfigFile) -> Result<File, CredentialsError> {
+    let syntax =
+        |line, column, reason| CredentialsError::Syntax { path: file.path.clone(), line, column, reason };
+    // Serde would take a list for an object.
+    if !file.bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(syntax(1, 1, "this is not a JSON object"));
+    }
+    serde_json::from_slice(&file.bytes).map_err(|error| {
+        let reason = match error.classify() {
+            serde_json::error::Category::Data => "a field has the wrong type",
+            _ => "this is not JSON",
+        };
+        syntax(error.line(), error.column(), reason)
+    })
+}
+
 /// All names of Docker Hub are one.
 fn canonical(host: &str) -> &str {
     match host {
@@ -307,7 +314,7 @@ mod tests {
                 "r.example:5000/team": {"auth": "aDpx"},
                 "https://old.example/v1/": {"username": "u", "password": "p"},
                 "empty.example": {},
-                "padded.example": {"auth": "dTpw="}
+                "bare.example": {"auth": "dTpwdw"}
             }, "HttpHeaders": {"x": "y"}}"#,
         );
         for (registry, repository, expected) in [
@@ -321,7 +328,7 @@ mod tests {
             ("example:5000", "app", None),
             ("old.example", "app", password("u", "p")),
             ("empty.example", "app", None),
-            ("padded.example", "app", password("u", "p")),
+            ("bare.example", "app", password("u", "pw")),
         ] {
             assert_eq!(chain.find(registry, repository).unwrap(), expected, "{registry}/{repository}");
         }

@@ -1,0 +1,1 @@
+//! The same against a registry that others wrote, and with what others read.
