@@ -22,7 +22,7 @@ lint:
 # The program to install: static, stripped. Its path is printed.
 build:
 	$(CARGO) build --release --bin builder
-	@find target -path '*/release/builder' -type f
+	@find $${CARGO_TARGET_DIR:-target} -path '*/release/builder' -type f
 
 # Against buildah on this machine, as ratios; see the script.
 bench: build

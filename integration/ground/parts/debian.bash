@@ -1,7 +1,7 @@
 # The Debian bases, made with mmdebstrap and kept as archives in the cache.
 #
-#   debian            Debian's essential packages for this machine's architecture, armel and armhf, set up by their own
-#                     scripts: those of the foreign ones run under qemu, about a minute each
+#   debian            Debian's essential packages and passwd (for useradd), for this machine's architecture, armel and
+#                     armhf, set up by their own scripts: those of the foreign ones run under qemu, a minute each
 #   debian-cross      gcc for armel and armhf, running on this machine's architecture; only unpacked, not set up.
 #                     A real C compiler for a build stage on the build platform; without LTO and sanitizers 160 MB
 
@@ -50,7 +50,7 @@ options() {
   case $1 in
     essential)
       printf -- '--dpkgopt=path-exclude=/usr/share/%s/*\n' doc info locale man
-      echo "--customize-hook=$here/parts/trim"
+      printf '%s\n' --include=passwd "--customize-hook=$here/parts/trim"
       ;;
     extract)
       # This variant stops before the customize hooks.
