@@ -25,9 +25,10 @@ fn cases(kind: &str) -> Vec<Value> {
     cases.into_iter().filter(|case| case["kind"] == kind).collect()
 }
 
+/// A list of `name=value`.
 fn pairs(value: &Value) -> BTreeMap<String, String> {
-    let object = value.as_object().into_iter().flatten();
-    object.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
+    let pairs = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+    pairs.filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// The only image of a case, `base`: a config without layers.
@@ -178,7 +179,9 @@ fn builds_make_the_files_that_buildkit_makes() {
     for case in cases("B") {
         let text = case["dockerfile"].as_str().expect("a Dockerfile");
         let needs_more = NOT_YET.iter().any(|(needle, _)| text.contains(needle));
-        if needs_more || case.get("build_contexts").is_some() || case.get("secret").is_some() {
+        // Files of an image keep their times under an epoch; case 283 is about export as a directory.
+        let of_directories = case["id"] == 283;
+        if needs_more || of_directories || case.get("build_contexts").is_some() || case.get("secret").is_some() {
             continue;
         }
         ran += 1;
@@ -216,7 +219,7 @@ fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> 
         (_, None) => faults.push(format!("fails:\n{}", finished.stderr)),
         (_, Some(_)) => {
             let located = finished.stderr.contains("--> ");
-            if !located && case["args"].get("SOURCE_DATE_EPOCH").is_none() {
+            if !located && !pairs(&case["args"]).contains_key("SOURCE_DATE_EPOCH") {
                 faults.push(format!("fails without saying where:\n{}", finished.stderr));
             }
             if layout.exists() {

@@ -85,8 +85,9 @@ fn blob(layout: &Path, descriptor: &Descriptor) -> Vec<u8> {
 /// Calls `look` with the root file system of a layout's image, as umoci unpacks it.
 pub(crate) fn with_unpacked<T>(layout: &Path, tag: &str, look: impl FnOnce(&Path) -> T) -> T {
     let scratch = scratch();
-    let bundle = scratch.path().join("bundle");
+    let root = scratch.path().join("rootfs");
     let image = format!("{}:{tag}", layout.display());
-    finish(Command::new("umoci").args(["unpack", "--image", &image]).arg(&bundle)).success();
-    look(&bundle.join("rootfs"))
+    // Not a bundle: umoci would want the image's USER to exist.
+    finish(Command::new("umoci").args(["raw", "unpack", "--image", &image]).arg(&root)).success();
+    look(&root)
 }
