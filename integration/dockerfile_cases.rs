@@ -28,7 +28,10 @@ fn cases(kind: &str) -> Vec<Value> {
 /// A list of `name=value`.
 fn pairs(value: &Value) -> BTreeMap<String, String> {
     let pairs = value.as_array().into_iter().flatten().filter_map(Value::as_str);
-    pairs.filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pairs
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The only image of a case, `base`: a config without layers.
@@ -90,8 +93,12 @@ fn faults(case: &Value, document: &Value) -> Vec<String> {
             faults.push(format!("history is {rows:#?}, expected {expected:#?}"));
         }
     }
-    let warnings: BTreeSet<&str> =
-        document["warnings"].as_array().into_iter().flatten().filter_map(|warning| warning["rule"].as_str()).collect();
+    let warnings: BTreeSet<&str> = document["warnings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|warning| warning["rule"].as_str())
+        .collect();
     for rule in case["warn"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !warnings.contains(rule) {
             faults.push(format!("no warning {rule}, only {warnings:?}"));
@@ -124,7 +131,9 @@ fn plans_say_what_buildkit_s_images_say() {
             }
             (Err(_), Some(_)) => Vec::new(),
         };
-        faulty.extend(faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])));
+        faulty.extend(
+            faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])),
+        );
     }
     assert!(cases.len() > 80, "only {} cases were found", cases.len());
     assert!(faulty.is_empty(), "{} faults\n{}", faulty.len(), faulty.join("\n"));
@@ -181,13 +190,19 @@ fn builds_make_the_files_that_buildkit_makes() {
         let needs_more = NOT_YET.iter().any(|(needle, _)| text.contains(needle));
         // Files of an image keep their times under an epoch; case 283 is about export as a directory.
         let of_directories = case["id"] == 283;
-        if needs_more || of_directories || case.get("build_contexts").is_some() || case.get("secret").is_some() {
+        if needs_more
+            || of_directories
+            || case.get("build_contexts").is_some()
+            || case.get("secret").is_some()
+        {
             continue;
         }
         ran += 1;
         let text = format!("\n{text}").replace("\nFROM bb", &format!("\nFROM {registry}/busybox:latest"));
         let faults = build_case(&builder, &case, &text[1..]);
-        faulty.extend(faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])));
+        faulty.extend(
+            faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])),
+        );
     }
     assert!(ran >= 60, "only {ran} cases were run");
     assert!(faulty.is_empty(), "{} faults\n{}", faulty.len(), faulty.join("\n"));
@@ -198,7 +213,8 @@ fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> 
     write_files(&context, case);
     let out = scratch();
     let layout = out.path().join("layout");
-    let mut arguments = vec!["--context".to_owned(), context.path().display().to_string(), "--no-push".to_owned()];
+    let mut arguments =
+        vec!["--context".to_owned(), context.path().display().to_string(), "--no-push".to_owned()];
     arguments.push("--destination=cases.example/case:1".to_owned());
     arguments.push(format!("--oci-layout-path={}", layout.display()));
     for (name, value) in pairs(&case["args"]) {
@@ -232,7 +248,10 @@ fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> 
 
 fn log_faults(case: &Value, finished: &Finished) -> Vec<String> {
     let expected = case["log"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    expected.filter(|text| !finished.stderr.contains(text)).map(|text| format!("the log lacks {text}")).collect()
+    expected
+        .filter(|text| !finished.stderr.contains(text))
+        .map(|text| format!("the log lacks {text}"))
+        .collect()
 }
 
 fn write_files(context: &Context, case: &Value) {
@@ -241,7 +260,9 @@ fn write_files(context: &Context, case: &Value) {
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("create directory");
         match file["type"].as_str().expect("type") {
             "dir" => std::fs::create_dir_all(&path).expect("create directory"),
-            "symlink" => std::os::unix::fs::symlink(file["target"].as_str().expect("target"), &path).expect("link"),
+            "symlink" => {
+                std::os::unix::fs::symlink(file["target"].as_str().expect("target"), &path).expect("link")
+            }
             "copy" => {
                 let from = file["from"].as_str().expect("from").replace("files/", "");
                 let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/archives").join(from);
@@ -256,7 +277,8 @@ fn write_files(context: &Context, case: &Value) {
             || u32::try_from(mode.as_u64().expect("mode")).expect("mode"),
             |text| u32::from_str_radix(text, 8).expect("octal mode"),
         );
-        std::fs::set_permissions(context.path().join(name), std::fs::Permissions::from_mode(mode)).expect("chmod");
+        std::fs::set_permissions(context.path().join(name), std::fs::Permissions::from_mode(mode))
+            .expect("chmod");
     }
 }
 
