@@ -3,9 +3,14 @@
 pub mod apply;
 pub mod compression;
 pub mod gzip;
+#[cfg(test)]
+mod hostile_tests;
 mod lower;
 pub mod pax;
 pub mod tar;
+#[cfg(test)]
+mod test_support;
+pub mod write;
 
 use std::io;
 
@@ -14,6 +19,7 @@ use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
 pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with};
 pub use compression::{Formats, decompress};
 pub use tar::TarError;
+pub use write::{WriteOptions, Written, write, write_with};
 
 /// One difference between a tree and the layers below it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
