@@ -722,13 +722,11 @@ impl Applier<'_> {
 
     fn has_only_whiteouts(&self, path: &GuestPath, known: &BTreeSet<GuestPath>) -> Result<bool, LayerError> {
         // Later entries may have replaced it, or a directory above, by something else.
-        let is_there = self.root.resolve(path).is_ok_and(|real| real == *path);
-        if !is_there
-            || !self
-                .root
-                .metadata(path, Follow::No)?
-                .is_some_and(|metadata| metadata.kind == FileKind::Directory)
-        {
+        if !self.root.resolve(path).is_ok_and(|real| real == *path) {
+            return Ok(false);
+        }
+        let metadata = self.root.metadata(path, Follow::No)?;
+        if metadata.is_none_or(|metadata| metadata.kind != FileKind::Directory) {
             return Ok(false);
         }
         for (name, kind) in self.root.read_dir(path)? {
