@@ -831,8 +831,12 @@ impl Applier<'_> {
     }
 
     fn has_only_whiteouts(&self, path: &GuestPath, known: &BTreeSet<GuestPath>) -> Result<bool, LayerError> {
-        if !self.root.metadata(path, Follow::No)?.is_some_and(|metadata| metadata.kind == FileKind::Directory)
-        {
+        // Later entries may have replaced it, or a directory above, by something else.
+        if !self.root.resolve(path).is_ok_and(|real| real == *path) {
+            return Ok(false);
+        }
+        let metadata = self.root.metadata(path, Follow::No)?;
+        if metadata.is_none_or(|metadata| metadata.kind != FileKind::Directory) {
             return Ok(false);
         }
         for (name, kind) in self.root.read_dir(path)? {
