@@ -1,7 +1,7 @@
 //! A client of registries (OCI distribution-spec): pulls and pushes manifests and blobs.
 //!
 //! ```text
-//! Client ── pull.rs, push.rs       one operation each: what is asked, what is checked, what is tried again
+//! Client ── pull.rs, push.rs, publish.rs       one operation each: what is asked, what is checked, what is tried again
 //!   └ session.rs   Session         one registry: scheme, challenge, tokens (one request per scope)
 //!       ├ credentials.rs, helper.rs    who we are
 //!       ├ challenge.rs, realm.rs       what the registry wants, and whether it gets it
@@ -18,6 +18,7 @@ mod error;
 mod helper;
 mod manifest;
 mod parallel;
+mod publish;
 mod pull;
 mod push;
 mod realm;
