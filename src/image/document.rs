@@ -51,9 +51,21 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Document {
     /// One image.
-    Manifest(Manifest),
+    Manifest(Box<Manifest>),
     /// Several images.
     Index(Index),
+}
+
+impl Document {
+    /// What it is: as it says itself, else OCI's type.
+    #[must_use]
+    pub fn media_type(&self) -> &str {
+        let (own, usual) = match self {
+            Self::Manifest(manifest) => (&manifest.media_type, media_type::OCI_MANIFEST),
+            Self::Index(index) => (&index.media_type, media_type::OCI_INDEX),
+        };
+        own.as_deref().unwrap_or(usual)
+    }
 }
 
 /// A document that is not what it should be.
@@ -163,7 +175,7 @@ pub fn parse(bytes: &[u8], declared: Option<&str>) -> Result<Document, DocumentE
             let manifest: Manifest = from_json(Kind::Manifest, bytes)?;
             check_keys(&manifest.other)?;
             check_manifest(&manifest)?;
-            Ok(Document::Manifest(manifest))
+            Ok(Document::Manifest(Box::new(manifest)))
         }
         Shape::Index => {
             let index: Index = from_json(Kind::Manifest, bytes)?;

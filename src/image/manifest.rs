@@ -43,7 +43,7 @@ pub struct Manifest {
 /// [`DocumentError`] for everything that is not clearly the manifest of an image.
 pub fn parse_manifest(bytes: &[u8], declared: Option<&str>) -> Result<Manifest, DocumentError> {
     match document::parse(bytes, declared)? {
-        Document::Manifest(manifest) => Ok(manifest),
+        Document::Manifest(manifest) => Ok(*manifest),
         Document::Index(_) => Err(DocumentError::Other { found: "an index", expected: "a manifest" }),
     }
 }
@@ -123,10 +123,10 @@ impl Image {
             rows += usize::from(!row.empty_layer);
         }
         for _ in rows..layers.len() {
-            config.history.push(History {
-                comment: Some("buildkit.exporter.image.v0".to_owned()),
-                ..History::default()
-            });
+            // umoci 0.4 does not survive rows without a time.
+            let created = config.created.clone();
+            let comment = Some("buildkit.exporter.image.v0".to_owned());
+            config.history.push(History { created, comment, ..History::default() });
         }
         Ok(Self { config, layers, annotations: BTreeMap::new() })
     }
@@ -223,10 +223,9 @@ mod tests {
     }
 
     fn config(rows: &[bool]) -> ImageConfig {
-        let mut config = ImageConfig::default();
-        config.history =
+        let history =
             rows.iter().map(|empty| History { empty_layer: *empty, ..History::default() }).collect();
-        config
+        ImageConfig { history, ..ImageConfig::default() }
     }
 
     #[test]

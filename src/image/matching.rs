@@ -413,17 +413,17 @@ pub enum Unfit {
     #[error("is `{found}`, not `{wanted}`")]
     Other {
         /// What was wanted, normalised.
-        wanted: Platform,
+        wanted: Box<Platform>,
         /// What it is, normalised.
-        found: Platform,
+        found: Box<Platform>,
     },
     /// It is for a variant that the wanted platform may not run.
     #[error("is `{found}`, which `{wanted}` may not run")]
     Variant {
         /// What was wanted, normalised.
-        wanted: Platform,
+        wanted: Box<Platform>,
         /// What it is, normalised.
-        found: Platform,
+        found: Box<Platform>,
     },
 }
 
@@ -458,7 +458,7 @@ pub fn accept_single(
         return Ok(Single::Keep(found));
     }
     let lower = Search::new(wanted, MatchMode::Compatible).judge(&found).is_some();
-    let wanted = search.wanted;
+    let (wanted, found) = (Box::new(search.wanted), Box::new(found));
     let variant = found.same_machine(&wanted) && !lower;
     Err(if variant { Unfit::Variant { wanted, found } } else { Unfit::Other { wanted, found } })
 }

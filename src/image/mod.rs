@@ -6,6 +6,7 @@ pub mod digest;
 pub mod document;
 pub mod index;
 pub mod json;
+pub mod label;
 pub mod manifest;
 pub mod matching;
 pub mod platform;

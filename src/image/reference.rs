@@ -187,6 +187,13 @@ impl Reference {
         Self { digest: Some(digest), ..self.clone() }
     }
 
+    /// The same without digest; `latest` where there is no tag.
+    #[must_use]
+    pub fn without_digest(&self) -> Self {
+        let tag = self.tag.clone().or_else(|| Some(DEFAULT_TAG.to_owned()));
+        Self { tag, digest: None, ..self.clone() }
+    }
+
     /// The same without tag, where there is a digest to go by.
     #[must_use]
     pub fn without_tag(&self) -> Self {
@@ -199,7 +206,7 @@ impl Reference {
     /// [`ReferenceError`], also when there is a tag or digest.
     pub fn parse_repository(text: &str) -> Result<Self, ReferenceError> {
         let reference: Self = text.parse()?;
-        let bare = !text.contains('@') && !split_tag(text).is_some_and(|(_, tag)| !tag.is_empty());
+        let bare = !text.contains('@') && split_tag(text).is_none();
         if bare { Ok(reference) } else { Err(ReferenceError::NotBare { text: shown(text) }) }
     }
 }

@@ -1,0 +1,229 @@
+//! Undoing the compression of layers and archives, told by their first bytes.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use super::gzip::GunzipReader;
+
+/// The largest zstd window and xz dictionary, in bytes: what has to be kept in memory. RFC 8878 asks readers for 8 MiB,
+/// `zstd --long` uses 128 MiB.
+pub const MAX_WINDOW: u64 = 1 << ZSTD_WINDOW_LOG;
+const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// Which compressions are undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Formats {
+    /// Those of layers: gzip, zstd and none.
+    Layer,
+    /// Those of archives that ADD extracts: bzip2 and xz too.
+    Archive,
+}
+
+/// What the first bytes say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Zstd,
+    Bzip2,
+    Xz,
+}
+
+impl Compression {
+    fn detect(start: &[u8]) -> Self {
+        match start {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            // A frame to be skipped, as at the start of some seekable files.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Self::Bzip2,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Bytes of the head that are looked at: the signature, and the first block header of xz.
+const HEAD: usize = 64;
+
+/// Reads `reader` uncompressed. The media type is a hint that nobody checks, so the first bytes decide; unknown ones are
+/// handed on as they are.
+///
+/// Several gzip members or zstd frames are one stream; zeros may follow, anything else is an error, and so is a wrong
+/// checksum or an early end.
+///
+/// # Errors
+/// When the head cannot be read, the compression is not among `formats`, or needs more memory than [`MAX_WINDOW`].
+pub fn decompress<'a>(
+    mut reader: impl Read + Send + 'a,
+    formats: Formats,
+) -> io::Result<Box<dyn Read + Send + 'a>> {
+    let mut head = Vec::with_capacity(HEAD);
+    reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
+    let compression = Compression::detect(&head);
+    let xz_dictionary = xz_dictionary(&head);
+    let whole = BufReader::with_capacity(1 << 16, io::Cursor::new(head).chain(reader));
+    match (compression, formats) {
+        (Compression::None, _) => Ok(Box::new(whole)),
+        (Compression::Gzip, _) => Ok(Box::new(GunzipReader::new(whole))),
+        (Compression::Zstd, _) => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Ok(Box::new(Zstd(decoder)))
+        }
+        (Compression::Bzip2, Formats::Archive) => Ok(Box::new(bzip2::bufread::MultiBzDecoder::new(whole))),
+        (Compression::Xz, Formats::Archive) if xz_dictionary <= MAX_WINDOW => {
+            Ok(Box::new(lzma_rust2::XzReader::new(whole, true)))
+        }
+        (Compression::Xz, Formats::Archive) => Err(invalid(format!(
+            "the xz dictionary of {xz_dictionary} bytes is larger than the limit of {MAX_WINDOW} bytes"
+        ))),
+        (Compression::Bzip2 | Compression::Xz, Formats::Layer) => Err(invalid(format!(
+            "a layer compressed with {compression:?}; layers are gzip, zstd or not compressed"
+        ))),
+    }
+}
+
+pub(super) fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+/// zstd, with a message that names the limit: the library only says that it ran out of memory.
+struct Zstd<'a, R: BufRead>(zstd::stream::read::Decoder<'a, R>);
+
+impl<R: BufRead> Read for Zstd<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| {
+            if error.to_string().contains("too much memory") {
+                invalid(format!("the zstd window is larger than the limit of {MAX_WINDOW} bytes"))
+            } else {
+                error
+            }
+        })
+    }
+}
+
+/// The dictionary size in the first block header of an xz file (The .xz File Format, 3.1 and 5.3.1); 0 when there is
+/// none, which the decoder will find out.
+fn xz_dictionary(head: &[u8]) -> u64 {
+    let Some(block) = head.get(12..) else { return 0 };
+    let [header_size, flags, rest @ ..] = block else { return 0 };
+    if *header_size == 0 {
+        return 0;
+    }
+    let mut rest = rest;
+    for present in [flags & 0x40, flags & 0x80] {
+        if present != 0 {
+            rest = skip_varint(rest);
+        }
+    }
+    for _ in 0..=flags & 3 {
+        match rest {
+            [0x21, 1, bits, ..] => {
+                let bits = u32::from(*bits & 0x3f);
+                return if bits >= 40 {
+                    u64::from(u32::MAX)
+                } else {
+                    (2 | u64::from(bits & 1)) << (bits / 2 + 11)
+                };
+            }
+            [_, size, others @ ..] => rest = others.get(usize::from(*size)..).unwrap_or_default(),
+            _ => return 0,
+        }
+    }
+    0
+}
+
+fn skip_varint(bytes: &[u8]) -> &[u8] {
+    let length = bytes.iter().take(9).position(|byte| byte & 0x80 == 0).map_or(0, |last| last + 1);
+    &bytes[length..]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn read(bytes: &[u8], formats: Formats) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        decompress(bytes, formats)?.read_to_end(&mut out)?;
+        Ok(out)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn bzip2(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// `printf hello | xz`
+    const XZ: &[u8] = b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4F\x02\0!\x01\x16\0\0\0t/\xe5\xa3\x01\0\x04hello\0\0\0\0\xb17\xb9\xdb\xe5\xda\x1e\x9b\0\x01\x1d\x05\xb8-\x80\xaf\x1f\xb6\xf3}\x01\0\0\0\0\x04YZ";
+
+    #[test]
+    fn the_first_bytes_decide() {
+        let zstd = zstd::encode_all(&b"hello"[..], 3).unwrap();
+        let skippable = [&b"\x50\x2a\x4d\x18\x01\0\0\0x"[..], &zstd].concat();
+        for bytes in [&gzip(b"hello"), &zstd, &skippable, &b"hello".to_vec()] {
+            assert_eq!(read(bytes, Formats::Layer).unwrap(), b"hello");
+            assert_eq!(read(bytes, Formats::Archive).unwrap(), b"hello");
+        }
+        for bytes in [&bzip2(b"hello"), &XZ.to_vec()] {
+            assert_eq!(read(bytes, Formats::Archive).unwrap(), b"hello");
+            assert!(read(bytes, Formats::Layer).unwrap_err().to_string().contains("layers are gzip"));
+        }
+        assert_eq!(read(b"", Formats::Layer).unwrap(), b"");
+    }
+
+    #[test]
+    fn several_members_and_zeros_are_fine_and_everything_else_is_not() {
+        let good = gzip(b"hello");
+        let mut wrong_sum = good.clone();
+        let at = wrong_sum.len() - 8;
+        wrong_sum[at] ^= 1;
+        let mut wrong_size = good.clone();
+        *wrong_size.last_mut().unwrap() ^= 1;
+        let zstd = zstd::encode_all(&b"hello"[..], 3).unwrap();
+        let accepted: [(&[u8], &[u8]); 4] = [
+            (&[&good[..], &gzip(b" again")].concat(), b"hello again"),
+            (&[&good[..], &[0; 1000]].concat(), b"hello"),
+            (&[&good[..], &gzip(b"")].concat(), b"hello"),
+            (&[&zstd[..], &zstd].concat(), b"hellohello"),
+        ];
+        for (bytes, expected) in accepted {
+            assert_eq!(read(bytes, Formats::Layer).unwrap(), expected);
+        }
+        let refused: [&[u8]; 9] = [
+            &[&good[..], b"JUNKJUNK"].concat(),
+            &[&good[..], b"\x1f"].concat(),
+            &[&good[..], &[0; 100], b"x"].concat(),
+            &[&good[..], &[0; 100], &good].concat(),
+            &good[..good.len() - 1],
+            &good[..12],
+            &wrong_sum,
+            &wrong_size,
+            &zstd[..zstd.len() - 1],
+        ];
+        for (index, bytes) in refused.into_iter().enumerate() {
+            assert!(read(bytes, Formats::Layer).is_err(), "{index}");
+        }
+    }
+
+    #[test]
+    fn memory_that_a_head_asks_for_is_limited() {
+        // Frame headers without content size; the window byte is (log - 10) << 3.
+        let frame = |log: u8| [&b"\x28\xb5\x2f\xfd\x00"[..], &[(log - 10) << 3], b"\x29\0\0hello"].concat();
+        assert_eq!(read(&frame(27), Formats::Layer).unwrap(), b"hello");
+        let error = read(&frame(31), Formats::Layer).unwrap_err();
+        assert!(error.to_string().contains("134217728"), "{error}");
+        let mut xz = XZ.to_vec();
+        assert_eq!(xz_dictionary(&xz), 8 << 20);
+        xz[16] = 40;
+        assert!(read(&xz, Formats::Archive).unwrap_err().to_string().contains("dictionary"));
+    }
+}

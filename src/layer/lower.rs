@@ -1,0 +1,184 @@
+//! Removing what lower layers left, and nothing that the layer at hand has put.
+
+use std::collections::BTreeSet;
+use std::hash::Hasher;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode};
+use rustix::io::Errno;
+
+use super::EntryError;
+use super::apply::reset_directory;
+use crate::rootfs::tree::{DIRECTORY, enter};
+use crate::rootfs::{FileKind, Owner, metadata_at, metadata_of, remove_tree};
+
+/// The names that a layer has put, as 64-bit hashes of directory number and name: 8 bytes each.
+///
+/// Directory numbers make the two ways to a file behind a link to a directory one. A number that is used again belongs
+/// to a directory of the same layer, all of whose content is put anyway.
+#[derive(Default)]
+pub(super) struct Put {
+    sorted: Vec<u64>,
+    recent: BTreeSet<u64>,
+}
+
+impl Put {
+    const RECENT: usize = 1 << 16;
+
+    pub(super) fn insert(&mut self, directory: u64, name: &[u8]) {
+        self.recent.insert(key(directory, name));
+        if self.recent.len() >= Self::RECENT {
+            self.sorted.extend(std::mem::take(&mut self.recent));
+            // Stable sorting merges two sorted runs in linear time.
+            self.sorted.sort();
+            self.sorted.dedup();
+        }
+    }
+
+    fn contains(&self, directory: u64, name: &[u8]) -> bool {
+        let key = key(directory, name);
+        self.recent.contains(&key) || self.sorted.binary_search(&key).is_ok()
+    }
+}
+
+fn key(directory: u64, name: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write_u64(directory);
+    hasher.write(name);
+    hasher.finish()
+}
+
+/// What is known of the tree while one layer is applied to it.
+#[derive(Default)]
+pub(super) struct Lower {
+    pub(super) put: Put,
+    /// Directories that hold nothing of lower layers any more: visited once, whatever the number of whiteouts.
+    emptied: BTreeSet<u64>,
+}
+
+/// A directory on the way down.
+struct Level {
+    /// None while the walk is far below: opened again on the way back.
+    directory: Option<OwnedFd>,
+    inode: u64,
+    name: Vec<u8>,
+    below: Vec<Vec<u8>>,
+}
+
+/// How many directories of the way down stay open.
+const OPEN_LEVELS: usize = 32;
+
+fn parent_of(directory: &OwnedFd, inode: u64) -> Result<OwnedFd, EntryError> {
+    let parent = io_error(rustix::fs::openat(directory, "..", DIRECTORY, Mode::empty()))?;
+    if io_error(metadata_of(&parent))?.inode == inode { Ok(parent) } else { io_error(Err(Errno::STALE)) }
+}
+
+fn io_error<T, E: Into<io::Error>>(result: Result<T, E>) -> Result<T, EntryError> {
+    result.map_err(|error| EntryError::Io { action: "remove what lower layers have", source: error.into() })
+}
+
+impl Lower {
+    /// Removes what lower layers have of the entry `name` of the directory `at`, whose number is `inode`.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub(super) fn remove(&mut self, at: BorrowedFd<'_>, inode: u64, name: &[u8]) -> Result<(), EntryError> {
+        let metadata = match metadata_at(at, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            result => io_error(result)?,
+        };
+        if metadata.kind == FileKind::Directory {
+            self.empty_below(io_error(enter(at, name))?)?;
+            return self.settle(at, inode, name);
+        }
+        if self.put.contains(inode, name) { Ok(()) } else { io_error(remove_tree(at, name)) }
+    }
+
+    /// Removes what lower layers have in `directory`.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub(super) fn empty(&mut self, directory: BorrowedFd<'_>) -> Result<(), EntryError> {
+        self.empty_below(io_error(rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty()))?)
+    }
+
+    /// Depth-first without recursion, with at most [`OPEN_LEVELS`] descriptors.
+    fn empty_below(&mut self, top: OwnedFd) -> Result<(), EntryError> {
+        let mut levels = Vec::new();
+        self.visit(top, Vec::new(), &mut levels)?;
+        while let Some(level) = levels.last_mut() {
+            if let Some(name) = level.below.pop() {
+                let Some(directory) = &level.directory else { return io_error(Err(Errno::BADF)) };
+                let next = io_error(enter(directory.as_fd(), &name))?;
+                self.visit(next, name, &mut levels)?;
+                if let Some(far) = levels.len().checked_sub(OPEN_LEVELS + 1) {
+                    levels[far].directory = None;
+                }
+                continue;
+            }
+            let Some(done) = levels.pop() else { break };
+            if let Some(above) = levels.last_mut() {
+                let directory = match (above.directory.take(), done.directory) {
+                    (Some(directory), _) => directory,
+                    (None, Some(below)) => parent_of(&below, above.inode)?,
+                    (None, None) => return io_error(Err(Errno::BADF)),
+                };
+                self.settle(directory.as_fd(), above.inode, &done.name)?;
+                above.directory = Some(directory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the files of a directory and queues the directories in it.
+    fn visit(
+        &mut self,
+        directory: OwnedFd,
+        name: Vec<u8>,
+        levels: &mut Vec<Level>,
+    ) -> Result<(), EntryError> {
+        let inode = io_error(metadata_of(&directory))?.inode;
+        if !self.emptied.insert(inode) {
+            return Ok(());
+        }
+        let mut below = Vec::new();
+        let mut files = Vec::new();
+        for entry in io_error(Dir::read_from(&directory))? {
+            let entry = io_error(entry)?;
+            let child = entry.file_name().to_bytes();
+            if child == b"." || child == b".." {
+                continue;
+            }
+            let is_directory = match entry.file_type() {
+                FileType::Directory => true,
+                FileType::Unknown => {
+                    io_error(metadata_at(directory.as_fd(), child))?.kind == FileKind::Directory
+                }
+                _ => false,
+            };
+            if is_directory {
+                below.push(child.to_vec());
+            } else if !self.put.contains(inode, child) {
+                files.push(child.to_vec());
+            }
+        }
+        for file in files {
+            io_error(remove_tree(directory.as_fd(), &file))?;
+        }
+        levels.push(Level { directory: Some(directory), inode, name, below });
+        Ok(())
+    }
+
+    /// Decides about a directory whose lower content is gone: without an entry of this layer it goes too, unless the
+    /// layer has put something below it; then it is a new directory without an entry.
+    fn settle(&self, at: BorrowedFd<'_>, inode: u64, name: &[u8]) -> Result<(), EntryError> {
+        if self.put.contains(inode, name) {
+            return Ok(());
+        }
+        match rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => reset_directory(at, name, Owner::ROOT),
+            result => io_error(result),
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! Reading tar archives: ustar, PAX, GNU and old ones, as Go's `archive/tar` understands them.
+//!
+//! Nothing is allocated from a length that the archive claims; an extension of an entry (a long name, PAX records, a sparse
+//! map) is at most 1 MiB.
+
+use std::io::{self, Read};
+
+use super::pax::{Pax, PaxError};
+use crate::rootfs::{Escaped, Owner, Timestamp, Xattrs};
+
+/// The unit of tar.
+pub const BLOCK: usize = 512;
+/// The most bytes of one extension.
+pub const MAX_EXTENSION: u64 = 1 << 20;
+
+/// Why an archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TarError {
+    /// The bytes could not be had, or could not be decompressed.
+    #[error("cannot read the archive")]
+    Read(#[source] io::Error),
+    /// The archive ends in the middle of something.
+    #[error("the archive ends in the middle of an entry, after {0} bytes")]
+    Truncated(u64),
+    /// The archive is larger than allowed.
+    #[error("the archive is larger than the limit of {0} bytes")]
+    TooLarge(u64),
+    /// A header cannot be believed.
+    #[error("tar header of `{name}` at byte {offset}")]
+    Header {
+        /// The name in that header.
+        name: Escaped,
+        /// Where it starts in the uncompressed archive.
+        offset: u64,
+        /// What is wrong.
+        #[source]
+        problem: HeaderProblem,
+    },
+}
+
+/// What is wrong with a header.
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderProblem {
+    /// The sum of the bytes is another: this is no tar archive, or it is damaged.
+    #[error("the checksum is wrong")]
+    Checksum,
+    /// A number that is none or out of range.
+    #[error("the field `{0}` has an impossible value")]
+    Number(&'static str),
+    /// An entry of a kind that layers do not have.
+    #[error("unknown type `{}`", .0.escape_ascii())]
+    Type(u8),
+    /// An extension too large to be honest.
+    #[error("an extension of {0} bytes is larger than the limit of {MAX_EXTENSION} bytes")]
+    Extension(u64),
+    /// Two extended headers for one entry: readers differ on which counts.
+    #[error("two PAX headers in a row")]
+    TwoPax,
+    /// Extensions, and then nothing to extend.
+    #[error("an extension is not followed by an entry")]
+    Dangling,
+    /// A single empty block, and then more: readers differ on where the archive ends.
+    #[error("data after an empty block")]
+    AfterEnd,
+    /// A sparse map that contradicts itself.
+    #[error("the sparse map is impossible")]
+    Sparse,
+    /// PAX records.
+    #[error(transparent)]
+    Pax(#[from] PaxError),
+}
+
+/// What an entry makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// One more name for a file.
+    HardLink,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+    /// A directory.
+    Directory,
+    /// A named pipe.
+    Fifo,
+}
+
+/// One entry, all its extensions applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name as it stands in the archive: possibly absolute, empty or with `..`, but without NUL.
+    pub path: Vec<u8>,
+    /// What it makes.
+    pub kind: EntryKind,
+    /// Permission bits, at most 0o7777.
+    pub mode: u32,
+    /// Numeric owner; names of users are ignored, as they mean nothing here.
+    pub owner: Owner,
+    /// Modification time.
+    pub mtime: Timestamp,
+    /// Bytes that reading the entry gives; 0 for everything but files.
+    pub size: u64,
+    /// Target of a link as it stands in the archive, else empty.
+    pub link: Vec<u8>,
+    /// Major and minor number of a device, else 0.
+    pub device: (u32, u32),
+    /// Extended attributes.
+    pub xattrs: Xattrs,
+}
+
+/// Reads the entries of an archive one after the other; as a [`Read`], the content of the current one.
+pub struct Reader<R> {
+    inner: R,
+    /// Bytes taken from `inner`.
+    position: u64,
+    limit: u64,
+    /// Stored bytes of the current entry that are not read yet, and the padding behind them.
+    left: u64,
+    padding: u64,
+    sparse: Option<Sparse>,
+    ended: bool,
+}
+
+/// Where the stored bytes of a sparse file belong.
+struct Sparse {
+    /// Offset and length of each piece, ascending.
+    pieces: std::vec::IntoIter<(u64, u64)>,
+    current: Option<(u64, u64)>,
+    at: u64,
+    size: u64,
+}
+
+/// Extensions that wait for their entry.
+#[derive(Default)]
+struct Pending {
+    pax: Option<Pax>,
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads `inner`, at most `limit` bytes of it.
+    pub fn new(inner: R, limit: u64) -> Self {
+        Self { inner, position: 0, limit, left: 0, padding: 0, sparse: None, ended: false }
+    }
+
+    /// How many bytes of the archive were read.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Goes to the next entry, over what is left of the current one; none at the end. Archives without the two empty
+    /// blocks at their end are accepted.
+    ///
+    /// # Errors
+    /// [`TarError`]; reading on makes no sense then.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
+        let mut pending = Pending::default();
+        loop {
+            self.skip_content()?;
+            let offset = self.position;
+            let Some(block) = self.read_header()? else {
+                let dangling = pending.pax.is_some() || pending.name.is_some() || pending.link.is_some();
+                return if dangling { Err(problem(&[], offset, HeaderProblem::Dangling)) } else { Ok(None) };
+            };
+            let header = Header(&block);
+            let result = match header.type_flag() {
+                b'x' | b'g' | b'L' | b'K' => self.take_extension(&header, &mut pending).map(|()| None),
+                _ => self.entry(&header, std::mem::take(&mut pending)).map(Some),
+            };
+            match result {
+                Ok(Some(entry)) => return Ok(Some(entry)),
+                Ok(None) => {}
+                Err(Failure::Read(error)) => return Err(error),
+                Err(Failure::Header(cause)) => return Err(problem(&header.name(), offset, cause)),
+            }
+        }
+    }
+
+    /// Reads whatever comes after the last entry, so that a reader below can check all bytes.
+    ///
+    /// # Errors
+    /// When reading fails or the limit is reached.
+    pub fn drain(&mut self) -> Result<(), TarError> {
+        let mut buffer = vec![0; 1 << 16];
+        while self.read_some(&mut buffer)? != 0 {}
+        Ok(())
+    }
+
+    /// The only place that takes bytes.
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, TarError> {
+        loop {
+            match self.inner.read(buffer) {
+                Ok(count) => {
+                    self.position += count as u64;
+                    if self.position > self.limit {
+                        return Err(TarError::TooLarge(self.limit));
+                    }
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(TarError::Read(error)),
+            }
+        }
+    }
+
+    /// Fills `buffer` as far as the archive goes.
+    fn read_up_to(&mut self, buffer: &mut [u8]) -> Result<usize, TarError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_some(&mut buffer[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(filled)
+    }
+
+    fn skip_content(&mut self) -> Result<(), TarError> {
+        self.sparse = None;
+        let mut buffer = [0; 8192];
+        while self.left + self.padding > 0 {
+            let want = (self.left + self.padding).min(buffer.len() as u64) as usize;
+            let got = self.read_some(&mut buffer[..want])? as u64;
+            if got == 0 {
+                // Some writers leave out the last padding.
+                self.padding = 0;
+                return if self.left == 0 { Ok(()) } else { Err(TarError::Truncated(self.position)) };
+            }
+            let content = got.min(self.left);
+            self.left -= content;
+            self.padding -= got - content;
+        }
+        Ok(())
+    }
+
+    fn read_header(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut block = [0; BLOCK];
+        let offset = self.position;
+        match self.read_up_to(&mut block)? {
+            0 => self.ended = true,
+            BLOCK if block != [0; BLOCK] => return Ok(Some(block)),
+            BLOCK => {
+                self.ended = true;
+                let second = self.read_up_to(&mut block)?;
+                if block[..second].iter().any(|byte| *byte != 0) {
+                    return Err(problem(&[], offset, HeaderProblem::AfterEnd));
+                }
+            }
+            _ => return Err(TarError::Truncated(self.position)),
+        }
+        Ok(None)
+    }
+
+    fn begin_content(&mut self, stored: u64) {
+        self.left = stored;
+        self.padding = stored.wrapping_neg() % BLOCK as u64;
+    }
+
+    /// The body of an extension header, which describes itself by its own size field only.
+    fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Failure> {
+        let size = header.size()?;
+        if size > MAX_EXTENSION {
+            return Err(HeaderProblem::Extension(size).into());
+        }
+        self.begin_content(size);
+        let mut body = Vec::new();
+        // Grows with what is there, not with what is claimed.
+        let mut chunk = [0; 4096];
+        while self.left > 0 {
+            let want = self.left.min(chunk.len() as u64) as usize;
+            let got = self.read_some(&mut chunk[..want])?;
+            if got == 0 {
+                return Err(TarError::Truncated(self.position).into());
+            }
+            body.extend_from_slice(&chunk[..got]);
+            self.left -= got as u64;
+        }
+        Ok(body)
+    }
+
+    fn take_extension(&mut self, header: &Header<'_>, pending: &mut Pending) -> Result<(), Failure> {
+        let body = self.extension(header)?;
+        match header.type_flag() {
+            b'x' if pending.pax.is_some() => return Err(HeaderProblem::TwoPax.into()),
+            b'x' => pending.pax = Some(Pax::parse(&body).map_err(HeaderProblem::Pax)?),
+            b'L' => pending.name = Some(until_nul(&body).to_vec()),
+            b'K' => pending.link = Some(until_nul(&body).to_vec()),
+            _ => Pax::check_global(&body).map_err(HeaderProblem::Pax)?,
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, header: &Header<'_>, pending: Pending) -> Result<Entry, Failure> {
+        let pax = pending.pax.unwrap_or_default();
+        let path = pending.name.filter(|name| !name.is_empty()).or(pax.path).unwrap_or_else(|| header.name());
+        let link =
+            pending.link.filter(|name| !name.is_empty()).or(pax.linkpath).unwrap_or_else(|| header.link());
+        let kind = header.kind(&path)?;
+        let owner = Owner {
+            uid: pax.uid.map_or_else(|| header.id("uid", 108), Ok)?,
+            gid: pax.gid.map_or_else(|| header.id("gid", 116), Ok)?,
+        };
+        let mtime = match pax.mtime {
+            Some(mtime) => mtime,
+            None => Timestamp { seconds: header.number("mtime", 136, 12)?, nanoseconds: 0 },
+        };
+        let mut size = 0;
+        // Everything else has no content, whatever its size says (Go: `isHeaderOnly`).
+        if kind == EntryKind::File {
+            size = pax.size.map_or_else(|| header.size(), Ok)?;
+            self.begin_content(size);
+            if header.type_flag() == b'S' {
+                size = self.read_sparse_map(header)?;
+            }
+        }
+        let is_link = matches!(kind, EntryKind::HardLink | EntryKind::Symlink);
+        let device = match kind {
+            EntryKind::CharDevice | EntryKind::BlockDevice => (header.device(329)?, header.device(337)?),
+            _ => (0, 0),
+        };
+        Ok(Entry {
+            path,
+            kind,
+            mode: (header.number("mode", 100, 8)? & 0o7777) as u32,
+            owner,
+            mtime,
+            size,
+            link: if is_link { link } else { Vec::new() },
+            device,
+            xattrs: pax.xattrs,
+        })
+    }
+
+    /// Reads the map of GNU's old sparse format; returns the size of the file.
+    fn read_sparse_map(&mut self, header: &Header<'_>) -> Result<u64, Failure> {
+        if !header.is_gnu() {
+            return Err(HeaderProblem::Type(b'S').into());
+        }
+        let size = header.unsigned("realsize", 483, 12)?;
+        let mut pieces = Vec::new();
+        let mut more = sparse_pieces(&header.0[386..482], &mut pieces)? && header.0[482] != 0;
+        while more {
+            let mut block = [0; BLOCK];
+            if self.read_up_to(&mut block)? < BLOCK {
+                return Err(TarError::Truncated(self.position).into());
+            }
+            more = sparse_pieces(&block[..504], &mut pieces)? && block[504] != 0;
+            let bytes = pieces.len() as u64 * 24;
+            if bytes > MAX_EXTENSION {
+                return Err(HeaderProblem::Extension(bytes).into());
+            }
+        }
+        let mut end = 0;
+        let mut stored = 0;
+        for (offset, length) in &pieces {
+            let next = offset.checked_add(*length).filter(|next| *offset >= end && *next <= size);
+            end = next.ok_or(HeaderProblem::Sparse)?;
+            stored += length;
+        }
+        if stored != self.left {
+            return Err(HeaderProblem::Sparse.into());
+        }
+        let mut pieces = pieces.into_iter();
+        let current = pieces.next();
+        self.sparse = Some(Sparse { pieces, current, at: 0, size });
+        Ok(size)
+    }
+
+    fn read_stored(&mut self, buffer: &mut [u8]) -> Result<usize, TarError> {
+        let want = (buffer.len() as u64).min(self.left) as usize;
+        if want == 0 {
+            return Ok(0);
+        }
+        let got = self.read_some(&mut buffer[..want])?;
+        if got == 0 {
+            return Err(TarError::Truncated(self.position));
+        }
+        self.left -= got as u64;
+        Ok(got)
+    }
+
+    /// Reads content of the current entry; 0 at its end.
+    ///
+    /// # Errors
+    /// When the archive ends before the entry does, or reading fails.
+    pub fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, TarError> {
+        let Some(sparse) = &mut self.sparse else { return self.read_stored(buffer) };
+        while sparse.current.is_some_and(|(offset, length)| offset + length <= sparse.at) {
+            sparse.current = sparse.pieces.next();
+        }
+        let (start, end) =
+            sparse.current.map_or((sparse.size, sparse.size), |(offset, length)| (offset, offset + length));
+        let in_hole = sparse.at < start;
+        let want = (buffer.len() as u64).min(if in_hole { start } else { end } - sparse.at) as usize;
+        if in_hole {
+            buffer[..want].fill(0);
+            sparse.at += want as u64;
+            return Ok(want);
+        }
+        let got = self.read_stored(&mut buffer[..want])?;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.at += got as u64;
+        }
+        Ok(got)
+    }
+}
+
+impl<R: Read> Read for Reader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read_content(buffer).map_err(io::Error::other)
+    }
+}
+
+/// Reads the pairs of a sparse map; false when an empty pair ended it.
+fn sparse_pieces(fields: &[u8], pieces: &mut Vec<(u64, u64)>) -> Result<bool, HeaderProblem> {
+    for pair in fields.chunks_exact(24) {
+        if pair[0] == 0 && pair[12] == 0 {
+            return Ok(false);
+        }
+        let number = |field| parse_number(field).and_then(|number| u64::try_from(number).ok());
+        let piece = number(&pair[..12]).zip(number(&pair[12..])).ok_or(HeaderProblem::Sparse)?;
+        pieces.push(piece);
+    }
+    Ok(true)
+}
+
+/// Either the archive ended, or the header at hand is wrong.
+enum Failure {
+    Read(TarError),
+    Header(HeaderProblem),
+}
+
+impl From<TarError> for Failure {
+    fn from(error: TarError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<HeaderProblem> for Failure {
+    fn from(problem: HeaderProblem) -> Self {
+        Self::Header(problem)
+    }
+}
+
+fn problem(name: &[u8], offset: u64, problem: HeaderProblem) -> TarError {
+    TarError::Header { name: Escaped::new(name), offset, problem }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Reads octal digits between blanks and NULs (nothing is 0), or GNU's base-256.
+fn parse_number(field: &[u8]) -> Option<i64> {
+    let first = *field.first()?;
+    if first & 0x80 != 0 {
+        let start = if first & 0x40 != 0 { -1 } else { 0 };
+        let high = i128::from(first & 0x7f) | (start << 7);
+        let number = field[1..].iter().fold(high, |sum, byte| (sum << 8) | i128::from(*byte));
+        return i64::try_from(number).ok();
+    }
+    let trim = |byte: &u8| *byte == b' ' || *byte == 0;
+    let start = field.iter().position(|byte| !trim(byte)).unwrap_or(field.len());
+    let digits = until_nul(&field[start..]).trim_ascii_end();
+    digits.iter().try_fold(0i64, |sum, digit| {
+        let digit =
+            if digit.is_ascii_digit() && *digit < b'8' { i64::from(digit - b'0') } else { return None };
+        sum.checked_mul(8)?.checked_add(digit)
+    })
+}
+
+/// The fields of one header block.
+struct Header<'a>(&'a [u8; BLOCK]);
+
+impl Header<'_> {
+    fn type_flag(&self) -> u8 {
+        self.0[156]
+    }
+
+    fn is_gnu(&self) -> bool {
+        &self.0[257..265] == b"ustar  \0"
+    }
+
+    /// The directory part that POSIX puts in front of the name, and star with less room.
+    fn prefix(&self) -> &[u8] {
+        match (&self.0[257..263], &self.0[508..512]) {
+            (b"ustar\0", b"tar\0") => until_nul(&self.0[345..476]),
+            (b"ustar\0", _) => until_nul(&self.0[345..500]),
+            _ => &[],
+        }
+    }
+
+    fn name(&self) -> Vec<u8> {
+        let mut name = self.prefix().to_vec();
+        if !name.is_empty() {
+            name.push(b'/');
+        }
+        name.extend_from_slice(until_nul(&self.0[..100]));
+        name
+    }
+
+    fn link(&self) -> Vec<u8> {
+        until_nul(&self.0[157..257]).to_vec()
+    }
+
+    fn number(&self, field: &'static str, start: usize, length: usize) -> Result<i64, HeaderProblem> {
+        parse_number(&self.0[start..start + length]).ok_or(HeaderProblem::Number(field))
+    }
+
+    fn unsigned(&self, field: &'static str, start: usize, length: usize) -> Result<u64, HeaderProblem> {
+        u64::try_from(self.number(field, start, length)?).map_err(|_| HeaderProblem::Number(field))
+    }
+
+    /// The size of the body, after a look at the checksum: nothing of a block counts before that.
+    fn size(&self) -> Result<u64, HeaderProblem> {
+        self.check()?;
+        self.unsigned("size", 124, 12)
+    }
+
+    fn id(&self, field: &'static str, start: usize) -> Result<u32, HeaderProblem> {
+        let id = u32::try_from(self.number(field, start, 8)?).map_err(|_| HeaderProblem::Number(field))?;
+        if id == u32::MAX { Err(HeaderProblem::Number(field)) } else { Ok(id) }
+    }
+
+    fn device(&self, start: usize) -> Result<u32, HeaderProblem> {
+        if &self.0[257..262] != b"ustar" {
+            return Ok(0);
+        }
+        u32::try_from(self.number("device", start, 8)?).map_err(|_| HeaderProblem::Number("device"))
+    }
+
+    /// The sum of all bytes, the checksum itself taken as blanks; old writers summed signed bytes.
+    fn check(&self) -> Result<(), HeaderProblem> {
+        let bytes = || {
+            self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte })
+        };
+        let unsigned: i64 = bytes().map(i64::from).sum();
+        let signed: i64 = bytes().map(|byte| i64::from(byte.cast_signed())).sum();
+        match parse_number(&self.0[148..156]) {
+            Some(sum) if sum == unsigned || sum == signed => Ok(()),
+            _ => Err(HeaderProblem::Checksum),
+        }
+    }
+
+    fn kind(&self, path: &[u8]) -> Result<EntryKind, HeaderProblem> {
+        self.check()?;
+        Ok(match self.type_flag() {
+            // Before ustar, a directory was a file whose name ends with a slash.
+            0 if path.ends_with(b"/") => EntryKind::Directory,
+            0 | b'0' | b'7' | b'S' => EntryKind::File,
+            b'1' => EntryKind::HardLink,
+            b'2' => EntryKind::Symlink,
+            b'3' => EntryKind::CharDevice,
+            b'4' => EntryKind::BlockDevice,
+            b'5' => EntryKind::Directory,
+            b'6' => EntryKind::Fifo,
+            other => return Err(HeaderProblem::Type(other)),
+        })
+    }
+}

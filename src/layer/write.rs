@@ -1,0 +1,441 @@
+//! Writing a changeset as a layer in one pass: tar, digest, gzip, digest, output.
+//!
+//! The archive is ustar where everything fits and PAX where it does not, as Go's `archive/tar` writes it for BuildKit:
+//! names without leading `/` or `./`, directories with a slash at their end, numeric owners only. Other than BuildKit,
+//! which drops fractions of a second, modification times are kept to the nanosecond.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::apply::WHITEOUT_PREFIX;
+use super::gzip::GzipWriter;
+use super::tar::BLOCK;
+use super::{Change, Changeset, LayerError, WriteProblem, pax};
+use crate::image::descriptor::{Descriptor, media_type};
+use crate::image::digest::{Algorithm, DiffId, Digester};
+use crate::rootfs::{
+    Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at, metadata_of,
+    xattrs_at,
+};
+
+/// How a layer is written.
+#[derive(Debug, Clone)]
+pub struct WriteOptions {
+    /// The effort of gzip, from 0 (none) to 9.
+    pub level: u32,
+    /// How many threads compress. The bytes do not depend on it.
+    pub threads: NonZeroUsize,
+    /// Later modification times are lowered to this one.
+    pub latest: Option<Timestamp>,
+}
+
+impl Default for WriteOptions {
+    /// Level 6, one thread a processor, all times as they are.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        Self { level: 6, threads, latest: None }
+    }
+}
+
+/// A layer that has been written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// The compressed bytes.
+    pub blob: Descriptor,
+    /// The uncompressed bytes.
+    pub diff_id: DiffId,
+    /// Entries of the archive, extensions not counted.
+    pub entries: u64,
+}
+
+/// Writes `changes`, whose content is in `from`, to `out` as a gzip layer, with the default options.
+///
+/// The root itself and sockets have no entry. The second and every later name of a file is a hard link to the first.
+/// Extended attributes are kept, except those of overlayfs and of security modules, which mean something else or nothing
+/// on another machine. Memory: some blocks a thread, and a name for each file of several names.
+///
+/// # Errors
+/// [`LayerError::Unwritable`] when a file is not there, changes while it is read, or has a name that would be read as a
+/// whiteout; [`LayerError::Output`] when `out` fails. What was written so far is of no use.
+pub fn write(changes: &Changeset, from: &Rootfs, out: &mut dyn Write) -> Result<Written, LayerError> {
+    write_with(changes, from, out, &WriteOptions::default())
+}
+
+/// [`write()`] with all choices.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_with(
+    changes: &Changeset,
+    from: &Rootfs,
+    out: &mut dyn Write,
+    options: &WriteOptions,
+) -> Result<Written, LayerError> {
+    std::thread::scope(|scope| {
+        let blob = Hashing::new(out);
+        let gzip =
+            GzipWriter::new(blob, options.level, options.threads, scope).map_err(LayerError::Output)?;
+        let mut writer = LayerWriter {
+            out: Hashing::new(gzip),
+            from,
+            latest: options.latest,
+            directory: None,
+            first_names: BTreeMap::new(),
+            entries: 0,
+            buffer: vec![0; 1 << 17],
+        };
+        for change in &changes.0 {
+            match change {
+                Change::Put(path) => writer.put(path)?,
+                Change::Remove(path) => writer.whiteout(path)?,
+            }
+        }
+        let entries = writer.entries;
+        let mut tar = writer.out;
+        tar.write_all(&[0; 2 * BLOCK]).map_err(LayerError::Output)?;
+        let diff_id = DiffId(tar.digester.finish());
+        let mut blob = tar.inner.finish().map_err(LayerError::Output)?;
+        blob.flush().map_err(LayerError::Output)?;
+        let descriptor = Descriptor::new(media_type::OCI_LAYER_GZIP, blob.digester.finish(), blob.count);
+        Ok(Written { blob: descriptor, diff_id, entries })
+    })
+}
+
+/// Hashes and counts what passes by.
+struct Hashing<W> {
+    inner: W,
+    digester: Digester,
+    count: u64,
+}
+
+impl<W> Hashing<W> {
+    fn new(inner: W) -> Self {
+        Self { inner, digester: Digester::new(Algorithm::Sha256), count: 0 }
+    }
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.digester.update(&bytes[..count]);
+        self.count += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// What a header says.
+struct Head<'a> {
+    name: &'a [u8],
+    type_flag: u8,
+    mode: u32,
+    owner: Owner,
+    size: u64,
+    mtime: Timestamp,
+    link: &'a [u8],
+    device: (u32, u32),
+    xattrs: &'a Xattrs,
+}
+
+struct LayerWriter<'a, W> {
+    out: Hashing<W>,
+    from: &'a Rootfs,
+    latest: Option<Timestamp>,
+    /// The directory of the last entry: the next one is mostly in it too.
+    directory: Option<(GuestPath, OwnedFd)>,
+    /// The first names of files with several names, by file system and number.
+    first_names: BTreeMap<((u32, u32), u64), GuestPath>,
+    entries: u64,
+    buffer: Vec<u8>,
+}
+
+fn unwritable(path: &GuestPath) -> impl Fn(WriteProblem) -> LayerError {
+    let path = path.clone();
+    move |problem| LayerError::Unwritable { path: path.clone(), problem }
+}
+
+fn io_problem<T, E: Into<io::Error>>(result: Result<T, E>, action: &'static str) -> Result<T, WriteProblem> {
+    result.map_err(|error| WriteProblem::Io { action, source: error.into() })
+}
+
+impl<W: Write> LayerWriter<'_, W> {
+    fn put(&mut self, path: &GuestPath) -> Result<(), LayerError> {
+        if path.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
+            return Err(unwritable(path)(WriteProblem::Reserved));
+        }
+        let Some((parent, name)) = path.parent().zip(path.file_name()) else { return Ok(()) };
+        let directory = match self.directory.take() {
+            Some((known, directory)) if known == parent => directory,
+            _ => self.from.directory(&parent)?,
+        };
+        let result = self.put_from(path, directory.as_fd(), name);
+        self.directory = Some((parent, directory));
+        result
+    }
+
+    fn put_from(&mut self, path: &GuestPath, at: BorrowedFd<'_>, name: &[u8]) -> Result<(), LayerError> {
+        let unwritable = unwritable(path);
+        let metadata = match metadata_at(at, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(unwritable(WriteProblem::Missing));
+            }
+            result => io_problem(result, "read metadata").map_err(&unwritable)?,
+        };
+        let xattrs = self.xattrs(at, name).map_err(&unwritable)?;
+        let mut entry_name = path.relative().to_vec();
+        let mut link = Vec::new();
+        let mut head = Head {
+            name: &[],
+            type_flag: b'0',
+            mode: metadata.mode,
+            owner: metadata.owner,
+            size: 0,
+            mtime: self.latest.map_or(metadata.mtime, |latest| latest.min(metadata.mtime)),
+            link: &[],
+            device: (0, 0),
+            xattrs: &xattrs,
+        };
+        head.type_flag = match metadata.kind {
+            FileKind::Socket => return Ok(()),
+            FileKind::Directory => {
+                entry_name.push(b'/');
+                b'5'
+            }
+            _ if self.is_further_name(path, &metadata, &mut link) => b'1',
+            FileKind::File => {
+                head.size = metadata.size;
+                b'0'
+            }
+            FileKind::Symlink => {
+                let target = rustix::fs::readlinkat(at, name, Vec::new());
+                link = io_problem(target, "read the symbolic link").map_err(&unwritable)?.into_bytes();
+                b'2'
+            }
+            FileKind::Fifo => b'6',
+            FileKind::CharDevice => b'3',
+            FileKind::BlockDevice => b'4',
+        };
+        if matches!(head.type_flag, b'3' | b'4') {
+            head.device = (rustix::fs::major(metadata.rdev), rustix::fs::minor(metadata.rdev));
+        }
+        head.name = &entry_name;
+        head.link = &link;
+        self.head(&head).map_err(LayerError::Output)?;
+        if head.type_flag == b'0' {
+            self.content(at, name, &metadata, &unwritable)?;
+        }
+        Ok(())
+    }
+
+    /// Whether another name of the file is in the layer already; then `link` becomes that.
+    fn is_further_name(&mut self, path: &GuestPath, metadata: &Metadata, link: &mut Vec<u8>) -> bool {
+        if metadata.links < 2 {
+            return false;
+        }
+        let first = self.first_names.entry((metadata.device, metadata.inode)).or_insert_with(|| path.clone());
+        if first == path {
+            return false;
+        }
+        *link = first.relative().to_vec();
+        true
+    }
+
+    fn xattrs(&self, at: BorrowedFd<'_>, name: &[u8]) -> Result<Xattrs, WriteProblem> {
+        let mut xattrs = io_problem(xattrs_at(at, name), "read the extended attributes")?;
+        xattrs.retain(|key, _| belongs_to_the_file(key));
+        match xattrs.keys().find(|key| key.contains(&b'=')) {
+            Some(key) => Err(WriteProblem::Attribute(Escaped::new(key))),
+            None => Ok(xattrs),
+        }
+    }
+
+    /// Copies exactly the bytes that the header has announced.
+    fn content(
+        &mut self,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+        announced: &Metadata,
+        unwritable: &dyn Fn(WriteProblem) -> LayerError,
+    ) -> Result<(), LayerError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file =
+            io_problem(rustix::fs::openat(at, name, flags, Mode::empty()), "open").map_err(unwritable)?;
+        let metadata = io_problem(metadata_of(&file), "read metadata").map_err(unwritable)?;
+        if metadata.kind != FileKind::File || !metadata.same_file(announced) {
+            return Err(unwritable(WriteProblem::Changed));
+        }
+        let mut left = announced.size;
+        loop {
+            let count = match rustix::io::read(&file, &mut self.buffer) {
+                Err(Errno::INTR) => continue,
+                result => io_problem(result, "read").map_err(unwritable)?,
+            };
+            // Reading goes on to the end, so that a file that has grown is noticed.
+            if count as u64 > left || (count == 0 && left > 0) {
+                return Err(unwritable(WriteProblem::Changed));
+            }
+            if count == 0 {
+                break;
+            }
+            left -= count as u64;
+            self.out.write_all(&self.buffer[..count]).map_err(LayerError::Output)?;
+        }
+        self.pad(announced.size).map_err(LayerError::Output)
+    }
+
+    /// Writes the marker of a removed path: an empty file of nobody's, from 1970.
+    fn whiteout(&mut self, path: &GuestPath) -> Result<(), LayerError> {
+        let Some((parent, name)) = path.parent().zip(path.file_name()) else {
+            return Err(unwritable(path)(WriteProblem::Missing));
+        };
+        if path.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
+            return Err(unwritable(path)(WriteProblem::Reserved));
+        }
+        let marker = parent.child(&[WHITEOUT_PREFIX, name].concat());
+        let head = Head {
+            name: marker.relative(),
+            type_flag: b'0',
+            mode: 0,
+            owner: Owner::ROOT,
+            size: 0,
+            mtime: Timestamp::default(),
+            link: &[],
+            device: (0, 0),
+            xattrs: &Xattrs::new(),
+        };
+        self.head(&head).map_err(LayerError::Output)
+    }
+
+    fn head(&mut self, head: &Head<'_>) -> io::Result<()> {
+        self.entries += 1;
+        let mut block = [0; BLOCK];
+        let mut records: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        if !put_name(&mut block, head.name) {
+            records.insert(b"path".to_vec(), head.name.to_vec());
+        }
+        if !put_text(&mut block[157..257], head.link) {
+            records.insert(b"linkpath".to_vec(), head.link.to_vec());
+        }
+        for (key, value, start, width) in [
+            (&b"uid"[..], u64::from(head.owner.uid), 108, 8),
+            (b"gid", u64::from(head.owner.gid), 116, 8),
+            (b"size", head.size, 124, 12),
+        ] {
+            if !put_octal(&mut block[start..start + width], value) {
+                records.insert(key.to_vec(), value.to_string().into_bytes());
+            }
+        }
+        let whole_seconds = u64::try_from(head.mtime.seconds).unwrap_or(0);
+        let exact = put_octal(&mut block[136..148], whole_seconds);
+        if !exact || head.mtime.seconds < 0 || head.mtime.nanoseconds != 0 {
+            records.insert(b"mtime".to_vec(), pax::format_time(head.mtime));
+        }
+        for (key, value) in head.xattrs {
+            records.insert([pax::XATTR_PREFIX, key].concat(), value.clone());
+        }
+        if !records.is_empty() {
+            self.extended_header(head.name, &records)?;
+        }
+        put_octal(&mut block[100..108], head.mode.into());
+        put_octal(&mut block[329..337], head.device.0.into());
+        put_octal(&mut block[337..345], head.device.1.into());
+        self.block(block, head.type_flag)
+    }
+
+    /// Writes the PAX records of the entry that follows.
+    fn extended_header(&mut self, name: &[u8], records: &BTreeMap<Vec<u8>, Vec<u8>>) -> io::Result<()> {
+        let mut body = Vec::new();
+        for (key, value) in records {
+            pax::push_record(&mut body, key, value);
+        }
+        let mut block = [0; BLOCK];
+        let name = name.strip_suffix(b"/").unwrap_or(name);
+        let slash = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        // Only readers without PAX see this name.
+        let shown = [&name[..slash], b"PaxHeaders.0/", &name[slash..]].concat();
+        put_shortened(&mut block[..100], &shown);
+        put_octal(&mut block[100..108], 0);
+        put_octal(&mut block[108..116], 0);
+        put_octal(&mut block[116..124], 0);
+        put_octal(&mut block[124..136], body.len() as u64);
+        put_octal(&mut block[136..148], 0);
+        self.block(block, b'x')?;
+        self.out.write_all(&body)?;
+        self.pad(body.len() as u64)
+    }
+
+    /// Completes a header with type, signature and checksum.
+    fn block(&mut self, mut block: [u8; BLOCK], type_flag: u8) -> io::Result<()> {
+        block[156] = type_flag;
+        block[257..265].copy_from_slice(b"ustar\x0000");
+        block[148..156].fill(b' ');
+        let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
+        put_octal(&mut block[148..155], sum);
+        self.out.write_all(&block)
+    }
+
+    fn pad(&mut self, size: u64) -> io::Result<()> {
+        let padding = (size.wrapping_neg() % BLOCK as u64) as usize;
+        self.out.write_all(&[0; BLOCK][..padding])
+    }
+}
+
+/// Whether an attribute is part of a file rather than of the machine it is on.
+fn belongs_to_the_file(key: &[u8]) -> bool {
+    let overlay = key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.");
+    let known =
+        [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| key.starts_with(prefix));
+    !overlay && (known || key == b"security.capability")
+}
+
+/// Puts a number and its final NUL into a field; if it does not fit, a 0.
+fn put_octal(field: &mut [u8], number: u64) -> bool {
+    let width = field.len() - 1;
+    let text = format!("{number:0width$o}");
+    let fits = text.len() == width;
+    if fits {
+        field[..width].copy_from_slice(text.as_bytes())
+    } else {
+        field[..width].fill(b'0')
+    }
+    fits
+}
+
+fn put_shortened(field: &mut [u8], text: &[u8]) {
+    let ascii = text.iter().filter(|byte| byte.is_ascii());
+    for (place, byte) in field.iter_mut().zip(ascii) {
+        *place = *byte;
+    }
+}
+
+/// Puts a text into a field; if it does not fit, or is not ASCII and so depends on the reader's character set, as much
+/// as possible.
+fn put_text(field: &mut [u8], text: &[u8]) -> bool {
+    put_shortened(field, text);
+    text.is_ascii() && text.len() <= field.len()
+}
+
+/// Puts a name into the name field, or into name and prefix.
+fn put_name(block: &mut [u8; BLOCK], name: &[u8]) -> bool {
+    if name.is_ascii() && name.len() > 100 {
+        // The last slash that leaves a prefix of at most 155 bytes; one at the very end separates nothing.
+        let end = name.len().min(156);
+        let search = if end == name.len() && name.ends_with(b"/") { &name[..end - 1] } else { &name[..end] };
+        if let Some(slash) = search.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0) {
+            let rest = &name[slash + 1..];
+            if !rest.is_empty() && rest.len() <= 100 {
+                put_shortened(&mut block[345..500], &name[..slash]);
+                return put_text(&mut block[..100], rest);
+            }
+        }
+    }
+    put_text(&mut block[..100], name)
+}

@@ -1,0 +1,12 @@
+//! What is kept on disk: blobs, unpacked layers and names.
+
+pub mod mount;
+mod settle;
+pub mod unpacked;
+pub mod workspace;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
+mod layer_laws;
