@@ -8,7 +8,7 @@
 //!       └ http::Client                 bytes
 //! ```
 //!
-//! Credentials leave this process for the host they belong to, and for a token server that [`realm`] found to belong
+//! Credentials leave this process for the host they belong to, and for a token server that `realm.rs` found to belong
 //! to it; never with a redirect to another host, and never without encryption unless that was allowed for the host.
 
 mod challenge;
