@@ -90,6 +90,9 @@ pub enum BuildErrorKind {
     /// The changes of a step.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// The directory that a step wrote to.
+    #[error("cannot open the files of the step")]
+    StepFiles(#[source] std::io::Error),
     /// A layer could not be written.
     #[error(transparent)]
     Layer(#[from] LayerError),

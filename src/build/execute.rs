@@ -16,7 +16,7 @@ use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
-use crate::rootfs::{Owner, ResolvedUser, Rootfs, resolve_chown, resolve_user};
+use crate::rootfs::{Owner, ResolvedUser, Rootfs, numeric_chown, resolve_chown, resolve_user};
 use crate::sandbox::emulation::{self, Emulation};
 use crate::sandbox::{Cancel, Exit, HOSTNAME, Presentation, Process, Sandbox, SandboxError, Script};
 use crate::snapshot::{Recording, Snapshotter, View};
@@ -49,8 +49,6 @@ pub struct Services<'a> {
     pub cancel: &'a Cancel,
     /// What RUN finds in `/etc/resolv.conf`.
     pub resolv_conf: Vec<u8>,
-    /// How many threads compress a layer.
-    pub jobs: usize,
 }
 
 /// A stage that has been built.
@@ -164,7 +162,7 @@ impl Executor<'_> {
         match &step.step {
             Step::Config => {}
             Step::Workdir(workdir) => make_workdir(workdir, recording.root()).map_err(at)?,
-            Step::Copy(copy) => self.copy(copy, stage, recording.root()).map_err(at)?,
+            Step::Copy(copy) => self.copy(copy, stage, &chain, recording.root()).map_err(at)?,
             Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
         }
         let (layer, chain) = self.layer(recording, &chain).map_err(at)?;
@@ -189,23 +187,23 @@ impl Executor<'_> {
     /// Ends the recording and stores its changes as a layer.
     fn layer(&self, recording: Box<dyn Recording>, below: &Chain) -> Result<(Layer, Chain), BuildErrorKind> {
         let recorded = recording.finish()?;
-        let files = Rootfs::open(recorded.layer.root_dir()).map_err(layer::LayerError::from)?;
+        let files = Rootfs::open(recorded.layer.root_dir()).map_err(BuildErrorKind::StepFiles)?;
         let mut writer = self.services.blobs.writer()?;
-        let written = layer::write(&recorded.changes, &files, self.services.jobs, &mut writer)?;
+        let written = layer::write(&recorded.changes, &files, &mut writer)?;
         let (digest, size) = writer.finish()?;
         let blob = Descriptor::new(&written.blob.media_type, digest, size);
         let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
         Ok((layer, below.with(recorded.layer)))
     }
 
-    fn copy(&self, step: &CopyStep, stage: &StagePlan, onto: &Rootfs) -> Result<(), BuildErrorKind> {
+    fn copy(&self, step: &CopyStep, stage: &StagePlan, below: &Chain, onto: &Rootfs) -> Result<(), BuildErrorKind> {
         let view = self.view(&step.from, stage)?;
         let context = self.services.context;
         let from = match &view {
             Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
             None => SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root },
         };
-        let chown = step.chown.as_deref().map(|text| resolve_chown(onto, text)).transpose()?;
+        let chown = step.chown.as_deref().map(|text| chown(onto, text, below)).transpose()?;
         let paths = step.sources.iter().map(|path| CopySource::Path(path));
         let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
         let request = CopyRequest {
@@ -219,7 +217,13 @@ impl Executor<'_> {
         let now = self.services.clock.now();
         match step.archives {
             Archives::Keep => copy(&request, onto, now).map(|_| ()).map_err(BuildErrorKind::from),
-            Archives::Extract => add(&request, onto, now).map(|_| ()).map_err(BuildErrorKind::from),
+            Archives::Extract => {
+                let added = add(&request, onto, now, &layer::Limits::default())?;
+                for skipped in &added.skipped {
+                    self.services.progress.tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
+                }
+                Ok(())
+            }
         }
     }
 
@@ -277,6 +281,15 @@ impl Executor<'_> {
             }),
         }
     }
+}
+
+/// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
+fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKind> {
+    if below.layers().is_empty() && numeric_chown(text)?.is_none() {
+        let message = format!("--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1");
+        return Err(BuildErrorKind::Invalid(message));
+    }
+    Ok(resolve_chown(root, text)?)
 }
 
 /// Missing directories belong to USER; one that the image doesn't know is taken for root.

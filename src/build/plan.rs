@@ -11,7 +11,8 @@ use super::step::{CopyFrom, Plan, StageBase, StagePlan};
 use crate::dockerfile::{self, Dockerfile, Instruction, CheckDirective, Located, Span, Stage, Text, Violation, Warning, expand, suggest};
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
-use crate::image::platform::{self, Platform, Requested};
+use crate::image::label;
+use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 
 /// The PATH of images whose base sets none (BuildKit's).
@@ -60,7 +61,7 @@ pub fn plan(file: &Dockerfile, request: &PlanRequest, source: &dyn ImageSource) 
 
 /// The platform arguments and the name of the target.
 fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, String> {
-    let pairs = platform::build_args(&request.host, &request.platform.normalised);
+    let pairs = label::build_args(&request.host, &request.platform.normalised);
     let mut values: BTreeMap<String, String> = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let last = file.stages.last().and_then(|stage| stage.name.clone());
     let target = request.target.clone().or(last).unwrap_or_else(|| "default".to_owned());
@@ -432,7 +433,7 @@ impl Planner<'_> {
         }
         match (self.request.asked, base) {
             (Asked::ByDefault, Some(base)) if !base.normalise().same_machine(&self.request.platform.normalised) => base,
-            (_, base) => platform::output_label(&self.request.platform, base.as_ref()),
+            (_, base) => label::output_label(&self.request.platform, base.as_ref()),
         }
     }
 }

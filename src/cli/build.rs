@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
-use super::images::Images;
+use super::images::{Images, Unpacking};
 use super::progress::{Colour, Lines};
 use super::settings::Settings;
 use crate::build::clock::rfc3339;
@@ -20,7 +20,9 @@ use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, TransferError};
 use crate::sandbox::{Cancel, Exit, Isolated};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
+use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
+use crate::store::export::{Content, Export};
 use crate::store::{Store, archive, layout};
 
 /// What both commands begin with.
@@ -36,7 +38,7 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let opened = open(settings, &progress)?;
     let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
     let client = client(settings)?;
-    let images = Images { client: &client, store: &store, progress: &progress };
+    let images = Images { client: &client, store: &store, progress: &progress, unpacking: None };
     let plan = make_plan(&opened, settings, &images)?;
     let document: Value = build::preview::document(&plan);
     let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
@@ -89,13 +91,18 @@ impl Build<'_> {
         let workspace = Arc::new(workspace);
         let client = client(settings)?;
         self.stop.watch(client.clone())?;
-        let images = Images { client: &client, store: &store, progress };
+        let unpacking = Unpacking {
+            unpacked: Unpacked::open(store.root().join("unpacked")).map_err(|error| Failure::from_error(&error))?,
+            workspace: &workspace,
+            cancel: &self.stop.cancel,
+        };
+        let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
         for destination in &settings.push {
             client.check_push(destination).map_err(|error| transfer_failure(&error))?;
         }
         let plan = make_plan(&opened, settings, &images)?;
         warn(&plan, progress);
-        let image = execute(settings, progress, &opened, self.stop, &plan, &store, workspace, &images)?;
+        let image = execute(settings, progress, &opened, self.stop, &plan, &store, Arc::clone(&workspace), &images)?;
         let encoded = image.encode().map_err(|error| Failure::from_error(&error))?;
         publish(settings, &images, &image, &encoded, progress)
     }
@@ -125,7 +132,6 @@ fn execute(
         cancel: &stop.cancel,
         // RUN shares the machine's network, so the machine's name servers are the right ones.
         resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
-        jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
     };
     build::execute(plan, &services).map_err(|error| build_failure(&error, &opened.found))
 }
@@ -216,11 +222,11 @@ fn publish(
     }
     let created = image.config().created.clone().unwrap_or_else(|| rfc3339(settings.clock.now()));
     if let Some(path) = &settings.layout {
-        layout::write(path, &[(encoded, &settings.names)], images.store.blobs(), &created).map_err(|error| Failure::from_error(&error))?;
+        layout::write(path, &[Export { content: Content::Image(encoded), names: &settings.names }], images.store.blobs(), &created).map_err(|error| Failure::from_error(&error))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(path, &[(encoded, &settings.names)], images.store.blobs(), &created).map_err(|error| Failure::from_error(&error))?;
+        archive::write(path, &[Export { content: Content::Image(encoded), names: &settings.names }], images.store.blobs(), &created).map_err(|error| Failure::from_error(&error))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     for destination in &settings.push {

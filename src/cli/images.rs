@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io;
 
-use crate::build::progress::{Event, Progress};
+use crate::build;
+use crate::build::progress::Event;
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
@@ -16,7 +17,11 @@ use crate::image::matching::{self, MatchMode, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
-use crate::store::unpacked::Chain;
+use crate::layer::Limits;
+use crate::sandbox::Cancel;
+use crate::store::unpacked::{Chain, Progress, Unpack, Unpacked};
+use crate::store::workspace::Workspace;
+use super::progress::size;
 use crate::store::{Store, StoreError};
 
 /// Blobs that are fetched or sent at once.
@@ -50,7 +55,16 @@ struct Nested(#[source] ServiceError);
 pub(super) struct Images<'a> {
     pub(super) client: &'a Client,
     pub(super) store: &'a Store,
-    pub(super) progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn build::progress::Progress,
+    /// What unpacking needs; planning does none.
+    pub(super) unpacking: Option<Unpacking<'a>>,
+}
+
+/// What unpacking needs.
+pub(super) struct Unpacking<'a> {
+    pub(super) unpacked: Unpacked,
+    pub(super) workspace: &'a Workspace,
+    pub(super) cancel: &'a Cancel,
 }
 
 /// A manifest with its config.
@@ -91,16 +105,42 @@ impl ImageSource for Images<'_> {
     }
 
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
+        let unpacking = self.unpacking.as_ref().ok_or("nothing is unpacked while planning")?;
         let layers: Vec<(_, _)> = image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
-        let unpacked = self.store.unpacked();
-        let missing = unpacked.missing(&layers);
-        let missing: Vec<&Layer> = missing.into_iter().map(|position| &image.layers()[position]).collect();
-        in_parallel(&missing, JOBS, |layer| self.fetch(layer))?;
-        Ok(unpacked.chain(&layers, &|digest| self.store.blobs().open(digest).map_err(io::Error::other))?)
+        let open = |digest: &Digest| {
+            let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
+            if let Some(layer) = layer {
+                self.fetch(layer).map_err(io::Error::other)?;
+            }
+            self.open(digest)
+        };
+        let progress = |progress: Progress<'_>| match progress {
+            Progress::Found(blob) => self.tell(&format!("{} is unpacked already", blob.digest)),
+            Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
+            Progress::Finished(blob, applied) => {
+                self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
+                for skipped in &applied.skipped {
+                    self.progress.tell(&Event::Note(&format!("layer {}: left out `{}`: {}", blob.digest, skipped.path, skipped.what)));
+                }
+            }
+        };
+        let unpack = Unpack {
+            open_blob: &open,
+            workspace: unpacking.workspace,
+            progress: &progress,
+            cancelled: &|| unpacking.cancel.is_cancelled(),
+            jobs: JOBS,
+            limits: &Limits::default(),
+        };
+        Ok(unpacking.unpacked.chain(&layers, &unpack)?)
     }
 }
 
 impl Images<'_> {
+    fn tell(&self, text: &str) {
+        self.progress.tell(&Event::Detail(text));
+    }
+
     /// The document that `reference` names. One that is named by its digest is asked for only once.
     fn manifest(&self, reference: &Reference) -> Result<Fetched, ServiceError> {
         if let Some(digest) = reference.digest() {
@@ -208,7 +248,7 @@ impl Images<'_> {
     }
 
     fn fetch_blob(&self, reference: &Reference, blob: &Descriptor) -> Result<(), ServiceError> {
-        self.progress.tell(&Event::Detail(&format!("fetching {} ({} bytes) of {}", blob.digest, blob.size, reference.familiar())));
+        self.tell(&format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar()));
         let writer = self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
         writer.commit(&blob.digest, blob.size)?;
         Ok(())
@@ -238,7 +278,7 @@ impl Images<'_> {
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",
         };
-        self.progress.tell(&Event::Detail(&format!("{} {how}", layer.blob.digest)));
+        self.tell(&format!("{} {how}", layer.blob.digest));
         Ok(())
     }
 

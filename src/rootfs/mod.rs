@@ -23,7 +23,7 @@ pub use metadata::{
     set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at,
 };
 pub use tree::remove_tree;
-pub use users::{ResolvedUser, UserError, resolve_chown, resolve_user};
+pub use users::{ResolvedUser, UserError, numeric_chown, resolve_chown, resolve_user};
 
 /// Whether a symbolic link in the last component is followed. Those before always are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
