@@ -18,4 +18,5 @@ mod ground_state;
 mod layering;
 mod own_image;
 mod privileged;
+mod registry_hostile;
 mod support;

@@ -30,6 +30,25 @@ fn a_registry_on_this_machine_may_speak_https_all_the_same() {
 }
 
 #[test]
+fn a_registry_that_sends_everything_on_to_https_is_spoken_to_there() {
+    let registry = FakeRegistry::start_tls("server.pem");
+    registry.guard("Basic bWU6c2VjcmV0", "Basic realm=\"x\"");
+    registry.put_manifest("app", "1", media_type::OCI_MANIFEST, &manifest().bytes);
+    let host = registry.host();
+    let plain = Server::start("127.0.0.1", move |seen| {
+        Answer::new(301).with("Location", format!("https://{host}{}", seen.path))
+    });
+    let bytes =
+        serde_json::json!({"auths": {plain.address.to_string(): {"auth": "bWU6c2VjcmV0"}}}).to_string();
+    let tester = Tester::with(|options| {
+        options.http.certificates.push(authority());
+        options.credentials = Some(ConfigFile { path: "/c.json".to_owned(), bytes: bytes.into_bytes() });
+    });
+    tester.client.manifest(&format!("{}/app:1", plain.address).parse().unwrap()).unwrap();
+    assert_eq!(plain.seen().len(), 1);
+}
+
+#[test]
 fn certificates_that_are_wrong_are_refused_with_the_reason() {
     for (certificate, roots, reason) in [
         ("server.pem", vec![], "UnknownIssuer"),
@@ -69,7 +88,7 @@ fn https_that_meets_plain_http_says_which_flag_would_help() {
         options.http.proxies = Proxies { https: Some(format!("http://{proxy}")), ..Proxies::default() };
     });
     let error = tester.client.manifest(&"registry.invalid:5000/app:1".parse().unwrap()).unwrap_err();
-    let Problem::Http { failure: Failure::NotTls { .. }, tries: 1 } = &error.problem else {
+    let Problem::Http { failure: Failure::NotTls { .. }, tries: 1 } = &*error.problem else {
         panic!("{error:?}")
     };
     assert!(error.in_one_line().contains("`registry.invalid:5000` speaks plain HTTP, not HTTPS"));

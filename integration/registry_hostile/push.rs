@@ -290,7 +290,7 @@ fn immutable_tags_are_told_by_what_they_point_to() {
         let tester = Tester::new();
         let to = reference(&registry, "app:1");
         let error = tester.client.put_manifest(&to, media_type::OCI_MANIFEST, &manifest()).unwrap_err();
-        let Problem::ImmutableTag { existing, .. } = &error.problem else { panic!("{error:?}") };
+        let Problem::ImmutableTag { existing, .. } = &*error.problem else { panic!("{error:?}") };
         assert_eq!(*existing, old);
 
         registry.put_manifest("app", "1", media_type::OCI_MANIFEST, &manifest().bytes);

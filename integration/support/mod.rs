@@ -1,5 +1,6 @@
 //! What integration tests share: runs of `builder` in fresh stores, build contexts, and other programs' verdicts.
 
+pub(crate) mod fake_registry;
 pub(crate) mod ground;
 pub(crate) mod oci;
 pub(crate) mod tree;

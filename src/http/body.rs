@@ -27,6 +27,16 @@ pub enum Content<'a> {
     },
 }
 
+impl Content<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Bytes(bytes) => bytes.is_empty(),
+            Self::Stream { size, .. } => *size == 0,
+        }
+    }
+}
+
 /// How much is read and handed on at once.
 const CHUNK: usize = 256 * 1024;
 /// How many chunks may wait to be sent.

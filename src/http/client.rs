@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Proxy, StatusCode};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderName, HeaderValue};
+use reqwest::{Method, Proxy};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use url::Url;
@@ -17,8 +17,9 @@ use super::body::{self, Content, Source};
 use super::clock::{Clock, SystemClock};
 use super::failure::{Failure, RedirectProblem, SetupError};
 use super::proxy::{Proxies, Rules};
-use super::retry::{Attempts, Retries, retry_after};
-use super::text::{authority, redact};
+use super::response::{Meter, Response, redirect};
+use super::retry::{Attempts, Retries};
+use super::text::authority;
 use super::tls::{self, Pem};
 
 /// At most this many redirects are followed.
@@ -226,6 +227,10 @@ impl Client {
         if cancelled() { Err(Failure::Cancelled) } else { Ok(true) }
     }
 
+    pub(super) fn now(&self) -> SystemTime {
+        self.0.clock.now()
+    }
+
     /// The class of the network that the host of `url` is in; [`Class::Public`] when that cannot be found out.
     ///
     /// # Errors
@@ -276,13 +281,11 @@ impl Client {
             outgoing.headers_mut().append(name.clone(), value.clone());
         }
         if let Some(authorization) = authorization {
-            outgoing.headers_mut().insert(reqwest::header::AUTHORIZATION, authorization.clone());
+            outgoing.headers_mut().insert(AUTHORIZATION, authorization.clone());
         }
         let mut source = None;
         match request.content {
-            Content::None if matches!(request.method, Method::GET | Method::HEAD) => {}
-            // Servers want to know that there is nothing (RFC 9110, 8.6).
-            Content::None => *outgoing.body_mut() = Some(Bytes::new().into()),
+            Content::None => {}
             Content::Bytes(bytes) => *outgoing.body_mut() = Some(Bytes::copy_from_slice(bytes).into()),
             Content::Stream { size, open } => {
                 let reader = open().map_err(|source| Failure::Source { source })?;
@@ -291,13 +294,14 @@ impl Client {
                 source = Some(feeder);
             }
         }
-        if matches!(request.content, Content::None) && !matches!(request.method, Method::GET | Method::HEAD) {
-            outgoing.headers_mut().insert(reqwest::header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        if request.content.is_empty() && !matches!(request.method, Method::GET | Method::HEAD) {
+            // Servers want to know that there is nothing (RFC 9110, 8.6).
+            outgoing.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         self.0.sent.fetch_add(1, Ordering::Relaxed);
         let answer = self.block(exchange(client, outgoing, source, &host, self.0.timeouts))??;
-        let meter = Meter { host, timeouts: self.0.timeouts, waited: Duration::ZERO, bytes: 0 };
-        Ok(Response { client: self.clone(), answer, url: url.clone(), meter })
+        let meter = Meter::new(host, self.0.timeouts);
+        Ok(Response::new(self.clone(), answer, url.clone(), meter))
     }
 
     fn out_of_reach(&self, url: &Url, host: String) -> Failure {
@@ -332,7 +336,7 @@ impl Client {
     }
 
     /// Runs `work` on this thread until it is done or everything is cancelled.
-    fn block<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+    pub(super) fn block<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
         let Some(runtime) = &self.0.runtime else { return Err(Failure::Cancelled) };
         let mut cancelled = self.0.cancelled.subscribe();
         runtime.block_on(async {
@@ -370,189 +374,9 @@ async fn exchange(
     }
 }
 
-/// Where an answer sends us, if it does.
-fn redirect(response: &Response, request: &Request<'_>) -> Result<Option<Url>, Failure> {
-    let keeps_method = matches!(request.method, Method::GET | Method::HEAD);
-    let redirects = match response.status() {
-        301..=303 => keeps_method,
-        307 | 308 => true,
-        _ => false,
-    };
-    let Some(location) = response.header("location").filter(|_| redirects) else { return Ok(None) };
-    let refuse = |problem| Failure::Redirect { host: authority(response.url()), problem };
-    let next = locate(response.url(), location).map_err(refuse)?;
-    let same_host = next.host_str() == response.url().host_str();
-    if request.redirects == Redirects::SameHost && !same_host {
-        return Err(refuse(RedirectProblem::OtherHost(authority(&next))));
-    }
-    Ok(Some(next))
-}
-
-/// The URL that `location` means in an answer from `base`.
-pub(super) fn locate(base: &Url, location: &str) -> Result<Url, RedirectProblem> {
-    let shown = || super::text::escape(location.split(['?', '#']).next().unwrap_or_default());
-    let mut url = base.join(location).map_err(|_| RedirectProblem::Location(shown()))?;
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(RedirectProblem::Location(redact(&url)));
-    }
-    url.set_fragment(None);
-    match (base.scheme(), url.scheme()) {
-        ("https", "http") => Err(RedirectProblem::Downgrade(redact(&url))),
-        (_, "http" | "https") if url.has_host() => Ok(url),
-        _ => Err(RedirectProblem::Location(shown())),
-    }
-}
-
-/// Tells a slow answer from a slow reader: only the time spent waiting for bytes counts.
-struct Meter {
-    host: String,
-    timeouts: Timeouts,
-    waited: Duration,
-    bytes: u64,
-}
-
-impl Meter {
-    fn record(&mut self, waited: Duration, bytes: usize) -> Result<(), Failure> {
-        self.waited += waited;
-        self.bytes += bytes as u64;
-        if self.waited < self.timeouts.window {
-            return Ok(());
-        }
-        let expected = u128::from(self.timeouts.floor) * self.timeouts.window.as_millis() / 1000;
-        if u128::from(self.bytes) < expected {
-            return Err(Failure::Slow { host: self.host.clone(), floor: self.timeouts.floor });
-        }
-        (self.waited, self.bytes) = (Duration::ZERO, 0);
-        Ok(())
-    }
-}
-
-/// An answer whose body is still to be read.
-pub struct Response {
-    client: Client,
-    answer: reqwest::Response,
-    url: Url,
-    meter: Meter,
-}
-
-impl Response {
-    /// The status code.
-    #[must_use]
-    pub fn status(&self) -> u16 {
-        self.answer.status().as_u16()
-    }
-
-    /// Whether the status is one of success.
-    #[must_use]
-    pub fn is_success(&self) -> bool {
-        StatusCode::is_success(&self.answer.status())
-    }
-
-    /// The address that answered, after redirects.
-    #[must_use]
-    pub fn url(&self) -> &Url {
-        &self.url
-    }
-
-    /// The first header of this name, if it is text.
-    #[must_use]
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.answer.headers().get(name)?.to_str().ok()
-    }
-
-    /// All headers.
-    #[must_use]
-    pub fn headers(&self) -> &HeaderMap {
-        self.answer.headers()
-    }
-
-    /// The announced length of the body. For HEAD, that of the body that GET would have.
-    #[must_use]
-    pub fn content_length(&self) -> Option<u64> {
-        self.header("content-length")?.trim().parse().ok()
-    }
-
-    /// How long the server wants us to wait.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        retry_after(self.header("retry-after")?, self.header("date"), self.client.0.clock.now())
-    }
-
-    /// Where the answer's `Location` leads.
-    ///
-    /// # Errors
-    /// When it is missing, leads from https to http, or is no http or https URL.
-    pub fn location(&self) -> Result<Url, RedirectProblem> {
-        locate(&self.url, self.header("location").ok_or_else(|| RedirectProblem::Location(String::new()))?)
-    }
-
-    /// The next bytes of the body; `None` at its end.
-    ///
-    /// # Errors
-    /// [`Failure`] when the body ends early or comes too slowly.
-    pub fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        let started = Instant::now();
-        let stall = self.meter.timeouts.stall;
-        let client = self.client.clone();
-        let chunk = client.block(async { tokio::time::timeout(stall, self.answer.chunk()).await })?;
-        let chunk = match chunk {
-            Err(_) => return Err(Failure::Stalled { host: self.meter.host.clone(), after: stall }),
-            Ok(chunk) => chunk.map_err(|error| Failure::from_library(&error, &self.meter.host))?,
-        };
-        if let Some(chunk) = &chunk {
-            self.meter.record(started.elapsed(), chunk.len())?;
-        }
-        Ok(chunk)
-    }
-
-    /// The whole body, if it is no longer than `limit` bytes.
-    ///
-    /// # Errors
-    /// [`Failure::TooLong`], and as [`Response::chunk`].
-    pub fn read_all(&mut self, limit: u64) -> Result<Vec<u8>, Failure> {
-        let too_long = |host: &str| Failure::TooLong { host: host.to_owned(), limit };
-        let mut body = Vec::new();
-        while let Some(chunk) = self.chunk()? {
-            if (body.len() + chunk.len()) as u64 > limit {
-                return Err(too_long(&self.meter.host));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
-    }
-
-    /// The beginning of the body, as far as it comes: for messages.
-    pub fn read_some(&mut self, limit: usize) -> Vec<u8> {
-        let mut body = Vec::new();
-        while body.len() < limit {
-            let Ok(Some(chunk)) = self.chunk() else { break };
-            body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
-        }
-        body
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn locations_are_joined_but_never_lead_from_https_to_http_or_carry_passwords() {
-        let base = Url::parse("https://host/v2/a/blobs/uploads/").unwrap();
-        for (location, expected) in [
-            ("/x?_state=a%2Bb#frag", Some("https://host/x?_state=a%2Bb")),
-            ("sub", Some("https://host/v2/a/blobs/uploads/sub")),
-            ("//other/x", Some("https://other/x")),
-            ("https://other:444/x", Some("https://other:444/x")),
-            ("http://host/x", None),
-            ("file:///etc/passwd", None),
-            ("https://me:pw@host/", None),
-            ("data:,x", None),
-            ("https://", None),
-        ] {
-            assert_eq!(locate(&base, location).ok().as_ref().map(Url::as_str), expected, "{location}");
-        }
-    }
 
     #[test]
     fn a_name_that_leads_to_this_machine_is_not_connected_to_when_out_of_reach() {
@@ -581,14 +405,5 @@ mod tests {
         let request = Request::new(Method::GET, Url::parse("http://127.0.0.1:1/").unwrap());
         assert!(matches!(client.send(&request), Err(Failure::Cancelled)));
         assert!(matches!(client.wait(&mut client.attempts(), None, |_| ()), Err(Failure::Cancelled)));
-    }
-
-    #[test]
-    fn only_waiting_for_bytes_counts_as_slowness() {
-        let mut meter =
-            Meter { host: String::new(), timeouts: Timeouts::default(), waited: Duration::ZERO, bytes: 0 };
-        assert!(meter.record(Duration::from_secs(59), 1).is_ok());
-        assert!(meter.record(Duration::from_secs(2), 70_000).is_ok());
-        assert!(meter.record(Duration::from_secs(61), 61_000).is_err());
     }
 }

@@ -32,6 +32,16 @@ pub fn redact(url: &Url) -> String {
     escape(&format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())) + query
 }
 
+/// Text that should be a URL, without what may be a secret in it.
+#[must_use]
+pub fn redact_text(text: &str) -> String {
+    match Url::parse(text) {
+        Ok(url) if url.has_host() => redact(&url),
+        _ if text.contains('@') => "…".to_owned(),
+        _ => escape(text.split(['?', '#']).next().unwrap_or_default()),
+    }
+}
+
 /// The `host[:port]` of `url`, as it stands in references.
 #[must_use]
 pub fn authority(url: &Url) -> String {
@@ -57,5 +67,13 @@ mod tests {
         let url = Url::parse("https://me:secret@host:8443/v2/a?token=secret#secret").unwrap();
         assert_eq!(redact(&url), "https://host:8443/v2/a?…");
         assert_eq!(authority(&url), "host:8443");
+        for (text, expected) in [
+            ("http://me:secret@host/x", "http://host/x"),
+            ("me:secret@host", "…"),
+            ("file:///x?secret", "file:///x"),
+            ("/x?secret", "/x"),
+        ] {
+            assert_eq!(redact_text(text), expected);
+        }
     }
 }

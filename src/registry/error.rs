@@ -55,7 +55,7 @@ pub struct TransferError {
     pub name: String,
     /// Why it did not work.
     #[source]
-    pub problem: Problem,
+    pub problem: Box<Problem>,
 }
 
 /// Why a transfer did not work.
@@ -233,7 +233,7 @@ impl TransferError {
     /// What may help, in one sentence, if anything is known.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        match &self.problem {
+        match &*self.problem {
             Problem::Http { failure: Failure::Refused { host }, .. } => {
                 Some(format!("is the registry running? nothing listens at `{host}`"))
             }
@@ -243,6 +243,10 @@ impl TransferError {
             Problem::Http { failure: Failure::Unresolved { .. }, .. } => {
                 Some("is the registry's name spelled right, and does DNS work here?".to_owned())
             }
+            Problem::Http { failure: Failure::Tls { reason, .. }, .. } if reason.contains("UnknownIssuer") => Some(
+                "if the registry's certificate is from an authority of your own, name that in `SSL_CERT_FILE`"
+                    .to_owned(),
+            ),
             Problem::NoCredentials { host, .. } => {
                 Some(format!("log in with `docker login {host}` or the like"))
             }
@@ -270,7 +274,7 @@ impl TransferError {
 
 impl Problem {
     pub(super) fn at(self, action: Action, name: &impl fmt::Display) -> TransferError {
-        TransferError { action, name: name.to_string(), problem: self }
+        TransferError { action, name: name.to_string(), problem: Box::new(self) }
     }
 }
 

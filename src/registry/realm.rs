@@ -2,7 +2,7 @@
 
 use url::{Host, Url};
 
-use crate::http::{self, Class, Reach, redact};
+use crate::http::{self, Class, Reach, redact, redact_text};
 
 /// Why a token realm is not asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,8 +47,7 @@ pub(super) fn judge(
     class: Class,
     trusted: &[String],
 ) -> Result<Realm, RealmError> {
-    // Only the path is shown: what else is in it came from the registry too, but might be a password.
-    let unusable = || RealmError::Url(http::escape(realm.split(['?', '#', '@']).next().unwrap_or_default()));
+    let unusable = || RealmError::Url(redact_text(realm));
     let mut url = Url::parse(realm).map_err(|_| unusable())?;
     url.set_fragment(None);
     if !url.has_host() || !url.username().is_empty() || url.password().is_some() {

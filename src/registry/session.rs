@@ -193,7 +193,7 @@ impl Session {
             let failure = match client.http.send(&Request::new(Method::GET, url)) {
                 Ok(mut response) => {
                     if *scheme == "https" || !is_tls_server(&mut response) {
-                        return Ok((base, response));
+                        return Ok((encrypted(response.url(), &base).unwrap_or(base), response));
                     }
                     Failure::NotHttp { host: authority(&base), reason: "it wants HTTPS".to_owned() }
                 }
@@ -328,6 +328,16 @@ fn base(scheme: &str, host: &str) -> Result<Url, Problem> {
     let bare =
         url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
     if bare && url.has_host() && url.password().is_none() { Ok(url) } else { Err(unusable()) }
+}
+
+/// The address of a registry that sent a plain request on to HTTPS on the same host: what is known from then on.
+fn encrypted(answered: &Url, base: &Url) -> Option<Url> {
+    let better =
+        base.scheme() == "http" && answered.scheme() == "https" && answered.host_str() == base.host_str();
+    let mut url = answered.clone();
+    url.set_path("/");
+    url.set_query(None);
+    better.then_some(url)
 }
 
 /// Whether a plain request was answered by a server that expects TLS (Go's and nginx's sentences).
