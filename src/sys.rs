@@ -97,11 +97,21 @@ pub fn execve(program: &CStr, arguments: &[CString], environment: &[CString]) ->
 
 /// Gives every signal its default action and unblocks them all, as a new program expects.
 pub fn reset_signals() {
-    // SAFETY: SIG_DFL is no code of ours; numbers that cannot be changed are refused with EINVAL. The set is
-    // initialised by sigemptyset before it is read.
+    // The kernel's `struct sigaction`: all zero is the default action with no flags, on every architecture. The C
+    // library's own function would leave out the two signals that it keeps to itself.
+    let default = [0_u64; 8];
+    const SET_SIZE: usize = 8;
+    // SAFETY: the kernel reads less than the 64 bytes of `default` and writes nothing; numbers that cannot be changed are
+    // refused with EINVAL. The set is initialised by sigemptyset before it is read.
     unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            libc::signal(signal, libc::SIG_DFL);
+        for signal in 1..=64 {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null::<libc::c_void>(),
+                SET_SIZE,
+            );
         }
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);

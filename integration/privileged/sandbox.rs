@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Barrier;
+use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
 use builder::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs};
@@ -202,7 +202,7 @@ fn nothing_comes_from_the_environment_or_the_descriptors_of_the_builder() {
         (b"A".to_vec(), b"x=y".to_vec()),
     ];
     assert_eq!(image.run(&process).out, "B=2\nPATH=/bin\nA=x=y\n");
-    let descriptors = image.sh("cd /proc/self/fd; ls . -a; readlink 0 1 2").out;
+    let descriptors = image.sh("cd /proc/self/fd; ls . -a; for n in 0 1 2; do readlink $n; done").out;
     let mut descriptors = descriptors.lines();
     for expected in [".", "..", "0", "1", "2", "/dev/null"] {
         assert_eq!(descriptors.next(), Some(expected));
@@ -389,7 +389,8 @@ fn provided_files_leave_no_trace() {
         return;
     }
     let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 5);
-    let prepare: [(&str, &dyn Fn(&Image)); 3] = [
+    type Prepare<'a> = &'a dyn Fn(&Image);
+    let prepare: [(&str, Prepare<'_>); 3] = [
         ("etc is empty", &|_| {}),
         ("files of its own", &|image| {
             fs::write(image.path("etc/hosts"), "own").unwrap();
@@ -491,16 +492,16 @@ fn cancelling_ends_the_step_at_once() {
     }
     let image = Image::new();
     let cancel = Cancel::new().unwrap();
-    let ready = Barrier::new(2);
+    let (ready, wait) = mpsc::channel();
     let root = image.root();
     let error = std::thread::scope(|scope| {
         let step = scope.spawn(|| {
-            let mut output = |_: Stream, _: &[u8]| drop(ready.wait());
+            let mut output = |_: Stream, _: &[u8]| ready.send(()).unwrap();
             let script =
                 "trap '' TERM INT; setsid sleep 1000.75 & echo ready; while :; do sleep 1000.75; done";
             isolated().run(&root, &shell(script), &mut output, &cancel).unwrap_err()
         });
-        ready.wait();
+        wait.recv_timeout(Duration::from_secs(60)).unwrap();
         let started = Instant::now();
         cancel.cancel("interrupted");
         let error = step.join().unwrap();

@@ -135,9 +135,9 @@ pub enum SandboxError {
         found: String,
     },
     /// `/etc/hosts` or `/etc/resolv.conf` could not be provided.
-    #[error("cannot prepare `{path}` in the image")]
+    #[error("cannot prepare `/{path}` in the image")]
     Prepare {
-        /// Which file.
+        /// Which file, or `etc` when what was made could not be taken away; without leading slash.
         path: &'static str,
         /// Why.
         #[source]
