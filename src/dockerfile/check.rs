@@ -1,6 +1,6 @@
 //! Build checks: what is allowed, but probably a mistake.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::history::quote;
@@ -286,20 +286,18 @@ fn description(statement: &Statement, keyword: &str, names: &[Text], warnings: &
 pub fn check(dockerfile: &Dockerfile) -> Vec<Warning> {
     let mut warnings = dockerfile.warnings.clone();
     stage_names(&dockerfile.stages, &mut warnings);
-    let mut inherited: Vec<Inherited> = Vec::new();
+    let mut inherited: BTreeMap<&[u8], Inherited> = BTreeMap::new();
     for (index, stage) in dockerfile.stages.iter().enumerate() {
         platform(&stage.from, &mut warnings);
-        let base = dockerfile.stages[..index].iter().rposition(|other| {
-            other.name.as_ref().is_some_and(|name| stage.from.value.image.as_bytes() == name.as_bytes())
-        });
-        let base = base.and_then(|base| inherited.get(base)).cloned().unwrap_or_default();
+        let base = inherited.get(stage.from.value.image.as_bytes()).cloned().unwrap_or_default();
         let mut state =
-            StageChecks { index, inherited: base, last: Default::default(), warnings: &mut warnings };
+            StageChecks { index, inherited: base, last: Last::default(), warnings: &mut warnings };
         for instruction in &stage.instructions {
             state.instruction(instruction);
         }
-        let after = state.inherited;
-        inherited.push(after);
+        if let Some(name) = &stage.name {
+            inherited.insert(name.as_bytes(), state.inherited);
+        }
     }
     warnings.sort();
     warnings

@@ -31,7 +31,7 @@ pub use directive::{CheckDirective, CheckDirectiveError, Violation, detect_synta
 pub use duration::{Duration, DurationError};
 pub use expand::{
     ExpandError, ExpandErrorKind, Expanded, ExpandedWords, Lookup, MAX_DEPTH, MAX_EXPANSION, expand,
-    expand_body, expand_words, unquote,
+    expand_body, expand_words,
 };
 pub use heredoc::{Expansion, Heredoc, Tabs};
 pub use instruction::{

@@ -9,6 +9,7 @@ use super::history::quote;
 use super::parse::Problem;
 use super::suggest::suggest;
 use super::text::excerpt;
+use super::words::csv_fields;
 
 /// A `--mount` as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -513,48 +514,6 @@ fn parse_size(text: &str) -> Option<u64> {
     let part = u64::try_from(part * (1 << shift) / 1_000_000_000_000_000).ok()?;
     bytes = bytes.checked_add(part)?;
     i64::try_from(bytes).is_ok().then_some(bytes)
-}
-
-/// Comma-separated fields, in double quotes if need be.
-fn csv_fields(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    let mut fields = Vec::new();
-    let mut at = 0;
-    loop {
-        let mut field = Vec::new();
-        if text.get(at) == Some(&b'"') {
-            at += 1;
-            loop {
-                match (text.get(at), text.get(at + 1)) {
-                    (None, _) => return Err("extraneous or missing \" in quoted-field".to_owned()),
-                    (Some(b'"'), Some(b'"')) => {
-                        field.push(b'"');
-                        at += 2;
-                    }
-                    (Some(b'"'), _) => break,
-                    (Some(&byte), _) => {
-                        field.push(byte);
-                        at += 1;
-                    }
-                }
-            }
-            at += 1;
-            if !matches!(text.get(at), None | Some(b',')) {
-                return Err("extraneous or missing \" in quoted-field".to_owned());
-            }
-        } else {
-            let end = text[at..].iter().position(|&b| b == b',').map_or(text.len(), |n| at + n);
-            if text[at..end].contains(&b'"') {
-                return Err("bare \" in non-quoted field".to_owned());
-            }
-            field.extend_from_slice(&text[at..end]);
-            at = end;
-        }
-        fields.push(field);
-        if at >= text.len() {
-            return Ok(fields);
-        }
-        at += 1;
-    }
 }
 
 impl Device {

@@ -1,5 +1,7 @@
 //! From statements to instructions, and from instructions to stages.
 
+use std::collections::BTreeMap;
+
 use super::check::{Casing, written};
 use super::directive::{CheckDirective, detect_check, detect_syntax, without_mark};
 use super::duration::Duration;
@@ -333,7 +335,9 @@ fn transfer(statement: Statement, kind: TransferKind) -> Result<Transfer, Proble
     if Heredoc::is_only(&destination) {
         return Err(format!("{keyword} cannot accept a heredoc as a destination").into());
     }
-    let sources = words.into_iter().map(|word| source(word, &statement.heredocs)).collect();
+    // Of several of the same name the last one counts.
+    let bodies = statement.heredocs.iter().map(|heredoc| (heredoc.name.as_bytes(), &heredoc.body)).collect();
+    let sources = words.into_iter().map(|word| source(word, &bodies)).collect();
     Ok(Transfer {
         sources,
         destination,
@@ -349,11 +353,11 @@ fn transfer(statement: Statement, kind: TransferKind) -> Result<Transfer, Proble
     })
 }
 
-/// A path, or a here-document with its body: of several of the same name the last.
-fn source(word: Text, heredocs: &[Heredoc]) -> Source {
+/// A path, or a here-document with its body.
+fn source(word: Text, bodies: &BTreeMap<&[u8], &Text>) -> Source {
     let Ok(Some(heredoc)) = Heredoc::parse(&word) else { return Source::Path(word) };
-    let body = heredocs.iter().rev().find(|known| known.name == heredoc.name).map(|known| known.body.clone());
-    Source::Heredoc(Heredoc { body: body.unwrap_or_default(), ..heredoc })
+    let body = bodies.get(heredoc.name.as_bytes()).copied().cloned().unwrap_or_default();
+    Source::Heredoc(Heredoc { body, ..heredoc })
 }
 
 fn assignments(statement: Statement, keyword: &str) -> Result<Assignments, Problem> {

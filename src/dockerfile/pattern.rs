@@ -39,7 +39,7 @@ pub(super) struct Steps(u32);
 
 impl Steps {
     pub(super) const fn new() -> Self {
-        Self(50_000_000)
+        Self(10_000_000)
     }
 
     fn take(&mut self, count: usize) -> Result<(), ExpandErrorKind> {

@@ -9,19 +9,13 @@ pub fn suggest<'a>(word: &str, options: &[&'a str]) -> Option<&'a str> {
     if word.len() > 64 {
         return None;
     }
-    let mut best = None;
-    let mut least = NEAR;
-    for &option in options {
-        if option == word {
-            return None;
-        }
-        let distance = distance(word, option);
-        if distance < least {
-            least = distance;
-            best = Some(option);
-        }
+    if options.contains(&word) {
+        return None;
     }
-    best
+    // Of several that are equally near, one with the same first letter is likelier.
+    let first = word.chars().next();
+    let rank = |option: &&str| (distance(word, option), option.chars().next() != first);
+    options.iter().copied().filter(|option| distance(word, option) < NEAR).min_by_key(rank)
 }
 
 /// Levenshtein distance in characters.
@@ -45,7 +39,7 @@ mod tests {
 
     #[test]
     fn near_words_are_suggested() {
-        let options = ["COPY", "CMD", "RUN"];
+        let options = ["COPY", "CMD", "ENV", "RUN"];
         for (word, expected) in [
             ("COPPY", Some("COPY")),
             ("CPY", Some("COPY")),

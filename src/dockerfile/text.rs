@@ -3,32 +3,29 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// A piece of a Dockerfile, byte for byte.
 ///
 /// BuildKit does not check that a Dockerfile is UTF-8; file names and values pass through unchanged. So this is a byte
 /// string, used like a `&[u8]`; where a `String` is wanted at last (the image config is JSON), [`Text::to_string_lossy`]
 /// replaces what is not UTF-8.
+///
+/// A clone shares the bytes: a file can name one large here-document many times.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Vec<u8>);
+pub struct Text(Arc<[u8]>);
 
 impl Text {
     /// The text `bytes`.
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self(bytes.into())
+        Self(bytes.into().into())
     }
 
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
-    }
-
-    /// The bytes, owned.
-    #[must_use]
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.0
     }
 
     /// As a string, with U+FFFD for what is not UTF-8.
@@ -71,37 +68,37 @@ impl fmt::Debug for Text {
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(text.as_bytes().to_vec())
+        Self(text.as_bytes().into())
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        Self(text.into_bytes())
+        Self(text.into_bytes().into())
     }
 }
 
 impl From<&[u8]> for Text {
     fn from(text: &[u8]) -> Self {
-        Self(text.to_vec())
+        Self(text.into())
     }
 }
 
 impl From<Vec<u8>> for Text {
     fn from(text: Vec<u8>) -> Self {
-        Self(text)
+        Self(text.into())
     }
 }
 
 impl PartialEq<str> for Text {
     fn eq(&self, other: &str) -> bool {
-        self.0 == other.as_bytes()
+        *self.0 == *other.as_bytes()
     }
 }
 
 impl PartialEq<&str> for Text {
     fn eq(&self, other: &&str) -> bool {
-        self.0 == other.as_bytes()
+        *self.0 == *other.as_bytes()
     }
 }
 

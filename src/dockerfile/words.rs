@@ -272,6 +272,48 @@ fn json_unicode(text: &[u8], at: usize) -> Option<(char, usize)> {
     Some((char::from_u32(u32::from(first)).unwrap_or('\u{fffd}'), at + 4))
 }
 
+/// Comma-separated fields, in double quotes if need be.
+pub(super) fn csv_fields(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let mut fields = Vec::new();
+    let mut at = 0;
+    loop {
+        let mut field = Vec::new();
+        if text.get(at) == Some(&b'"') {
+            at += 1;
+            loop {
+                match (text.get(at), text.get(at + 1)) {
+                    (None, _) => return Err("extraneous or missing \" in quoted-field".to_owned()),
+                    (Some(b'"'), Some(b'"')) => {
+                        field.push(b'"');
+                        at += 2;
+                    }
+                    (Some(b'"'), _) => break,
+                    (Some(&byte), _) => {
+                        field.push(byte);
+                        at += 1;
+                    }
+                }
+            }
+            at += 1;
+            if !matches!(text.get(at), None | Some(b',')) {
+                return Err("extraneous or missing \" in quoted-field".to_owned());
+            }
+        } else {
+            let end = text[at..].iter().position(|&b| b == b',').map_or(text.len(), |n| at + n);
+            if text[at..end].contains(&b'"') {
+                return Err("bare \" in non-quoted field".to_owned());
+            }
+            field.extend_from_slice(&text[at..end]);
+            at = end;
+        }
+        fields.push(field);
+        if at >= text.len() {
+            return Ok(fields);
+        }
+        at += 1;
+    }
+}
+
 /// As Go's `strconv.ParseBool`.
 pub(super) fn parse_bool(text: &str) -> Option<bool> {
     match text {
