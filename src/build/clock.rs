@@ -18,7 +18,10 @@ impl Clock {
         match self {
             Self::Fixed(seconds) => Timestamp { seconds, nanoseconds: 0 },
             Self::Machine => {
-                #[expect(clippy::disallowed_methods, reason = "this is the clock that everything else is handed")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "this is the clock that everything else is handed"
+                )]
                 let now = std::time::SystemTime::now();
                 let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
                 Timestamp {

@@ -8,7 +8,9 @@ use super::copy::{CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::{BuildError, BuildErrorKind};
 use super::progress::{Event, Place, Progress};
 use super::services::{ImageSource, ServiceError};
-use super::step::{Archives, CopyFrom, CopyStep, Plan, PlannedStep, RunStep, StageBase, StagePlan, Step, WorkdirStep};
+use super::step::{
+    Archives, CopyFrom, CopyStep, Plan, PlannedStep, RunStep, StageBase, StagePlan, Step, WorkdirStep,
+};
 use crate::context::Context;
 use crate::dockerfile::Span;
 use crate::image::config::History;
@@ -117,7 +119,8 @@ impl Executor<'_> {
             if let Some(created_by) = &step.created_by {
                 let created = layer.as_ref().map(|_| rfc3339(self.services.clock.now()));
                 let comment = Some(COMMENT.to_owned());
-                let row = History { created, created_by: Some(created_by.clone()), comment, ..History::default() };
+                let row =
+                    History { created, created_by: Some(created_by.clone()), comment, ..History::default() };
                 done.image.append(row, layer);
             }
         }
@@ -130,18 +133,32 @@ impl Executor<'_> {
             progress.tell(&Event::Started { place, instruction: &stage.instruction });
             return;
         };
-        let text = format!("{} ({}, {}@{})", stage.instruction, stage.platform, base.reference.familiar(), base.digest);
+        let text = format!(
+            "{} ({}, {}@{})",
+            stage.instruction,
+            stage.platform,
+            base.reference.familiar(),
+            base.digest
+        );
         progress.tell(&Event::Started { place, instruction: &text });
         for note in &base.notes {
             progress.tell(&Event::Note(note));
         }
         for warning in &base.warnings {
-            progress.tell(&Event::Warning { rule: "InvalidBaseImagePlatform", span: Some(stage.span), detail: warning });
+            progress.tell(&Event::Warning {
+                rule: "InvalidBaseImagePlatform",
+                span: Some(stage.span),
+                detail: warning,
+            });
         }
     }
 
     fn stop_if_cancelled(&self, span: Span) -> Result<(), BuildError> {
-        if self.services.cancel.is_cancelled() { Err(BuildError::at(Some(span), BuildErrorKind::Cancelled)) } else { Ok(()) }
+        if self.services.cancel.is_cancelled() {
+            Err(BuildError::at(Some(span), BuildErrorKind::Cancelled))
+        } else {
+            Ok(())
+        }
     }
 
     /// Does one step; gives its layer if it makes one.
@@ -166,7 +183,11 @@ impl Executor<'_> {
             Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
         }
         let (layer, chain) = self.layer(recording, &chain).map_err(at)?;
-        self.services.progress.tell(&Event::Finished { place, elapsed: began.elapsed(), layer: Some(layer.blob.size) });
+        self.services.progress.tell(&Event::Finished {
+            place,
+            elapsed: began.elapsed(),
+            layer: Some(layer.blob.size),
+        });
         done.files = Files::Chain(chain);
         Ok(Some(layer))
     }
@@ -196,12 +217,20 @@ impl Executor<'_> {
         Ok((layer, below.with(recorded.layer)))
     }
 
-    fn copy(&self, step: &CopyStep, stage: &StagePlan, below: &Chain, onto: &Rootfs) -> Result<(), BuildErrorKind> {
+    fn copy(
+        &self,
+        step: &CopyStep,
+        stage: &StagePlan,
+        below: &Chain,
+        onto: &Rootfs,
+    ) -> Result<(), BuildErrorKind> {
         let view = self.view(&step.from, stage)?;
         let context = self.services.context;
         let from = match &view {
             Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
-            None => SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root },
+            None => {
+                SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
+            }
         };
         let chown = step.chown.as_deref().map(|text| chown(onto, text, below)).transpose()?;
         let paths = step.sources.iter().map(|path| CopySource::Path(path));
@@ -220,7 +249,9 @@ impl Executor<'_> {
             Archives::Extract => {
                 let added = add(&request, onto, now, &layer::Limits::default())?;
                 for skipped in &added.skipped {
-                    self.services.progress.tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
+                    self.services
+                        .progress
+                        .tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
                 }
                 Ok(())
             }
@@ -235,7 +266,8 @@ impl Executor<'_> {
             CopyFrom::Stage(position) => self.chain(&self.done[*position], &self.plan.stages[*position])?,
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
-                let note = format!("[{}] copying from {}@{}", stage.name, base.reference.familiar(), base.digest);
+                let note =
+                    format!("[{}] copying from {}@{}", stage.name, base.reference.familiar(), base.digest);
                 self.services.progress.tell(&Event::Detail(&note));
                 self.unpack(&base.image, &base.reference.to_string())?
             }
@@ -243,7 +275,13 @@ impl Executor<'_> {
         Ok(Some(self.services.snapshotter.view(&chain)?))
     }
 
-    fn run(&self, step: &RunStep, stage: &StagePlan, place: &Place, recording: &dyn Recording) -> Result<(), BuildErrorKind> {
+    fn run(
+        &self,
+        step: &RunStep,
+        stage: &StagePlan,
+        place: &Place,
+        recording: &dyn Recording,
+    ) -> Result<(), BuildErrorKind> {
         let root = recording.root();
         let presentation = self.presentation(&stage.platform)?;
         let user = resolve_user(root, &step.user)?;
@@ -261,13 +299,22 @@ impl Executor<'_> {
     /// How programs for `platform` run here.
     fn presentation(&self, platform: &Platform) -> Result<Presentation, BuildErrorKind> {
         let host = emulation::Host::current();
-        match emulation::availability(&platform.architecture, platform.variant.as_deref(), &host, &emulation::Registrations::current()) {
+        match emulation::availability(
+            &platform.architecture,
+            platform.variant.as_deref(),
+            &host,
+            &emulation::Registrations::current(),
+        ) {
             Emulation::Native(presentation) => Ok(presentation),
             Emulation::Handler(handler) => {
                 let note = format!("programs for {platform} run under {}", handler.interpreter);
                 self.services.progress.tell(&Event::Detail(&note));
                 for warning in handler.warnings() {
-                    self.services.progress.tell(&Event::Warning { rule: "Emulation", span: None, detail: &warning });
+                    self.services.progress.tell(&Event::Warning {
+                        rule: "Emulation",
+                        span: None,
+                        detail: &warning,
+                    });
                 }
                 Ok(Presentation::Native)
             }
@@ -286,7 +333,9 @@ impl Executor<'_> {
 /// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
 fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKind> {
     if below.layers().is_empty() && numeric_chown(text)?.is_none() {
-        let message = format!("--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1");
+        let message = format!(
+            "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
+        );
         return Err(BuildErrorKind::Invalid(message));
     }
     Ok(resolve_chown(root, text)?)
@@ -300,12 +349,16 @@ fn make_workdir(step: &WorkdirStep, root: &Rootfs) -> Result<(), BuildErrorKind>
 }
 
 fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resolv_conf: Vec<u8>) -> Process {
-    let mut env: Vec<(Vec<u8>, Vec<u8>)> =
-        step.env.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes())).collect();
+    let mut env: Vec<(Vec<u8>, Vec<u8>)> = step
+        .env
+        .iter()
+        .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
+        .collect();
     if !step.env.iter().any(|(name, _)| name == "HOME") {
         env.push((b"HOME".to_vec(), user.home.clone()));
     }
-    let scripts = step.script.iter().map(|(name, content)| Script { name: name.to_vec(), content: content.to_vec() });
+    let scripts =
+        step.script.iter().map(|(name, content)| Script { name: name.to_vec(), content: content.to_vec() });
     Process {
         args: step.args.clone(),
         env,
@@ -350,8 +403,10 @@ fn annotations(plan: &Plan) -> std::collections::BTreeMap<String, String> {
             StageBase::Scratch => None,
             StageBase::Stage(position) => plan.stages.get(*position),
             StageBase::Image(base) => {
-                annotations.insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
-                annotations.insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
+                annotations
+                    .insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
+                annotations
+                    .insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
                 None
             }
         };

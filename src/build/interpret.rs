@@ -11,8 +11,8 @@ use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, Work
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Network, Run,
-    RunAction, Security, Source, Span, Text, Transfer, TransferKind, expand, expand_body, expand_words, parse_ports,
-    Warning, signal_number, suggest,
+    RunAction, Security, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
+    expand_words, parse_ports, signal_number, suggest,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -65,15 +65,27 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Reads one instruction; `shown` is its text for people.
-    pub(super) fn instruction(&mut self, span: Span, shown: &str, instruction: &Instruction) -> Result<(), BuildError> {
-        let (created_by, step) = self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
+    pub(super) fn instruction(
+        &mut self,
+        span: Span,
+        shown: &str,
+        instruction: &Instruction,
+    ) -> Result<(), BuildError> {
+        let (created_by, step) =
+            self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
         self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, step });
         Ok(())
     }
 
-    fn interpret(&mut self, span: Span, instruction: &Instruction) -> Result<(Option<String>, Step), BuildErrorKind> {
+    fn interpret(
+        &mut self,
+        span: Span,
+        instruction: &Instruction,
+    ) -> Result<(Option<String>, Step), BuildErrorKind> {
         let created_by = match instruction {
-            Instruction::From(_) => return Err(BuildErrorKind::Invalid("FROM cannot be a trigger".to_owned())),
+            Instruction::From(_) => {
+                return Err(BuildErrorKind::Invalid("FROM cannot be a trigger".to_owned()));
+            }
             Instruction::Run(run) => return self.run(run).map(|(row, step)| (Some(row), step)),
             Instruction::Copy(transfer) => return self.transfer(span, TransferKind::Copy, transfer),
             Instruction::Add(transfer) => return self.transfer(span, TransferKind::Add, transfer),
@@ -133,7 +145,12 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn pairs(&mut self, span: Span, keyword: &str, written: &Assignments) -> Result<Vec<(String, String)>, BuildErrorKind> {
+    fn pairs(
+        &mut self,
+        span: Span,
+        keyword: &str,
+        written: &Assignments,
+    ) -> Result<Vec<(String, String)>, BuildErrorKind> {
         let mut pairs = Vec::with_capacity(written.pairs.len());
         for (name, value) in &written.pairs {
             let name = self.expanded(span, name)?.to_string();
@@ -164,7 +181,9 @@ impl<'a> Interpreter<'a> {
         for (name, default) in names {
             let name = name.to_string();
             let default = match default {
-                Some(default) if self.scope.build_arg(&name).is_none() => Some(self.expanded(span, default)?.to_string()),
+                Some(default) if self.scope.build_arg(&name).is_none() => {
+                    Some(self.expanded(span, default)?.to_string())
+                }
                 _ => None,
             };
             let value = self.scope.declare(&name, default);
@@ -226,7 +245,9 @@ impl<'a> Interpreter<'a> {
         for path in paths {
             let path = self.expanded(span, path)?;
             if path.is_empty() {
-                return Err(BuildErrorKind::Invalid("VOLUME specified can not be an empty string".to_owned()));
+                return Err(BuildErrorKind::Invalid(
+                    "VOLUME specified can not be an empty string".to_owned(),
+                ));
             }
             self.config.volumes.insert(path.to_string(), empty_object());
             expanded.push(path);
@@ -285,9 +306,11 @@ impl<'a> Interpreter<'a> {
         };
         let (args, script) = match run.action() {
             RunAction::Exec(words) if words.is_empty() => {
-                return Err(BuildErrorKind::Invalid("RUN needs a command: arguments are required".to_owned()));
+                return Err(BuildErrorKind::Invalid(
+                    "RUN needs a command: arguments are required".to_owned(),
+                ));
             }
-            RunAction::Exec(words) => (words.into_iter().map(Text::into_bytes).collect(), None),
+            RunAction::Exec(words) => (words.iter().map(|word| word.as_bytes().to_vec()).collect(), None),
             RunAction::Shell(text) => (with_shell(&text), None),
             RunAction::Script { name, content } => {
                 let path = [b"/dev/pipes/".as_slice(), &name].concat();
@@ -295,7 +318,8 @@ impl<'a> Interpreter<'a> {
             }
         };
         let row = history::run(&self.scope.history_args(), &args);
-        let shown = args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
+        let shown =
+            args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
         let step = RunStep {
             args,
             env: self.scope.run_env(),
@@ -307,7 +331,12 @@ impl<'a> Interpreter<'a> {
         Ok((row, Step::Run(step)))
     }
 
-    fn transfer(&mut self, span: Span, kind: TransferKind, written: &Transfer) -> Result<(Option<String>, Step), BuildErrorKind> {
+    fn transfer(
+        &mut self,
+        span: Span,
+        kind: TransferKind,
+        written: &Transfer,
+    ) -> Result<(Option<String>, Step), BuildErrorKind> {
         refuse_unsupported(kind, written)?;
         let mut expanded = written.clone();
         for source in &mut expanded.sources {
@@ -370,15 +399,17 @@ fn healthcheck(check: &HealthCheck) -> Healthcheck {
     let test = strings(&check.test());
     match check {
         HealthCheck::None => Healthcheck { test, ..Healthcheck::default() },
-        HealthCheck::Check(Health { interval, timeout, start_period, start_interval, retries, .. }) => Healthcheck {
-            test,
-            interval: interval.nanoseconds(),
-            timeout: timeout.nanoseconds(),
-            start_period: start_period.nanoseconds(),
-            start_interval: start_interval.nanoseconds(),
-            retries: i64::from(*retries),
-            other: Map::new(),
-        },
+        HealthCheck::Check(Health { interval, timeout, start_period, start_interval, retries, .. }) => {
+            Healthcheck {
+                test,
+                interval: interval.nanoseconds(),
+                timeout: timeout.nanoseconds(),
+                start_period: start_period.nanoseconds(),
+                start_interval: start_interval.nanoseconds(),
+                retries: i64::from(*retries),
+                other: Map::new(),
+            }
+        }
     }
 }
 
@@ -401,8 +432,12 @@ fn refuse_remote(kind: TransferKind, path: &[u8]) -> Result<(), BuildErrorKind> 
     let is_url = path.starts_with(b"http://") || path.starts_with(b"https://");
     let is_git = [&b"git://"[..], b"ssh://", b"git@"].iter().any(|prefix| path.starts_with(prefix));
     match kind {
-        TransferKind::Copy if is_url => Err(BuildErrorKind::Invalid("source can't be a URL for COPY".to_owned())),
-        TransferKind::Copy if is_git => Err(BuildErrorKind::Invalid("source can't be a git ref for COPY".to_owned())),
+        TransferKind::Copy if is_url => {
+            Err(BuildErrorKind::Invalid("source can't be a URL for COPY".to_owned()))
+        }
+        TransferKind::Copy if is_git => {
+            Err(BuildErrorKind::Invalid("source can't be a git ref for COPY".to_owned()))
+        }
         TransferKind::Add if is_url => Err(BuildErrorKind::Unsupported("ADD of a URL".to_owned())),
         TransferKind::Add if is_git => Err(BuildErrorKind::Unsupported("ADD of a git repository".to_owned())),
         _ => Ok(()),
@@ -418,7 +453,8 @@ fn archives(kind: TransferKind, written: &Transfer) -> Archives {
 
 /// Of two files with one name the later one counts.
 fn inline_files(expanded: &Transfer) -> Vec<(Text, Text)> {
-    let files: BTreeMap<&Text, &Text> = expanded.heredocs().map(|heredoc| (&heredoc.name, &heredoc.body)).collect();
+    let files: BTreeMap<&Text, &Text> =
+        expanded.heredocs().map(|heredoc| (&heredoc.name, &heredoc.body)).collect();
     files.into_iter().map(|(name, body)| (name.clone(), body.clone())).collect()
 }
 

@@ -8,10 +8,13 @@ use super::interpret::{Interpreted, Interpreter};
 use super::scope::{Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan};
-use crate::dockerfile::{self, Dockerfile, Instruction, CheckDirective, Located, Span, Stage, Text, Violation, Warning, expand, suggest};
+use crate::dockerfile::{
+    self, CheckDirective, Dockerfile, Instruction, Located, Span, Stage, Text, Violation, Warning, expand,
+    suggest,
+};
 use crate::image::config::RunConfig;
-use crate::image::matching::{Asked, MatchMode};
 use crate::image::label;
+use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 
@@ -62,7 +65,8 @@ pub fn plan(file: &Dockerfile, request: &PlanRequest, source: &dyn ImageSource) 
 /// The platform arguments and the name of the target.
 fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, String> {
     let pairs = label::build_args(&request.host, &request.platform.normalised);
-    let mut values: BTreeMap<String, String> = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let mut values: BTreeMap<String, String> =
+        pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let last = file.stages.last().and_then(|stage| stage.name.clone());
     let target = request.target.clone().or(last).unwrap_or_else(|| "default".to_owned());
     values.insert("TARGETSTAGE".to_owned(), target);
@@ -113,7 +117,8 @@ impl Planner<'_> {
 
     fn expand_global(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
         let lookup = |name: &str| self.globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
-        let expanded = expand(text, self.file.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
+        let expanded =
+            expand(text, self.file.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
         for name in &expanded.undefined {
             let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
             self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
@@ -127,8 +132,13 @@ impl Planner<'_> {
         let Some(name) = &self.request.target else { return Ok(last) };
         let wanted = name.to_lowercase();
         self.stage_named(&wanted, self.file.stages.len()).ok_or_else(|| {
-            let names: Vec<String> =
-                self.file.stages.iter().filter_map(|stage| stage.name.as_ref()).map(|n| format!("`{n}`")).collect();
+            let names: Vec<String> = self
+                .file
+                .stages
+                .iter()
+                .filter_map(|stage| stage.name.as_ref())
+                .map(|n| format!("`{n}`"))
+                .collect();
             let available = if names.is_empty() { "no named stage".to_owned() } else { names.join(", ") };
             BuildError::at(None, BuildErrorKind::Target { name: name.clone(), available })
         })
@@ -151,7 +161,8 @@ impl Planner<'_> {
             }
             for (instruction, _) in &stage.instructions {
                 let Some(from) = from_of(&instruction.value) else { continue };
-                let origin = self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
+                let origin =
+                    self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
                 if let Origin::Stage(other) = origin {
                     open.insert(other);
                 }
@@ -204,7 +215,8 @@ impl Planner<'_> {
     }
 
     fn resolve(&self, span: Span, name: &str, platform: &Platform, asked: Asked) -> Result<Base, BuildError> {
-        let reference: Reference = name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
+        let reference: Reference =
+            name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
         self.source.resolve(&reference, &wanted).map_err(|source| {
             BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
@@ -213,7 +225,11 @@ impl Planner<'_> {
 
     /// ONBUILD instructions of the base, which run first. Those of a stage of this file are its own alone: what it had
     /// from its base has run in it.
-    fn triggers(&self, base: &NeededBase, from: Span) -> Result<Vec<(Located<Instruction>, String)>, BuildError> {
+    fn triggers(
+        &self,
+        base: &NeededBase,
+        from: Span,
+    ) -> Result<Vec<(Located<Instruction>, String)>, BuildError> {
         let texts: Vec<(Vec<u8>, Span)> = match base {
             NeededBase::Scratch => Vec::new(),
             NeededBase::Image(base) => {
@@ -229,12 +245,16 @@ impl Planner<'_> {
                 .collect(),
         };
         if texts.len() > MOST_TRIGGERS {
-            let message = format!("base image has {} ONBUILD triggers, at most {MOST_TRIGGERS} are run", texts.len());
+            let message =
+                format!("base image has {} ONBUILD triggers, at most {MOST_TRIGGERS} are run", texts.len());
             return Err(BuildError::at(Some(from), BuildErrorKind::Invalid(message)));
         }
         let parse = |(text, span): (Vec<u8>, Span)| {
             let trigger = dockerfile::parse_trigger(&text).map_err(|error| {
-                let message = format!("ONBUILD trigger `{}` of the base image: {error}", String::from_utf8_lossy(&text));
+                let message = format!(
+                    "ONBUILD trigger `{}` of the base image: {error}",
+                    String::from_utf8_lossy(&text)
+                );
                 BuildError::at(Some(span), BuildErrorKind::Invalid(message))
             })?;
             let shown = one_line(&text);
@@ -269,14 +289,17 @@ impl Planner<'_> {
             return invalid(format!("circular dependency detected on stage: {own}"));
         }
         if self.stage_named(&lower, self.file.stages.len()).is_some() {
-            return invalid(format!("cannot copy from stage `{lower}`, it needs to be defined before current stage `{own}`"));
+            return invalid(format!(
+                "cannot copy from stage `{lower}`, it needs to be defined before current stage `{own}`"
+            ));
         }
         Ok(if name == "scratch" { Origin::Scratch } else { Origin::Image(name) })
     }
 
     /// Interprets the needed stages in the order of the file.
     fn interpret(mut self, needed: BTreeMap<usize, Needed>) -> Result<Plan, BuildError> {
-        let positions: BTreeMap<usize, usize> = needed.keys().enumerate().map(|(position, index)| (*index, position)).collect();
+        let positions: BTreeMap<usize, usize> =
+            needed.keys().enumerate().map(|(position, index)| (*index, position)).collect();
         let mut stages: Vec<StagePlan> = Vec::with_capacity(needed.len());
         let mut scopes: Vec<Scope> = Vec::with_capacity(needed.len());
         for (index, stage) in needed {
@@ -300,8 +323,9 @@ impl Planner<'_> {
     /// The build checks that the needed stages do not pass, in the order of their lines.
     fn checked(&mut self, needed: &BTreeMap<usize, usize>) -> Result<Vec<Warning>, BuildError> {
         let directive = match self.globals.build_arg("BUILDKIT_DOCKERFILE_CHECK") {
-            Some(text) => CheckDirective::parse(text)
-                .map_err(|error| BuildError::at(None, BuildErrorKind::Invalid(format!("BUILDKIT_DOCKERFILE_CHECK: {error}"))))?,
+            Some(text) => CheckDirective::parse(text).map_err(|error| {
+                BuildError::at(None, BuildErrorKind::Invalid(format!("BUILDKIT_DOCKERFILE_CHECK: {error}")))
+            })?,
             None => self.file.check.clone().unwrap_or_default(),
         };
         let mut warnings = std::mem::take(&mut self.warnings);
@@ -315,7 +339,10 @@ impl Planner<'_> {
             let names: BTreeSet<&str> = warnings.iter().map(|warning| warning.rule.name()).collect();
             let names = names.into_iter().collect::<Vec<_>>().join(", ");
             let line = warnings.first().map(|warning| Span::line(warning.line));
-            return Err(BuildError::at(line, BuildErrorKind::Invalid(format!("lint violation found for rules: {names}"))));
+            return Err(BuildError::at(
+                line,
+                BuildErrorKind::Invalid(format!("lint violation found for rules: {names}")),
+            ));
         }
         Ok(warnings)
     }
@@ -345,14 +372,20 @@ impl Planner<'_> {
                 let position = position_of(number);
                 platform = stages[position].platform.clone();
                 let config = RunConfig { on_build: Vec::new(), ..stages[position].config.clone() };
-                (StageBase::Stage(position), scopes[position].clone(), config, stages[position].author.clone())
+                (
+                    StageBase::Stage(position),
+                    scopes[position].clone(),
+                    config,
+                    stages[position].author.clone(),
+                )
             }
         };
         let from = |text: &Text| {
             let found = origins.iter().find(|(name, _)| name == text).map(|(_, from)| from.clone());
             found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `--from={text}`")))
         };
-        let mut interpreter = Interpreter::new(self.file.escape, scope, config, author, &mut self.warnings, &from);
+        let mut interpreter =
+            Interpreter::new(self.file.escape, scope, config, author, &mut self.warnings, &from);
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }
@@ -385,7 +418,8 @@ impl Planner<'_> {
             if origins.iter().any(|(name, _)| name == from) {
                 continue;
             }
-            let origin = self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
+            let origin =
+                self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
             let resolved = match origin {
                 Origin::Scratch => CopyFrom::Scratch,
                 Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
@@ -432,7 +466,11 @@ impl Planner<'_> {
             };
         }
         match (self.request.asked, base) {
-            (Asked::ByDefault, Some(base)) if !base.normalise().same_machine(&self.request.platform.normalised) => base,
+            (Asked::ByDefault, Some(base))
+                if !base.normalise().same_machine(&self.request.platform.normalised) =>
+            {
+                base
+            }
             (_, base) => label::output_label(&self.request.platform, base.as_ref()),
         }
     }

@@ -210,13 +210,19 @@ mod tests {
         scope.declare("A", None);
         scope.declare("B", Some("1".to_owned()));
         scope.declare("A", Some("3".to_owned()));
-        assert_eq!(scope.history_args(), [("A".to_owned(), "3".to_owned()), ("B".to_owned(), "2".to_owned())]);
+        assert_eq!(
+            scope.history_args(),
+            [("A".to_owned(), "3".to_owned()), ("B".to_owned(), "2".to_owned())]
+        );
     }
 
     #[test]
     fn a_proxy_reaches_run_in_both_spellings_and_nothing_else() {
         let scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
-        assert_eq!(scope.run_env(), [("HTTP_PROXY".to_owned(), "p".to_owned()), ("http_proxy".to_owned(), "p".to_owned())]);
+        assert_eq!(
+            scope.run_env(),
+            [("HTTP_PROXY".to_owned(), "p".to_owned()), ("http_proxy".to_owned(), "p".to_owned())]
+        );
         assert_eq!(scope.history_args(), []);
     }
 }

@@ -12,7 +12,6 @@ use crate::store::unpacked::Chain;
 /// What went wrong elsewhere. The command line knows the types behind it.
 pub type ServiceError = Box<dyn Error + Send + Sync>;
 
-
 /// The platform that an image is wanted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {

@@ -178,7 +178,9 @@ impl StageBase {
     pub fn shown(&self, stages: &[StagePlan]) -> String {
         match self {
             Self::Scratch => "scratch".to_owned(),
-            Self::Stage(position) => stages.get(*position).map_or_else(String::new, |stage| stage.name.clone()),
+            Self::Stage(position) => {
+                stages.get(*position).map_or_else(String::new, |stage| stage.name.clone())
+            }
             Self::Image(base) => Reference::to_string(&base.reference),
         }
     }

@@ -20,9 +20,9 @@ use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, TransferError};
 use crate::sandbox::{Cancel, Exit, Isolated};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
+use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
-use crate::store::export::{Content, Export};
 use crate::store::{Store, archive, layout};
 
 /// What both commands begin with.
@@ -62,7 +62,9 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
     let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
     match stop.signal() {
         0 => result,
-        signal => Err(Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(stopped(signal)) }),
+        signal => {
+            Err(Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(stopped(signal)) })
+        }
     }
 }
 
@@ -87,12 +89,14 @@ impl Build<'_> {
         let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
         hide_outputs(&mut opened.context, settings)?;
         sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
-        let workspace = Workspace::create(&store.temporary(), Some(&self.janitor)).map_err(|error| Failure::from_error(&error))?;
+        let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
+            .map_err(|error| Failure::from_error(&error))?;
         let workspace = Arc::new(workspace);
         let client = client(settings)?;
         self.stop.watch(client.clone())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(store.root().join("unpacked")).map_err(|error| Failure::from_error(&error))?,
+            unpacked: Unpacked::open(store.root().join("unpacked"))
+                .map_err(|error| Failure::from_error(&error))?,
             workspace: &workspace,
             cancel: &self.stop.cancel,
         };
@@ -102,7 +106,8 @@ impl Build<'_> {
         }
         let plan = make_plan(&opened, settings, &images)?;
         warn(&plan, progress);
-        let image = execute(settings, progress, &opened, self.stop, &plan, &store, Arc::clone(&workspace), &images)?;
+        let image =
+            execute(settings, progress, &opened, self.stop, &plan, &store, Arc::clone(&workspace), &images)?;
         let encoded = image.encode().map_err(|error| Failure::from_error(&error))?;
         publish(settings, &images, &image, &encoded, progress)
     }
@@ -144,7 +149,8 @@ struct Stop {
 
 impl Stop {
     fn new() -> Result<Self, Failure> {
-        let cancel = Cancel::new().map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
+        let cancel = Cancel::new()
+            .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
         Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
     }
 
@@ -179,7 +185,9 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
     let mut context = Context::open_dir(&settings.context).map_err(|error| Failure::from_error(&error))?;
-    let found = context.read_dockerfile(settings.dockerfile.as_deref()).map_err(|error| Failure::from_error(&error))?;
+    let found = context
+        .read_dockerfile(settings.dockerfile.as_deref())
+        .map_err(|error| Failure::from_error(&error))?;
     context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
     let file = dockerfile::parse(&found.content).map_err(|error| build_failure(&error.into(), &found))?;
     Ok(Opened { context, found, file })
@@ -195,7 +203,9 @@ fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failur
 }
 
 fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
-    Client::new(settings.client.clone()).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
+    Client::new(settings.client.clone())
+        .map(Arc::new)
+        .map_err(|error: ClientError| Failure::from_error(&error))
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
@@ -204,7 +214,11 @@ fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Resul
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
     for warning in &plan.warnings {
-        progress.tell(&Event::Warning { rule: warning.rule.name(), span: Some(Span::line(warning.line)), detail: &warning.detail });
+        progress.tell(&Event::Warning {
+            rule: warning.rule.name(),
+            span: Some(Span::line(warning.line)),
+            detail: &warning.detail,
+        });
     }
 }
 
@@ -222,11 +236,23 @@ fn publish(
     }
     let created = image.config().created.clone().unwrap_or_else(|| rfc3339(settings.clock.now()));
     if let Some(path) = &settings.layout {
-        layout::write(path, &[Export { content: Content::Image(encoded), names: &settings.names }], images.store.blobs(), &created).map_err(|error| Failure::from_error(&error))?;
+        layout::write(
+            path,
+            &[Export { content: Content::Image(encoded), names: &settings.names }],
+            images.store.blobs(),
+            &created,
+        )
+        .map_err(|error| Failure::from_error(&error))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(path, &[Export { content: Content::Image(encoded), names: &settings.names }], images.store.blobs(), &created).map_err(|error| Failure::from_error(&error))?;
+        archive::write(
+            path,
+            &[Export { content: Content::Image(encoded), names: &settings.names }],
+            images.store.blobs(),
+            &created,
+        )
+        .map_err(|error| Failure::from_error(&error))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     for destination in &settings.push {
@@ -255,7 +281,9 @@ fn push(
 
 /// The digest alone, without a line feed, as kaniko writes it; missing directories are made.
 fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
-    let failed = |error: &std::io::Error| Failure::new(format!("cannot write the digest to `{}`: {error}", path.display()));
+    let failed = |error: &std::io::Error| {
+        Failure::new(format!("cannot write the digest to `{}`: {error}", path.display()))
+    };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
     }
@@ -265,7 +293,8 @@ fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
 /// Adds the lines of the Dockerfile and what to do.
 fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     let mut failure = Failure::from_error(error);
-    failure.excerpt = error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
+    failure.excerpt =
+        error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
         BuildErrorKind::Process { exit, .. } => {
             failure.code = match exit {
@@ -286,7 +315,9 @@ fn copy_hint(error: &build::copy::CopyError) -> Option<String> {
         build::copy::CopyError::NotFound { written, excluded: Some(_), .. } => {
             Some(format!("add `!{written}` at the end of `.dockerignore` to have it in the context"))
         }
-        build::copy::CopyError::NotFound { .. } => Some("sources are relative to the build context, not to the Dockerfile".to_owned()),
+        build::copy::CopyError::NotFound { .. } => {
+            Some("sources are relative to the build context, not to the Dockerfile".to_owned())
+        }
         _ => None,
     }
 }

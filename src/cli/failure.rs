@@ -81,14 +81,27 @@ impl Failure {
         let mut text = format!("{} {}\n", paint("1;31", "error:"), escaped(self.message.as_bytes()));
         if let Some(excerpt) = &self.excerpt {
             let width = excerpt.span.last_line.to_string().len();
-            let _ = writeln!(text, "{:width$}{} {}:{}", "", paint("36", "-->"), excerpt.file, excerpt.span.first_line);
+            let _ = writeln!(
+                text,
+                "{:width$}{} {}:{}",
+                "",
+                paint("36", "-->"),
+                excerpt.file,
+                excerpt.span.first_line
+            );
             for (offset, line) in excerpt.lines.iter().enumerate() {
                 let number = excerpt.span.first_line + offset;
                 let _ = writeln!(text, "{} {line}", paint("36", &format!("{number:>width$} |")));
             }
             let all = excerpt.span.last_line + 1 - excerpt.span.first_line;
             if all > excerpt.lines.len() {
-                let _ = writeln!(text, "{:width$} {} {} more lines", "", paint("36", "…"), all - excerpt.lines.len());
+                let _ = writeln!(
+                    text,
+                    "{:width$} {} {} more lines",
+                    "",
+                    paint("36", "…"),
+                    all - excerpt.lines.len()
+                );
             }
         }
         for cause in &self.causes {
@@ -129,6 +142,9 @@ mod tests {
             excerpt: Some(Excerpt::of("D", text.as_bytes(), Span { first_line: 1, last_line: 20 })),
             ..Failure::new("m")
         };
-        assert!(failure.render(Colour::No).ends_with("8 | x\n   … 12 more lines\n") || failure.render(Colour::No).contains("12 more lines"));
+        assert!(
+            failure.render(Colour::No).ends_with("8 | x\n   … 12 more lines\n")
+                || failure.render(Colour::No).contains("12 more lines")
+        );
     }
 }

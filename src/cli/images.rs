@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 
+use super::progress::size;
 use crate::build;
 use crate::build::progress::Event;
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
@@ -16,12 +17,11 @@ use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse
 use crate::image::matching::{self, MatchMode, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::layer::Limits;
+use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::unpacked::{Chain, Progress, Unpack, Unpacked};
 use crate::store::workspace::Workspace;
-use super::progress::size;
 use crate::store::{Store, StoreError};
 
 /// Blobs that are fetched or sent at once.
@@ -91,7 +91,10 @@ impl ImageSource for Images<'_> {
         let Documents { manifest, digest, mut config } = documents;
         config.drop_legacy();
         for entry in config.drop_invalid_env() {
-            warnings.push(format!("{} has `{entry}` in its environment, which is no `name=value`: left out", reference.familiar()));
+            warnings.push(format!(
+                "{} has `{entry}` in its environment, which is no `name=value`: left out",
+                reference.familiar()
+            ));
         }
         let diff_ids = config.rootfs.diff_ids.iter().cloned();
         let layers = manifest
@@ -106,7 +109,8 @@ impl ImageSource for Images<'_> {
 
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
         let unpacking = self.unpacking.as_ref().ok_or("nothing is unpacked while planning")?;
-        let layers: Vec<(_, _)> = image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
+        let layers: Vec<(_, _)> =
+            image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
         let open = |digest: &Digest| {
             let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
             if let Some(layer) = layer {
@@ -120,7 +124,10 @@ impl ImageSource for Images<'_> {
             Progress::Finished(blob, applied) => {
                 self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
                 for skipped in &applied.skipped {
-                    self.progress.tell(&Event::Note(&format!("layer {}: left out `{}`: {}", blob.digest, skipped.path, skipped.what)));
+                    self.progress.tell(&Event::Note(&format!(
+                        "layer {}: left out `{}`: {}",
+                        blob.digest, skipped.path, skipped.what
+                    )));
                 }
             }
         };
@@ -172,7 +179,8 @@ impl Images<'_> {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        let intact = io::Read::read_to_end(&mut VerifyingReader::new(file, digest.clone(), size), &mut bytes).is_ok();
+        let intact =
+            io::Read::read_to_end(&mut VerifyingReader::new(file, digest.clone(), size), &mut bytes).is_ok();
         Ok(intact.then_some(bytes))
     }
 
@@ -242,22 +250,34 @@ impl Images<'_> {
     /// Brings a layer's bytes into the store.
     fn fetch(&self, layer: &Layer) -> Result<(), ServiceError> {
         match &layer.origin {
-            Origin::Registry(reference) if !self.store.blobs().contains(&layer.blob) => self.fetch_blob(reference, &layer.blob),
+            Origin::Registry(reference) if !self.store.blobs().contains(&layer.blob) => {
+                self.fetch_blob(reference, &layer.blob)
+            }
             _ => Ok(()),
         }
     }
 
     fn fetch_blob(&self, reference: &Reference, blob: &Descriptor) -> Result<(), ServiceError> {
         self.tell(&format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar()));
-        let writer = self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
+        let writer =
+            self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
         writer.commit(&blob.digest, blob.size)?;
         Ok(())
     }
 
     /// Pushes everything that `image` consists of to `destination`; the manifest goes last, and only then is the tag moved.
-    pub(super) fn push(&self, image: &Image, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
+    pub(super) fn push(
+        &self,
+        image: &Image,
+        encoded: &EncodedImage,
+        destination: &Reference,
+    ) -> Result<(), ServiceError> {
         in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
-        let config = Descriptor::new(media_type::OCI_CONFIG, encoded.config.digest.clone(), encoded.config.bytes.len() as u64);
+        let config = Descriptor::new(
+            media_type::OCI_CONFIG,
+            encoded.config.digest.clone(),
+            encoded.config.bytes.len() as u64,
+        );
         let open = || self.open(&config.digest);
         self.client.upload(destination, &config, &open, None)?;
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
@@ -335,7 +355,9 @@ impl ImageProblem {
             Self::NoPlatform { .. } => {
                 Some("name one of these with --custom-platform, or see --platform-match".to_owned())
             }
-            Self::Unfit(_) => Some("take another base, another --custom-platform, or --platform-match=none".to_owned()),
+            Self::Unfit(_) => {
+                Some("take another base, another --custom-platform, or --platform-match=none".to_owned())
+            }
             _ => None,
         }
     }

@@ -26,14 +26,20 @@ use settings::{Environment, Purpose, Settings};
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let environment = Environment::read();
-    let colour = if std::io::stderr().is_terminal() && !environment.forbids_colour() { Colour::Yes } else { Colour::No };
+    let colour = if std::io::stderr().is_terminal() && !environment.forbids_colour() {
+        Colour::Yes
+    } else {
+        Colour::No
+    };
     let line = match CommandLine::try_parse_from(args::with_command(arguments)) {
         Ok(line) => line,
         Err(error) => return usage(&error),
     };
     let done = match line.command {
-        Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build).and_then(|settings| build::build(&settings, colour)),
-        Command::Plan(args) => Settings::resolve(&args, &environment, Purpose::Plan).and_then(|settings| build::plan(&settings, colour)),
+        Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build)
+            .and_then(|settings| build::build(&settings, colour)),
+        Command::Plan(args) => Settings::resolve(&args, &environment, Purpose::Plan)
+            .and_then(|settings| build::plan(&settings, colour)),
         Command::Version => print(&format!("builder {}\n", env!("CARGO_PKG_VERSION"))),
     };
     match done {

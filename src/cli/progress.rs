@@ -29,7 +29,9 @@ impl FromStr for Verbosity {
             "warn" | "warning" => Ok(Self::Warn),
             "info" => Ok(Self::Info),
             "debug" | "trace" => Ok(Self::Debug),
-            _ => Err(format!("`{text}` is not a verbosity: expected trace, debug, info, warn, error, fatal or panic")),
+            _ => Err(format!(
+                "`{text}` is not a verbosity: expected trace, debug, info, warn, error, fatal or panic"
+            )),
         }
     }
 }
@@ -99,7 +101,11 @@ impl<W: Write> Lines<W> {
             }
             Event::Warning { rule, span, detail } => {
                 let place = span.map(|span| format!(" (line {})", span.first_line)).unwrap_or_default();
-                vec![format!("{} {rule}: {}{place}", self.paint("33", "warning:"), escaped(detail.as_bytes()))]
+                vec![format!(
+                    "{} {rule}: {}{place}",
+                    self.paint("33", "warning:"),
+                    escaped(detail.as_bytes())
+                )]
             }
             Event::Note(text) | Event::Detail(text) => vec![escaped(text.as_bytes())],
         }
@@ -228,12 +234,19 @@ mod tests {
     #[test]
     fn every_line_of_a_run_stands_behind_its_step() {
         let place = Place { stage: Some("compile".to_owned()), number: 2, total: 3 };
-        let text = shown(Verbosity::Info, &[
-            Event::Started { place: &place, instruction: "RUN make" },
-            Event::Output { place: &place, bytes: b"one\ntw" },
-            Event::Output { place: &place, bytes: b"o\r\nthree" },
-            Event::Finished { place: &place, elapsed: Duration::from_millis(1230), layer: Some(2_300_000) },
-        ]);
+        let text = shown(
+            Verbosity::Info,
+            &[
+                Event::Started { place: &place, instruction: "RUN make" },
+                Event::Output { place: &place, bytes: b"one\ntw" },
+                Event::Output { place: &place, bytes: b"o\r\nthree" },
+                Event::Finished {
+                    place: &place,
+                    elapsed: Duration::from_millis(1230),
+                    layer: Some(2_300_000),
+                },
+            ],
+        );
         assert_eq!(
             text,
             "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | two\n[compile 2/3] | three\n\
@@ -243,16 +256,22 @@ mod tests {
 
     #[test]
     fn verbosity_warn_shows_warnings_alone() {
-        let text = shown(Verbosity::Warn, &[
-            Event::Note("x"),
-            Event::Warning { rule: "LegacyKeyValueFormat", span: None, detail: "write `ENV a=b`" },
-        ]);
+        let text = shown(
+            Verbosity::Warn,
+            &[
+                Event::Note("x"),
+                Event::Warning { rule: "LegacyKeyValueFormat", span: None, detail: "write `ENV a=b`" },
+            ],
+        );
         assert_eq!(text, "warning: LegacyKeyValueFormat: write `ENV a=b`\n");
     }
 
     #[test]
     fn output_cannot_steer_the_terminal() {
-        assert_eq!(escaped(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\ta\x00"), "red \\u{1b}]0;title\\u{7}\ta\\u{0}");
+        assert_eq!(
+            escaped(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\ta\x00"),
+            "red \\u{1b}]0;title\\u{7}\ta\\u{0}"
+        );
     }
 
     #[test]
@@ -265,7 +284,9 @@ mod tests {
 
     #[test]
     fn sizes_have_three_digits_at_most() {
-        for (bytes, text) in [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_960, "100 kB"), (2_345_678, "2.3 MB")] {
+        for (bytes, text) in
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_960, "100 kB"), (2_345_678, "2.3 MB")]
+        {
             assert_eq!(size(bytes), text);
         }
     }

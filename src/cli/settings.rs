@@ -95,18 +95,22 @@ pub(super) enum Purpose {
 
 impl Settings {
     /// Checks everything that can be checked without looking at the context.
-    pub(super) fn resolve(args: &BuildArgs, environment: &Environment, purpose: Purpose) -> Result<Self, Failure> {
+    pub(super) fn resolve(
+        args: &BuildArgs,
+        environment: &Environment,
+        purpose: Purpose,
+    ) -> Result<Self, Failure> {
         let verbosity = args.verbosity.parse().map_err(|message: String| Failure::new(message))?;
         let mut warnings = Vec::new();
         let host = host_platform();
         let (platform, asked) = platform(args, &host, &mut warnings)?;
-        let mode: MatchMode = args
-            .platform_match
-            .parse()
-            .map_err(|error| Failure::from_error(&error).hint("--platform-match takes exact, compatible, loose or none"))?;
+        let mode: MatchMode = args.platform_match.parse().map_err(|error| {
+            Failure::from_error(&error).hint("--platform-match takes exact, compatible, loose or none")
+        })?;
         let names = destinations(&args.destination)?;
         if names.is_empty() && !args.no_push && purpose == Purpose::Build {
-            return Err(Failure::new("there is no destination to push to").hint("add --destination NAME, or --no-push"));
+            return Err(Failure::new("there is no destination to push to")
+                .hint("add --destination NAME, or --no-push"));
         }
         let build_args = build_args(&args.build_arg, environment);
         let clock = clock(build_args.get("SOURCE_DATE_EPOCH"))?;
@@ -143,7 +147,11 @@ pub(super) fn host_platform() -> Platform {
     Platform::host(std::env::consts::OS, std::env::consts::ARCH, &cpuinfo).normalise()
 }
 
-fn platform(args: &BuildArgs, host: &Platform, warnings: &mut Vec<String>) -> Result<(Requested, Asked), Failure> {
+fn platform(
+    args: &BuildArgs,
+    host: &Platform,
+    warnings: &mut Vec<String>,
+) -> Result<(Requested, Asked), Failure> {
     if args.custom_platform_deprecated.is_some() {
         warnings.push("--customPlatform is deprecated, use --custom-platform".to_owned());
     }
@@ -152,11 +160,14 @@ fn platform(args: &BuildArgs, host: &Platform, warnings: &mut Vec<String>) -> Re
         return Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault));
     };
     if text.contains(',') {
-        return Err(Failure::new(format!("`{text}` names several platforms: building for several at once is not supported yet"))
-            .hint("run one build for each platform"));
+        return Err(Failure::new(format!(
+            "`{text}` names several platforms: building for several at once is not supported yet"
+        ))
+        .hint("run one build for each platform"));
     }
     let requested = Requested::parse(text, host).map_err(|error| {
-        Failure::from_error(&error).hint("--custom-platform takes os/architecture[/variant], for instance linux/arm/v7")
+        Failure::from_error(&error)
+            .hint("--custom-platform takes os/architecture[/variant], for instance linux/arm/v7")
     })?;
     Ok((requested, Asked::Explicitly))
 }
@@ -172,8 +183,10 @@ fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
         return Ok(PathBuf::from(directory));
     }
     match text.split_once("://") {
-        Some((scheme, _)) => Err(Failure::new(format!("a build context from `{scheme}://` is not supported yet"))
-            .hint("fetch it first and pass the directory with --context")),
+        Some((scheme, _)) => {
+            Err(Failure::new(format!("a build context from `{scheme}://` is not supported yet"))
+                .hint("fetch it first and pass the directory with --context"))
+        }
         None => Ok(PathBuf::from(given)),
     }
 }
@@ -183,8 +196,10 @@ fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
     for name in names {
         let reference: Reference = name.parse().map_err(|error| Failure::from_error(&error))?;
         if reference.digest().is_some() {
-            return Err(Failure::new(format!("`{name}` is no destination: it has a digest, which only the build can tell"))
-                .hint("give the name with a tag or without anything"));
+            return Err(Failure::new(format!(
+                "`{name}` is no destination: it has a digest, which only the build can tell"
+            ))
+            .hint("give the name with a tag or without anything"));
         }
         references.push(reference);
     }
@@ -224,7 +239,8 @@ fn clock(epoch: Option<&String>) -> Result<Clock, Failure> {
         None | Some("") => Ok(Clock::Machine),
         Some(text) => match text.parse() {
             Ok(seconds) => Ok(Clock::Fixed(seconds)),
-            Err(_) => Err(Failure::new(format!("invalid SOURCE_DATE_EPOCH: {text}")).hint("give seconds since 1970 as one number")),
+            Err(_) => Err(Failure::new(format!("invalid SOURCE_DATE_EPOCH: {text}"))
+                .hint("give seconds since 1970 as one number")),
         },
     }
 }
@@ -249,7 +265,8 @@ fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|error| Failure::new(format!("`{}` is not a usable path: {error}", path.display())))
+    std::path::absolute(path)
+        .map_err(|error| Failure::new(format!("`{}` is not a usable path: {error}", path.display())))
 }
 
 fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, Failure> {
@@ -265,13 +282,20 @@ fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, 
     Ok(ClientOptions {
         http,
         insecure: Insecure {
-            registries: args.insecure_registry.iter().map(|host| registry_name(host)).collect::<BTreeSet<_>>(),
+            registries: args
+                .insecure_registry
+                .iter()
+                .map(|host| registry_name(host))
+                .collect::<BTreeSet<_>>(),
             pull: args.insecure_pull,
             push: args.insecure,
         },
         credentials: docker_config(environment)?,
         helpers: Helpers {
-            path: environment.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default(),
+            path: environment
+                .get("PATH")
+                .map(|path| std::env::split_paths(path).collect())
+                .unwrap_or_default(),
             // They are programs of the machine and find their own settings in its environment.
             environment: environment.0.clone().into_iter().collect(),
             ..Helpers::default()
@@ -290,7 +314,8 @@ fn registry_name(text: &str) -> String {
 fn certificates(environment: &Environment) -> Result<Vec<Pem>, Failure> {
     let mut found = Vec::new();
     if let Some(file) = environment.get("SSL_CERT_FILE") {
-        found.extend(read_setting("SSL_CERT_FILE", Path::new(file))?.map(|bytes| pem(Path::new(file), bytes)));
+        found
+            .extend(read_setting("SSL_CERT_FILE", Path::new(file))?.map(|bytes| pem(Path::new(file), bytes)));
     }
     for directory in environment.get("SSL_CERT_DIR").iter().flat_map(|list| std::env::split_paths(list)) {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
@@ -313,7 +338,9 @@ fn pem(path: &Path, bytes: Vec<u8>) -> Pem {
 /// Docker's `config.json`: in `DOCKER_CONFIG`, else in `~/.docker`.
 fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failure> {
     let home = environment.get("HOME").map(|home| Path::new(home).join(".docker"));
-    let Some(directory) = environment.get("DOCKER_CONFIG").map(PathBuf::from).or(home) else { return Ok(None) };
+    let Some(directory) = environment.get("DOCKER_CONFIG").map(PathBuf::from).or(home) else {
+        return Ok(None);
+    };
     let path = directory.join("config.json");
     let bytes = read_setting("DOCKER_CONFIG", &path)?;
     Ok(bytes.map(|bytes| ConfigFile { path: path.display().to_string(), bytes }))
@@ -322,10 +349,14 @@ fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failur
 /// A file of settings; `None` if it isn't there.
 fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     use std::io::{ErrorKind, Read as _};
-    let failed = |error: &std::io::Error| Failure::new(format!("cannot read `{}` ({variable}): {error}", path.display()));
+    let failed = |error: &std::io::Error| {
+        Failure::new(format!("cannot read `{}` ({variable}): {error}", path.display()))
+    };
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(failed(&error)),
     };
     let mut bytes = Vec::new();
@@ -346,7 +377,8 @@ mod tests {
         let environment = environment(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
         let values = build_args(&given, &environment);
-        let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let values: Vec<(&str, &str)> =
+            values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
     }
 
@@ -354,7 +386,9 @@ mod tests {
     fn source_date_epoch_is_a_number_or_an_error() {
         assert_eq!(clock(Some(&"100".to_owned())).unwrap(), Clock::Fixed(100));
         assert_eq!(clock(Some(&String::new())).unwrap(), Clock::Machine);
-        assert!(clock(Some(&"abc".to_owned())).unwrap_err().message.contains("invalid SOURCE_DATE_EPOCH: abc"));
+        assert!(
+            clock(Some(&"abc".to_owned())).unwrap_err().message.contains("invalid SOURCE_DATE_EPOCH: abc")
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::io;
 
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
 
-pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with, remove_whiteouts};
+pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with};
 pub use compression::{Formats, decompress};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
