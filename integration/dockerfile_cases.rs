@@ -303,7 +303,7 @@ fn describe(path: &Path, like: &str) -> Option<String> {
         _ => "f",
     };
     let mut words = vec![kind.to_owned()];
-    let expected: Vec<&str> = like.splitn(2, " =").next().unwrap_or_default().split(' ').collect();
+    let expected: Vec<&str> = like.split(" =").next().unwrap_or_default().split(' ').collect();
     if expected.get(1).is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
         words.push(format!("{:o}", metadata.permissions().mode() & 0o7777));
     }

@@ -169,7 +169,7 @@ impl Stop {
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 if received.swap(signal, Ordering::SeqCst) != 0 {
-                    #[expect(clippy::exit, reason = "asked for twice: the janitor and the kernel clean up")]
+                    // Asked for twice: the janitor and the kernel clean up.
                     std::process::exit(128 + signal);
                 }
                 cancel.cancel("a signal asked for it");
