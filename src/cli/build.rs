@@ -304,21 +304,23 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
         }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
         BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source),
-        BuildErrorKind::Copy(error) => failure.hint = copy_hint(error),
+        BuildErrorKind::Source { written, place, excluded, .. } => {
+            failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
+        }
         _ => {}
     }
     failure
 }
 
-fn copy_hint(error: &build::copy::CopyError) -> Option<String> {
-    match error {
-        build::copy::CopyError::NotFound { written, excluded: Some(_), .. } => {
-            Some(format!("add `!{written}` at the end of `.dockerignore` to have it in the context"))
+fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {
+    match excluded {
+        Some(rule) => {
+            Some(format!("add `!{written}` at the end of `{}` to have it in the context", rule.file))
         }
-        build::copy::CopyError::NotFound { .. } => {
+        None if place == "the build context" => {
             Some("sources are relative to the build context, not to the Dockerfile".to_owned())
         }
-        _ => None,
+        None => None,
     }
 }
 
