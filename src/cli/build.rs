@@ -209,7 +209,8 @@ fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
-    build::plan(&opened.file, &settings.request, images).map_err(|error| build_failure(&error, &opened.found))
+    build::plan(&opened.file, &settings.request, opened.context.ignore(), images)
+        .map_err(|error| build_failure(&error, &opened.found))
 }
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
