@@ -111,6 +111,11 @@ impl Lower {
             if let Some(name) = level.below.pop() {
                 let Some(directory) = &level.directory else { return io_error(Err(Errno::BADF)) };
                 let next = io_error(enter(directory.as_fd(), &name))?;
+                let inode = io_error(metadata_of(&next))?.inode;
+                if self.emptied.contains(&inode) {
+                    self.settle(directory.as_fd(), level.inode, &name)?;
+                    continue;
+                }
                 self.visit(next, name, &mut levels)?;
                 if let Some(far) = levels.len().checked_sub(OPEN_LEVELS + 1) {
                     levels[far].directory = None;

@@ -94,6 +94,15 @@ pub enum LayerError {
     Output(#[source] io::Error),
 }
 
+impl LayerError {
+    /// Whether a layer that cannot be unpacked alone might still be applied to the layers below it.
+    #[must_use]
+    pub fn depends_on_lower_layers(&self) -> bool {
+        let Self::Entry { problem, .. } = self else { return false };
+        matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
+    }
+}
+
 /// What is wrong with an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
