@@ -1,0 +1,351 @@
+//! The changes that the upper directory of an overlay stands for.
+//!
+//! Only the upper directory is walked, and of the lower tree what has the same name; in opaque directories also what the
+//! lower tree had there. What counts as a change is what BuildKit's overlay differ and continuity's `fs.Changes` take
+//! for one, and beyond it: all extended attributes rather than `security.capability` alone, modification times of
+//! directories, and the content of every file that was copied up and looks the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::layer::{Change, Changeset};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, metadata_at, xattrs_at};
+use crate::store::mount::{Marks, is_overlay_attribute};
+
+use super::SnapshotError;
+
+/// Longest path of an entry, as in [`GuestPath::parse`].
+const LONGEST_PATH: usize = 4096;
+
+/// What the lower tree has where the upper one has a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    /// No directory: everything is new.
+    Nothing,
+    /// A directory whose entries are still there unless the upper directory says otherwise.
+    Merged,
+    /// A directory whose entries are gone unless the upper directory has them.
+    Hidden,
+}
+
+/// The changes in `upper`, the upper directory of an overlay over the tree `lower`, and how many entries were looked
+/// at. Nothing may write to either meanwhile.
+pub(super) fn changes(
+    upper: BorrowedFd<'_>,
+    lower: BorrowedFd<'_>,
+    marks: Marks,
+) -> Result<(Changeset, u64), SnapshotError> {
+    let mut walk = Walk::new(upper, lower, marks);
+    let root = GuestPath::root();
+    let below = walk.root(&root)?;
+    walk.pending.push((root, below));
+    // One directory at a time, by its path: neither descriptors nor recursion grow with the depth.
+    while let Some((path, below)) = walk.pending.pop() {
+        walk.directory(&path, below)?;
+    }
+    walk.settle_links();
+    walk.add_parents();
+    let mut changes: Vec<Change> = Vec::with_capacity(walk.put.len() + walk.removed.len());
+    let (mut put, mut removed) = (walk.put.into_iter().peekable(), walk.removed.into_iter().peekable());
+    loop {
+        let next_put = match (put.peek(), removed.peek()) {
+            (None, None) => break,
+            (Some(put), Some(removed)) => put < removed,
+            (put, _) => put.is_some(),
+        };
+        changes.extend(if next_put {
+            put.next().map(Change::Put)
+        } else {
+            removed.next().map(Change::Remove)
+        });
+    }
+    Ok((Changeset(changes), walk.visited))
+}
+
+struct Walk<'a> {
+    upper: BorrowedFd<'a>,
+    lower: BorrowedFd<'a>,
+    marks: Marks,
+    pending: Vec<(GuestPath, Below)>,
+    put: BTreeSet<GuestPath>,
+    removed: BTreeSet<GuestPath>,
+    links: BTreeMap<u64, Vec<Linked>>,
+    visited: u64,
+}
+
+/// One name of a file with several.
+struct Linked {
+    path: GuestPath,
+    /// Which file the lower tree has under this name, if it looks the same.
+    unchanged: Option<u64>,
+}
+
+/// An open directory of either tree.
+struct Place<'a> {
+    directory: &'a OwnedFd,
+    name: &'a [u8],
+}
+
+impl<'a> Walk<'a> {
+    fn new(upper: BorrowedFd<'a>, lower: BorrowedFd<'a>, marks: Marks) -> Self {
+        Self {
+            upper,
+            lower,
+            marks,
+            pending: Vec::new(),
+            put: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            links: BTreeMap::new(),
+            visited: 0,
+        }
+    }
+
+    /// The root is a change of its own only if its owner, mode or attributes differ: its modification time does after
+    /// nearly every step, and layers usually leave the root out.
+    fn root(&mut self, path: &GuestPath) -> Result<Below, SnapshotError> {
+        let read = |tree: BorrowedFd<'_>| Ok((metadata_at(tree, b".")?, xattrs_at(tree, b".")?));
+        let (new, new_xattrs) = read(self.upper).map_err(compare(path))?;
+        let (old, old_xattrs) = read(self.lower).map_err(compare(path))?;
+        let same =
+            (new.mode, new.owner) == (old.mode, old.owner) && of_image(&new_xattrs).eq(of_image(&old_xattrs));
+        if !same {
+            self.put.insert(path.clone());
+        }
+        self.below(path, &new_xattrs, Below::Merged)
+    }
+
+    /// How the directory `path`, over one of the lower tree, relates to that: `parent` does for all below it.
+    fn below(&self, path: &GuestPath, xattrs: &Xattrs, parent: Below) -> Result<Below, SnapshotError> {
+        let redirect =
+            [&self.marks.opaque()[..self.marks.opaque().len() - b"opaque".len()], b"redirect"].concat();
+        if xattrs.contains_key(&redirect) {
+            return Err(SnapshotError::Redirected { path: path.clone() });
+        }
+        let opaque = xattrs.get(self.marks.opaque()).is_some_and(|value| value == b"y");
+        Ok(if opaque { Below::Hidden } else { parent })
+    }
+
+    fn directory(&mut self, path: &GuestPath, below: Below) -> Result<(), SnapshotError> {
+        let upper = open(self.upper, path, OFlags::DIRECTORY).map_err(compare(path))?;
+        let lower = match below {
+            Below::Nothing => None,
+            _ => Some(open(self.lower, path, OFlags::DIRECTORY).map_err(compare(path))?),
+        };
+        let names = names_in(&upper).map_err(compare(path))?;
+        for name in &names {
+            let child = child_of(path, name)?;
+            let lower = lower.as_ref().map(|directory| Place { directory, name });
+            self.entry(child, &Place { directory: &upper, name }, lower, below)?;
+        }
+        if let Some(lower) = lower.filter(|_| below == Below::Hidden) {
+            for name in names_in(&lower).map_err(compare(path))? {
+                self.visited += 1;
+                if names.binary_search(&name).is_err() {
+                    self.removed.insert(child_of(path, &name)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        path: GuestPath,
+        upper: &Place<'_>,
+        lower: Option<Place<'_>>,
+        below: Below,
+    ) -> Result<(), SnapshotError> {
+        self.visited += 1;
+        let new = upper.metadata().map_err(compare(&path))?;
+        let old = match lower.as_ref().map(Place::metadata) {
+            None => None,
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Some(result) => Some(result.map_err(compare(&path))?),
+        };
+        // Whiteouts, and what a layer cannot hold: at most the lower entry is gone.
+        if new.is_overlay_whiteout() || new.kind == FileKind::Socket {
+            if old.is_some() {
+                self.removed.insert(path);
+            }
+            return Ok(());
+        }
+        if upper.name.starts_with(b".wh.") {
+            return Err(SnapshotError::WhiteoutName { path });
+        }
+        let lower = lower.zip(old);
+        if new.kind == FileKind::Directory {
+            return self.subdirectory(path, upper, &new, lower, below);
+        }
+        let old_inode = lower.as_ref().map(|(_, old)| old.inode);
+        let same = match &lower {
+            Some((lower, old)) => same(upper, &new, lower, old).map_err(compare(&path))?,
+            None => false,
+        };
+        if new.links > 1 {
+            let unchanged = old_inode.filter(|_| same);
+            self.links.entry(new.inode).or_default().push(Linked { path, unchanged });
+        } else if !same {
+            self.put.insert(path);
+        }
+        Ok(())
+    }
+
+    fn subdirectory(
+        &mut self,
+        path: GuestPath,
+        upper: &Place<'_>,
+        new: &Metadata,
+        lower: Option<(Place<'_>, Metadata)>,
+        parent: Below,
+    ) -> Result<(), SnapshotError> {
+        let below = match lower.filter(|(_, old)| old.kind == FileKind::Directory) {
+            None => {
+                self.put.insert(path.clone());
+                Below::Nothing
+            }
+            Some((lower, old)) => {
+                let xattrs = upper.xattrs().map_err(compare(&path))?;
+                let below = self.below(&path, &xattrs, parent)?;
+                if !same_metadata(new, &old)
+                    || !of_image(&xattrs).eq(of_image(&lower.xattrs().map_err(compare(&path))?))
+                {
+                    self.put.insert(path.clone());
+                }
+                below
+            }
+        };
+        self.pending.push((path, below));
+        Ok(())
+    }
+
+    /// A layer says that names are one file by holding them all. So when one name of a file is put, all are, even those
+    /// that look as before: a file of the lower tree that got another name, for instance, was copied up, and its old
+    /// name is put as well. Names that look as before are a change too when they were not one file before.
+    fn settle_links(&mut self) {
+        for group in std::mem::take(&mut self.links).into_values() {
+            let first = group[0].unchanged;
+            if first.is_none() || group.iter().any(|linked| linked.unchanged != first) {
+                self.put.extend(group.into_iter().map(|linked| linked.path));
+            }
+        }
+    }
+
+    fn add_parents(&mut self) {
+        let mut parents = BTreeSet::new();
+        for path in self.put.iter().chain(&self.removed) {
+            let mut parent = path.parent();
+            while let Some(path) = parent.filter(|path| !path.is_root() && !self.put.contains(path)) {
+                parent = path.parent();
+                if !parents.insert(path) {
+                    break;
+                }
+            }
+        }
+        self.put.append(&mut parents);
+    }
+}
+
+impl Place<'_> {
+    fn metadata(&self) -> io::Result<Metadata> {
+        metadata_at(self.directory.as_fd(), self.name)
+    }
+
+    fn xattrs(&self) -> io::Result<Xattrs> {
+        xattrs_at(self.directory.as_fd(), self.name)
+    }
+
+    fn target(&self) -> io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(self.directory, self.name, Vec::new())?.into_bytes())
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(self.directory, self.name, flags, Mode::empty())?.into())
+    }
+}
+
+fn compare(path: &GuestPath) -> impl FnOnce(io::Error) -> SnapshotError {
+    let path = path.clone();
+    move |cause| SnapshotError::Compare { path, cause }
+}
+
+fn child_of(parent: &GuestPath, name: &[u8]) -> Result<GuestPath, SnapshotError> {
+    if parent.as_bytes().len() + 1 + name.len() > LONGEST_PATH {
+        return Err(SnapshotError::PathTooLong { parent: parent.clone(), name: name.to_vec() });
+    }
+    Ok(parent.child(name))
+}
+
+/// Opens `path` of `tree`, no component of which may be a link.
+fn open(tree: BorrowedFd<'_>, path: &GuestPath, flags: OFlags) -> io::Result<OwnedFd> {
+    let name = if path.is_root() { b"." } else { path.relative() };
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    loop {
+        match rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve) {
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// The names in `directory`, sorted.
+fn names_in(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The attributes that are part of an image. Security labels are the host's, and overlayfs has its own.
+fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
+    let hosts: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"security.apparmor"];
+    xattrs.iter().filter(move |(key, _)| !is_overlay_attribute(key) && !hosts.contains(&key.as_slice()))
+}
+
+fn same_metadata(new: &Metadata, old: &Metadata) -> bool {
+    let facts = |of: &Metadata| (of.kind, of.mode, of.owner, of.mtime, of.rdev);
+    // What the size of a directory means depends on the file system.
+    facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
+}
+
+/// Whether an entry that is no directory is what it was, though it was copied up: opening it for writing, or setting
+/// what was set already, does that.
+fn same(upper: &Place<'_>, new: &Metadata, lower: &Place<'_>, old: &Metadata) -> io::Result<bool> {
+    if !same_metadata(new, old) || !of_image(&upper.xattrs()?).eq(of_image(&lower.xattrs()?)) {
+        return Ok(false);
+    }
+    match new.kind {
+        FileKind::Symlink => Ok(upper.target()? == lower.target()?),
+        FileKind::File if new.size > 0 => same_content(upper.open()?, lower.open()?),
+        _ => Ok(true),
+    }
+}
+
+fn same_content(mut new: File, mut old: File) -> io::Result<bool> {
+    let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let count = new.read(&mut left)?;
+        if count == 0 {
+            return Ok(old.read(&mut right)? == 0);
+        }
+        match old.read_exact(&mut right[..count]) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            result => result?,
+        }
+        if left[..count] != right[..count] {
+            return Ok(false);
+        }
+    }
+}

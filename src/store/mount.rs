@@ -1,0 +1,378 @@
+//! Overlay mounts: layers that were unpacked into one directory each, seen as one tree.
+//!
+//! Mounts are made *detached* (fsmount(2)): they are in no mount namespace, are used through their descriptor and are
+//! gone with it. Kernel documentation: `filesystems/overlayfs.rst`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
+
+use crate::rootfs::{
+    GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
+    xattrs_at,
+};
+use crate::sys;
+
+/// Layers a kernel stacks (`OVL_MAX_STACK`), less one.
+pub const MAX_LAYERS: usize = 499;
+
+/// Why layers could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// More layers than overlayfs takes.
+    #[error("{layers} layers, but overlayfs stacks no more than {MAX_LAYERS}")]
+    TooManyLayers {
+        /// How many there are.
+        layers: usize,
+    },
+    /// The kernel refused.
+    #[error("cannot mount {layers} layers with overlayfs: {action} failed")]
+    Mount {
+        /// The step that failed.
+        action: &'static str,
+        /// How many layers there are.
+        layers: usize,
+        /// What the kernel said.
+        #[source]
+        cause: io::Error,
+    },
+    /// A directory that the mount needs could not be made or opened.
+    #[error("cannot use the directory `{path}`")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Where an overlay keeps what is written to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Upper<'a> {
+    /// What is written.
+    pub files: &'a Path,
+    /// An empty directory of the same file system, for the kernel.
+    pub work: &'a Path,
+}
+
+/// The extended attributes by which overlayfs marks opaque directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marks {
+    /// `trusted.overlay.*`: only root can set them.
+    Trusted,
+    /// `user.overlay.*`, for mounts with `userxattr`.
+    User,
+}
+
+impl Marks {
+    /// What this process can use.
+    #[must_use]
+    pub fn usual() -> Self {
+        if rustix::process::geteuid().is_root() { Self::Trusted } else { Self::User }
+    }
+
+    /// The attribute of opaque directories; its value is `y`.
+    #[must_use]
+    pub fn opaque(self) -> &'static [u8] {
+        match self {
+            Self::Trusted => b"trusted.overlay.opaque",
+            Self::User => b"user.overlay.opaque",
+        }
+    }
+}
+
+/// Whether `key` is one of the attributes that overlayfs keeps for itself; they are never part of an image.
+#[must_use]
+pub fn is_overlay_attribute(key: &[u8]) -> bool {
+    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
+}
+
+/// Mounts `lowers` (bottom first, none to [`MAX_LAYERS`]) below `upper`, or read-only without one. `scratch` is a
+/// directory of the workspace for what the mount needs beside them. Returns the root of the detached mount.
+///
+/// # Errors
+/// [`MountError`].
+pub fn overlay(lowers: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
+    mount(lowers, upper, scratch, by_new_calls)
+}
+
+type Calls = fn(&[&Path], Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError>;
+
+fn mount(
+    lowers: &[&Path],
+    upper: Option<Upper<'_>>,
+    scratch: &Path,
+    new_calls: Calls,
+) -> Result<OwnedFd, MountError> {
+    if lowers.len() > MAX_LAYERS {
+        return Err(MountError::TooManyLayers { layers: lowers.len() });
+    }
+    let mut stack: Vec<&Path> = lowers.iter().rev().copied().collect();
+    // Without an upper directory overlayfs wants two lower ones.
+    let empty = [scratch.join("empty-1"), scratch.join("empty-2")];
+    let wanted: usize = if upper.is_some() { 1 } else { 2 };
+    for empty in empty.iter().take(wanted.saturating_sub(stack.len())) {
+        directory(empty)?;
+        // It may become the root of a tree: its metadata depend on nothing.
+        settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
+        stack.push(empty);
+    }
+    match new_calls(&stack, upper)? {
+        Some(mount) => Ok(mount),
+        None => by_mount(&stack, upper, scratch),
+    }
+}
+
+/// Makes the directory `path` unless it is there.
+fn directory(path: &Path) -> Result<(), MountError> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(cause) => Err(MountError::Directory { path: path.to_owned(), cause: cause.into() }),
+    }
+}
+
+fn settle_empty(path: &Path) -> io::Result<()> {
+    rustix::fs::chmod(path, Mode::from_raw_mode(0o755))?;
+    set_times_at(Rootfs::open(path)?.as_fd(), b".", Timestamp::default())
+}
+
+/// Options that the kernel need not know: without them it has not even the feature.
+const OFF: [(&str, &str); 4] =
+    [("redirect_dir", "off"), ("metacopy", "off"), ("index", "off"), ("xino", "off")];
+
+/// fsopen(2) and its companions; none where the kernel cannot take layers one by one (before Linux 6.7).
+fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+    let failed = |action| {
+        let layers = stack.len();
+        move |cause: Errno| MountError::Mount { action, layers, cause: cause.into() }
+    };
+    let context = match rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC) {
+        Ok(context) => context,
+        Err(Errno::NOSYS) => return Ok(None),
+        Err(error) => return Err(failed("fsopen")(error)),
+    };
+    for (position, layer) in stack.iter().enumerate() {
+        match set_directory(context.as_fd(), "lowerdir+", layer)? {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::OPNOTSUPP) if position == 0 => return Ok(None),
+            Err(error) => return Err(failed("lowerdir+")(error)),
+        }
+    }
+    if let Some(upper) = upper {
+        set_directory(context.as_fd(), "upperdir", upper.files)?.map_err(failed("upperdir"))?;
+        set_directory(context.as_fd(), "workdir", upper.work)?.map_err(failed("workdir"))?;
+        // The upper directory never outlives a crash: writing it out early would be for nothing. Since Linux 5.10.
+        let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
+    }
+    for (key, value) in OFF {
+        let _ = rustix::mount::fsconfig_set_string(&context, key, value);
+    }
+    if Marks::usual() == Marks::User {
+        rustix::mount::fsconfig_set_flag(&context, "userxattr").map_err(failed("userxattr"))?;
+    }
+    match rustix::mount::fsconfig_create(&context) {
+        Ok(()) => {}
+        // Before Linux 6.5 nobody looks at the options until now.
+        Err(Errno::INVAL) => return Ok(None),
+        Err(error) => return Err(failed("fsconfig")(error)),
+    }
+    let attributes =
+        if upper.is_some() { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_RDONLY };
+    let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
+    mount.map(Some).map_err(failed("fsmount"))
+}
+
+/// Gives the directory `path` to a mount that is being made: by descriptor (since Linux 6.13), else by name.
+fn set_directory(
+    context: BorrowedFd<'_>,
+    key: &str,
+    path: &Path,
+) -> Result<rustix::io::Result<()>, MountError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|cause| MountError::Directory { path: path.to_owned(), cause: cause.into() })?;
+    Ok(match rustix::mount::fsconfig_set_fd(context, key, &directory) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::BADF) => {
+            // Strings have at most 255 bytes here; the name of a descriptor is always short.
+            let name = format!("/proc/self/fd/{}", directory.as_raw_fd());
+            rustix::mount::fsconfig_set_string(context, key, name)
+        }
+        result => result,
+    })
+}
+
+/// mount(2), whose options must fit into a page: layers go by the short names of links in `scratch`. The mount is made
+/// there, a detached copy taken, and the mount undone.
+fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
+    let unusable = |cause: Errno| MountError::Directory { path: scratch.to_owned(), cause: cause.into() };
+    let names = scratch.join("names");
+    directory(&names)?;
+    let mut options = String::from("lowerdir=");
+    let link = |path: &Path, name: &str| match rustix::fs::symlink(path, names.join(name)) {
+        Ok(()) => Ok(()),
+        Err(cause) => Err(unusable(cause)),
+    };
+    for (position, layer) in stack.iter().enumerate() {
+        let name = format!("{position:x}");
+        link(layer, &name)?;
+        if position > 0 {
+            options.push(':');
+        }
+        options.push_str(&name);
+    }
+    if let Some(upper) = upper {
+        link(upper.files, "u")?;
+        link(upper.work, "w")?;
+        options.push_str(",upperdir=u,workdir=w");
+    }
+    if Marks::usual() == Marks::User {
+        options.push_str(",userxattr");
+    }
+    directory(&names.join("m"))?;
+    // The kernel checks all options together, so they are tried from most to fewest.
+    let off: Vec<String> = OFF.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let volatile = if upper.is_some() { ",volatile" } else { "" };
+    let tries = [format!("{}{volatile}", off.concat()), off.concat(), off[0].clone(), String::new()];
+    let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
+    // A current directory is needed, and only a thread of its own can have one without harm to the others.
+    let mount = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| mount_in(&names, &tries, upper.is_none()));
+        thread.join().unwrap_or(Err(Errno::NOTRECOVERABLE.into()))
+    });
+    let mount = mount.map_err(|cause| MountError::Mount { action: "mount", layers: stack.len(), cause })?;
+    let parent =
+        rustix::fs::open(scratch, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
+    // Names left over would only be in the way of the next mount; the workspace takes them in the end.
+    let _ = crate::rootfs::remove_tree(parent.as_fd(), b"names");
+    Ok(mount)
+}
+
+fn mount_in(names: &Path, tries: &[String], read_only: bool) -> io::Result<OwnedFd> {
+    sys::unshare_current_directory()?;
+    rustix::process::chdir(names)?;
+    let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+    let mut result = Err(Errno::INVAL);
+    for options in tries {
+        let options = std::ffi::CString::new(options.as_bytes())?;
+        result = rustix::mount::mount("overlay", "m", "overlay", flags, options.as_c_str());
+        if result != Err(Errno::INVAL) {
+            break;
+        }
+    }
+    result?;
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let detached = rustix::mount::open_tree(rustix::fs::CWD, "m", clone);
+    rustix::mount::unmount("m", UnmountFlags::DETACH)?;
+    Ok(detached?)
+}
+
+/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`. No
+/// component of the path may be a link in either.
+///
+/// # Errors
+/// When either has no such directory, or its metadata cannot be read or set.
+pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result<()> {
+    let open = |tree: &Rootfs| {
+        let name = if path.is_root() { b"." } else { path.relative() };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
+    };
+    let (from, to) = (open(from)?, open(to)?);
+    let metadata = metadata_of(&from)?;
+    set_owner_at(to.as_fd(), b".", metadata.owner)?;
+    set_mode_at(to.as_fd(), b".", metadata.mode)?;
+    for (key, value) in xattrs_at(from.as_fd(), b".")?.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
+        set_xattr_at(to.as_fd(), b".", key, value)?;
+    }
+    set_times_at(to.as_fd(), b".", metadata.mtime)
+}
+
+/// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
+/// mounts made outside still come and from which none go out. To be called before there is any other thread.
+///
+/// # Errors
+/// Those of unshare(2), `EPERM` without `CAP_SYS_ADMIN`, and of mount(2).
+pub fn enter_private_mounts() -> io::Result<()> {
+    sys::unshare_mounts()?;
+    let change = rustix::mount::MountPropagationFlags::DOWNSTREAM | rustix::mount::MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", change)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rootfs::Follow;
+    use crate::store::testing::can_mount;
+
+    use super::*;
+
+    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+        Ok(None)
+    }
+
+    const BOTH: [(&str, Calls); 2] = [("new calls", by_new_calls), ("mount(2)", no_new_calls)];
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::clamp(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_hundred_and_thirty_layers_below_a_long_path_are_one_tree() {
+        if !can_mount() {
+            return;
+        }
+        let temporary = tempfile::tempdir().unwrap();
+        let store = temporary.path().join("x".repeat(200)).join("y".repeat(200));
+        let layers: Vec<PathBuf> = (0..130).map(|number| store.join(number.to_string())).collect();
+        for (number, layer) in layers.iter().enumerate() {
+            std::fs::create_dir_all(layer).unwrap();
+            std::fs::write(layer.join(format!("own-{number}")), "").unwrap();
+            std::fs::write(layer.join("common"), number.to_string()).unwrap();
+        }
+        let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+        for (position, (name, calls)) in BOTH.into_iter().enumerate() {
+            let [scratch, files, work] = ["s", "u", "w"].map(|end| store.join(format!("{end}{position}")));
+            for directory in [&scratch, &files, &work] {
+                std::fs::create_dir(directory).unwrap();
+            }
+            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, calls).unwrap());
+            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 131, "{name}");
+            assert_eq!(view.read_small_file(&path("/common"), 9).unwrap().unwrap(), b"129", "{name}");
+            let create = OFlags::CREATE | OFlags::WRONLY;
+            assert!(view.open_file(&path("/new"), create, 0o644).is_err(), "{name}");
+            let upper = Upper { files: &files, work: &work };
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, calls).unwrap());
+            tree.open_file(&path("/new"), create, 0o644).unwrap();
+            tree.remove(&path("/common")).unwrap();
+            assert!(tree.metadata(&path("/common"), Follow::No).unwrap().is_none(), "{name}");
+            assert_eq!(std::fs::read_dir(&files).unwrap().count(), 2, "{name}");
+            assert!(view.metadata(&path("/common"), Follow::No).unwrap().is_some(), "{name}");
+        }
+        let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        assert!(!mounts.contains(temporary.path().to_str().unwrap()));
+    }
+
+    #[test]
+    fn no_layers_are_an_empty_tree() {
+        if !can_mount() {
+            return;
+        }
+        let temporary = tempfile::tempdir().unwrap();
+        for (name, calls) in BOTH {
+            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), calls).unwrap());
+            assert_eq!(view.read_dir(&GuestPath::root()).unwrap(), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn too_many_layers_are_refused_before_the_kernel_does() {
+        let layer = Path::new("/");
+        let error = overlay(&[layer; MAX_LAYERS + 1], None, layer).unwrap_err();
+        assert_eq!(error.to_string(), "500 layers, but overlayfs stacks no more than 499");
+    }
+}

@@ -1,0 +1,544 @@
+//! Layers unpacked into one directory each, kept for later builds and ready to be stacked by overlayfs.
+//!
+//! Layers are unpacked side by side, each as if it were alone. Then, from the bottom up, each is settled with those
+//! below it, so that the stack shows what applying one layer after the other to one directory gives: what a layer leaves
+//! open (directories without an entry of their own) is taken from below; where a layer reaches through what is below
+//! (links in its paths, hard links to files it does not hold), it is applied anew, to a mount of the layers below.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::image::descriptor::Descriptor;
+use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
+use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
+use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
+
+use super::mount::{self, MountError, Upper};
+use super::settle::{self, RootEntry, Settled};
+use super::workspace::{Workspace, WorkspaceError};
+
+/// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
+#[derive(Debug, Clone)]
+pub struct UnpackedLayer {
+    chain: Option<ChainId>,
+    root: Arc<Path>,
+}
+
+impl UnpackedLayer {
+    /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
+    #[must_use]
+    pub fn temporary(root: &Path) -> Self {
+        Self { chain: None, root: root.into() }
+    }
+
+    /// The layer with all that are below it; none for what a step of this build wrote.
+    #[must_use]
+    pub fn chain(&self) -> Option<&ChainId> {
+        self.chain.as_ref()
+    }
+
+    /// The directory with the layer's files, whiteouts as character devices 0:0.
+    #[must_use]
+    pub fn root_dir(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// Layers that are stacked, bottom first.
+#[derive(Debug, Clone, Default)]
+pub struct Chain(Vec<UnpackedLayer>);
+
+impl Chain {
+    /// No layers: an empty root.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// This chain with one more layer on top.
+    #[must_use]
+    pub fn with(&self, layer: UnpackedLayer) -> Self {
+        Self(self.0.iter().cloned().chain([layer]).collect())
+    }
+
+    /// The layers, bottom first.
+    #[must_use]
+    pub fn layers(&self) -> &[UnpackedLayer] {
+        &self.0
+    }
+
+    /// The directories of the layers, bottom first.
+    #[must_use]
+    pub fn root_dirs(&self) -> Vec<&Path> {
+        self.0.iter().map(UnpackedLayer::root_dir).collect()
+    }
+}
+
+/// Why layers could not be unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The layer's blob cannot be opened.
+    #[error("cannot open the layer {blob}")]
+    Open {
+        /// Its digest.
+        blob: Digest,
+        /// Why not.
+        #[source]
+        cause: io::Error,
+    },
+    /// The layer's content cannot be applied.
+    #[error("cannot unpack the layer {blob}")]
+    Layer {
+        /// Its digest.
+        blob: Digest,
+        /// Why not.
+        #[source]
+        cause: LayerError,
+    },
+    /// The layer's bytes are not those of the blob, or not compressed as they should be.
+    #[error("cannot read the layer {blob}")]
+    Read {
+        /// Its digest.
+        blob: Digest,
+        /// What came instead.
+        #[source]
+        cause: io::Error,
+    },
+    /// The archive in the blob is another than the image's config says.
+    #[error("the layer {blob} unpacks to {actual}, but the image's config says {expected}")]
+    DiffId {
+        /// The digest of the blob.
+        blob: Digest,
+        /// The diff id in the config.
+        expected: DiffId,
+        /// That of the archive.
+        actual: DiffId,
+    },
+    /// The layers below could not be seen as one tree.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The workspace could not be used.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// A layer and those below it could not be settled.
+    #[error("cannot settle the layer {blob} with those below it")]
+    Settle {
+        /// The digest of the upper one.
+        blob: Digest,
+        /// Why not.
+        #[source]
+        cause: RootfsError,
+    },
+    /// A directory of the store could not be made, read or put in its place.
+    #[error("cannot use `{path}`")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        cause: io::Error,
+    },
+    /// The build was stopped.
+    #[error("unpacking was stopped")]
+    Cancelled,
+}
+
+/// News about unpacking.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress<'a> {
+    /// The layer was unpacked before.
+    Found(&'a Descriptor),
+    /// The layer is being unpacked.
+    Started(&'a Descriptor),
+    /// The layer is in the store.
+    Finished(&'a Descriptor, &'a Applied),
+}
+
+/// What unpacking needs.
+#[derive(Clone, Copy)]
+pub struct Unpack<'a> {
+    /// Opens the stored bytes of a layer. They need not have been verified.
+    pub open_blob: &'a (dyn Fn(&Digest) -> io::Result<File> + Sync),
+    /// Where layers are until they are complete.
+    pub workspace: &'a Workspace,
+    /// Hears how it goes; from several threads.
+    pub progress: &'a (dyn Fn(Progress<'_>) + Sync),
+    /// Says whether to stop; asked often, from several threads.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+    /// How many layers are unpacked at once; at least one is.
+    pub jobs: usize,
+    /// What a layer may hold.
+    pub limits: &'a Limits,
+}
+
+/// The version of the layout of a layer's directory; others are unpacked anew.
+const VERSION: u32 = 1;
+const METADATA: &str = "layer.json";
+const METADATA_LIMIT: u64 = 1 << 16;
+const ROOT: &str = "root";
+
+/// What is known of a layer that was unpacked: `layer.json` beside its `root`. A directory with this file is complete.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    version: u32,
+    diff_id: DiffId,
+    blob: Digest,
+    entries: u64,
+    bytes: u64,
+    /// Since which start of the machine; none if the files were written out to disk. Waiting for the disk with every
+    /// layer would cost more than unpacking it, so what was not certainly on disk when the machine stopped is unpacked
+    /// anew.
+    boot: Option<String>,
+}
+
+/// The unpacked layers of a store. Several processes may use it at once.
+#[derive(Debug)]
+pub struct Unpacked {
+    directory: PathBuf,
+    boot: Option<String>,
+    unpacked: AtomicU64,
+}
+
+impl Unpacked {
+    /// Opens the directory, which is made if it is missing. Workspaces must be in the same file system.
+    ///
+    /// # Errors
+    /// [`UnpackError::Directory`].
+    pub fn open(directory: PathBuf) -> Result<Self, UnpackError> {
+        std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        Ok(Self { directory, boot, unpacked: AtomicU64::new(0) })
+    }
+
+    /// How many layers this value has unpacked.
+    #[must_use]
+    pub fn unpacked_layers(&self) -> u64 {
+        self.unpacked.load(Ordering::Relaxed)
+    }
+
+    /// The layers (bottom first) as directories. What the store has not yet is unpacked: digest and diff id are verified,
+    /// and nothing incomplete is ever found by others.
+    ///
+    /// # Errors
+    /// [`UnpackError`]; of several, that of the lowest layer.
+    pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
+        let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
+        for (diff_id, _) in layers {
+            ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
+        }
+        let found: Vec<Option<UnpackedLayer>> =
+            ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
+        let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
+        let mut alone = unpack_each(&missing, layers, unpack)?.into_iter();
+        let mut chain = Chain::empty();
+        for (position, found) in found.into_iter().enumerate() {
+            let (diff_id, blob) = &layers[position];
+            let layer = match found {
+                Some(layer) => {
+                    (unpack.progress)(Progress::Found(blob));
+                    layer
+                }
+                None => {
+                    let Some(alone) = alone.next() else { return Err(UnpackError::Cancelled) };
+                    let source = Source { diff_id, blob, unpack };
+                    self.add(&ids[position], &chain, alone, &source)?
+                }
+            };
+            chain = chain.with(layer);
+        }
+        Ok(chain)
+    }
+
+    fn place(&self, id: &ChainId) -> PathBuf {
+        self.directory.join(id.digest().hex())
+    }
+
+    /// The layer, if it is complete and certainly on disk or in memory.
+    fn find(&self, id: &ChainId, diff_id: &DiffId) -> Option<UnpackedLayer> {
+        let place = self.place(id);
+        let mut text = Vec::new();
+        File::open(place.join(METADATA)).ok()?.take(METADATA_LIMIT).read_to_end(&mut text).ok()?;
+        let metadata: Metadata = serde_json::from_slice(&text).ok()?;
+        let kept = metadata.boot.is_none() || metadata.boot == self.boot;
+        let known = metadata.version == VERSION && metadata.diff_id == *diff_id && kept;
+        known.then(|| UnpackedLayer { chain: Some(id.clone()), root: place.join(ROOT).into() })
+    }
+
+    /// Settles a layer that was unpacked alone and puts it into the store.
+    fn add(
+        &self,
+        id: &ChainId,
+        below: &Chain,
+        alone: Alone,
+        source: &Source<'_>,
+    ) -> Result<UnpackedLayer, UnpackError> {
+        let lower = view(below, source.unpack.workspace)?;
+        let (directory, applied) = match source.settle(alone, &lower)? {
+            Some(settled) => settled,
+            None => source.apply_onto(below, &lower)?,
+        };
+        let metadata = Metadata {
+            version: VERSION,
+            diff_id: source.diff_id.clone(),
+            blob: source.blob.digest.clone(),
+            entries: applied.entries,
+            bytes: applied.bytes,
+            boot: self.boot.clone(),
+        };
+        self.publish(id, &directory, &metadata, source)?;
+        self.unpacked.fetch_add(1, Ordering::Relaxed);
+        (source.unpack.progress)(Progress::Finished(source.blob, &applied));
+        Ok(UnpackedLayer { chain: Some(id.clone()), root: self.place(id).join(ROOT).into() })
+    }
+
+    /// Gives a complete layer its name, by which others find it. Who comes second discards its own, which is equal.
+    fn publish(
+        &self,
+        id: &ChainId,
+        directory: &Path,
+        metadata: &Metadata,
+        source: &Source<'_>,
+    ) -> Result<(), UnpackError> {
+        let text = serde_json::to_vec(metadata).map_err(|error| failed(directory, error.into()))?;
+        let file = directory.join(METADATA);
+        std::fs::write(&file, text).map_err(|cause| failed(&file, cause))?;
+        if self.boot.is_none() {
+            let opened = File::open(&file).map_err(|cause| failed(&file, cause))?;
+            rustix::fs::syncfs(opened).map_err(|cause| failed(&file, cause.into()))?;
+        }
+        let place = self.place(id);
+        loop {
+            match rustix::fs::rename(directory, &place) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+                Err(cause) => return Err(failed(&place, cause.into())),
+            }
+            if self.find(id, source.diff_id).is_some() {
+                discard(directory);
+                return Ok(());
+            }
+            // Of another version, or from before the machine was started.
+            let old = source.unpack.workspace.directory("old")?.join(ROOT);
+            match rustix::fs::rename(&place, &old) {
+                Ok(()) => discard(&old),
+                Err(Errno::NOENT) => {}
+                Err(cause) => return Err(failed(&place, cause.into())),
+            }
+        }
+    }
+}
+
+fn failed(path: &Path, cause: io::Error) -> UnpackError {
+    UnpackError::Directory { path: path.to_owned(), cause }
+}
+
+fn open(path: &Path) -> Result<Rootfs, UnpackError> {
+    Rootfs::open(path).map_err(|cause| failed(path, cause))
+}
+
+/// Removes what is not needed any more. What stays is gone with the workspace.
+fn discard(directory: &Path) {
+    if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
+        && let Ok(parent) = rustix::fs::open(parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+    {
+        let _ = remove_tree(parent.as_fd(), name.as_encoded_bytes());
+    }
+}
+
+fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
+    Ok(Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?))
+}
+
+/// A layer that was unpacked as if it were the only one.
+struct Alone {
+    directory: PathBuf,
+    /// None if an entry was wrong, which may be right when something is below it: a link may lead there, for instance.
+    applied: Option<Applied>,
+}
+
+/// Unpacks the layers at the positions `missing`, several at once; the results are in that order.
+fn unpack_each(
+    missing: &[usize],
+    layers: &[(DiffId, Descriptor)],
+    unpack: &Unpack<'_>,
+) -> Result<Vec<Alone>, UnpackError> {
+    let stop = AtomicBool::new(false);
+    let stopped = || stop.load(Ordering::Relaxed) || (unpack.cancelled)();
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, Result<Alone, UnpackError>)>> = Mutex::default();
+    let work = || {
+        while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (diff_id, blob) = &layers[*position];
+            let unpack = Unpack { cancelled: &stopped, ..*unpack };
+            let result = Source { diff_id, blob, unpack: &unpack }.apply_alone();
+            if result.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((*position, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..unpack.jobs.min(missing.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(position, _)| *position);
+    // Whoever failed stopped the others: their errors say nothing.
+    let is_cause = |(_, result): &(usize, Result<_, UnpackError>)| {
+        result.as_ref().is_err_and(|error| !matches!(error, UnpackError::Cancelled))
+    };
+    if let Some(cause) = results.iter().position(is_cause) {
+        results.swap(0, cause);
+    }
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Where a layer's content comes from.
+struct Source<'a> {
+    diff_id: &'a DiffId,
+    blob: &'a Descriptor,
+    unpack: &'a Unpack<'a>,
+}
+
+/// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
+const UNTOUCHED: Timestamp = Timestamp { seconds: -1, nanoseconds: 999_999_999 };
+
+/// Whether the layer whose root this is has an entry for the root.
+fn root_entry(root: &Rootfs) -> Result<RootEntry, UnpackError> {
+    let metadata = metadata_of(root).map_err(|cause| failed(Path::new(ROOT), cause))?;
+    Ok(if metadata.mtime == UNTOUCHED { RootEntry::Missing } else { RootEntry::Present })
+}
+
+impl Source<'_> {
+    /// Unpacks the layer into a new directory.
+    fn apply_alone(&self) -> Result<Alone, UnpackError> {
+        (self.unpack.progress)(Progress::Started(self.blob));
+        let directory = self.unpack.workspace.directory("layer")?;
+        let path = directory.join(ROOT);
+        make_directory(&path)?;
+        let root = open(&path)?;
+        set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
+        match self.apply(&root, Whiteouts::Overlay) {
+            Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
+            Err(UnpackError::Layer { cause: LayerError::Entry { .. }, .. }) => {
+                Ok(Alone { directory, applied: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Settles a layer with those below it; none if it must be applied anew.
+    fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<(PathBuf, Applied)>, UnpackError> {
+        let Alone { directory, applied } = alone;
+        let applied = match applied {
+            None => None,
+            Some(applied) => {
+                let root = open(&directory.join(ROOT))?;
+                let settled = settle::settle(&root, &applied, lower, root_entry(&root)?);
+                let settled =
+                    settled.map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
+                Some(applied).filter(|_| settled == Settled::Done)
+            }
+        };
+        if applied.is_none() {
+            discard(&directory);
+        }
+        Ok(applied.map(|applied| (directory, applied)))
+    }
+
+    /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
+    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<(PathBuf, Applied), UnpackError> {
+        let directory = self.unpack.workspace.directory("layer")?;
+        let scratch = self.unpack.workspace.directory("scratch")?;
+        let (files, work) = (directory.join(ROOT), scratch.join("work"));
+        make_directory(&files)?;
+        make_directory(&work)?;
+        mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
+            .map_err(|cause| failed(&files, cause))?;
+        let upper = Upper { files: &files, work: &work };
+        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
+        let applied = self.apply(&root, Whiteouts::Remove)?;
+        Ok((directory, applied))
+    }
+
+    fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
+        let blob = &self.blob.digest;
+        let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
+        let file = (self.unpack.open_blob)(blob);
+        let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
+        let stopping = Stopping { file, cancelled: self.unpack.cancelled };
+        let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
+        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
+        let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
+        // Only the end of the blob tells whether it was the right one.
+        io::copy(&mut stored, &mut io::sink()).map_err(read)?;
+        if actual != *self.diff_id {
+            let expected = self.diff_id.clone();
+            return Err(UnpackError::DiffId { blob: blob.clone(), expected, actual });
+        }
+        Ok(applied)
+    }
+
+    fn apply_archive(
+        &self,
+        archive: impl Read,
+        onto: &Rootfs,
+        whiteouts: Whiteouts,
+    ) -> Result<(Applied, DiffId), UnpackError> {
+        let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
+        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
+        if (self.unpack.cancelled)() {
+            return Err(UnpackError::Cancelled);
+        }
+        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
+        Ok((applied, DiffId(archive.digester.finish())))
+    }
+}
+
+/// Makes a directory that may become the root of a tree: mode 0755 whatever the umask.
+fn make_directory(path: &Path) -> Result<(), UnpackError> {
+    let made = rustix::fs::mkdir(path, Mode::RWXU)
+        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(0o755)));
+    made.map_err(|cause| failed(path, cause.into()))
+}
+
+/// A file that ends with an error when the build is stopped.
+struct Stopping<'a> {
+    file: File,
+    cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Read for Stopping<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if (self.cancelled)() {
+            return Err(io::Error::other("the build was stopped"));
+        }
+        self.file.read(buffer)
+    }
+}
+
+/// A reader that knows the digest of what was read.
+struct Hashing<R> {
+    archive: R,
+    digester: Digester,
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.archive.read(buffer)?;
+        self.digester.update(&buffer[..count]);
+        Ok(count)
+    }
+}
