@@ -461,12 +461,14 @@ impl Applier<'_> {
         io_error(rustix::fs::mkdirat(parent, name.as_slice(), Mode::RWXU), "make the directory above it")?;
         let owner = self.rules.owner.unwrap_or(Owner::ROOT);
         reset_directory(parent, &name, owner)?;
-        if before == Room::Whiteout {
+        let hidden = before == Room::Whiteout;
+        if hidden {
             io_error(mark_opaque(parent, &name), "mark the directory as opaque")?;
-        } else if self.rules.whiteouts == Whiteouts::Overlay {
+        }
+        if self.rules.whiteouts == Whiteouts::Overlay {
             self.report(path.as_bytes().len() * 2)?;
             let inode = io_error(metadata_at(parent, &name), "read metadata of the directory")?.inode;
-            self.implied.insert(path.clone(), Implied { own_entry: false, hidden: false });
+            self.implied.insert(path.clone(), Implied { own_entry: false, hidden });
             self.implied_inodes.insert(inode, path.clone());
         }
         io_error(set_times_at(parent, b".", mtime), "set the times of the directory")
@@ -537,6 +539,11 @@ impl Applier<'_> {
         }
         if before == Room::Whiteout {
             io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+            // A directory without an entry may have been here, and a file in its place.
+            let real = self.root.resolve(&parent.path)?.child(name);
+            if let Some(implied) = self.implied.get_mut(&real) {
+                implied.own_entry = true;
+            }
         }
         set_directory_metadata(at, name, entry, self.rules.owner)
     }
