@@ -9,4 +9,4 @@ pub mod workspace;
 pub(crate) mod testing;
 
 #[cfg(test)]
-mod layer_laws;
+pub(crate) mod layer_laws;
