@@ -16,9 +16,9 @@ use super::lower::Lower;
 use super::tar::{Entry, EntryKind, Reader};
 use super::{EntryError, LayerError, Limits};
 use crate::rootfs::{
-    Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
-    metadata_of, remove_tree, remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
-    xattr_at, xattrs_at,
+    Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, Xattrs,
+    metadata_at, metadata_of, remove_tree, remove_xattr_at, set_mode_at, set_owner_at, set_times_at,
+    set_xattr_at, xattr_at, xattrs_at,
 };
 
 /// The prefix of a whiteout's name.
@@ -26,6 +26,8 @@ pub const WHITEOUT_PREFIX: &[u8] = b".wh.";
 /// The name of the marker that makes a directory opaque.
 pub const OPAQUE_MARKER: &[u8] = b".wh..wh..opq";
 const RESERVED_PREFIX: &[u8] = b".wh..wh.";
+/// The mode of a whiteout in place of a hard link; that of others is 0.
+const MISSING_LINK: Mode = Mode::RUSR;
 const OPAQUE_TRUSTED: &[u8] = b"trusted.overlay.opaque";
 const OPAQUE_USER: &[u8] = b"user.overlay.opaque";
 
@@ -84,9 +86,14 @@ pub struct Skipped {
 
 /// What a layer held, and what only the layers below it can settle.
 ///
-/// Unpacking a layer alone ([`Whiteouts::Overlay`]) equals applying it to the layers below if and only if no path of
-/// `implied` is a symbolic link there, metadata of implied directories are taken from there, and hard links in
-/// `missing_links` are made.
+/// Unpacking a layer alone ([`Whiteouts::Overlay`]) equals applying it to the layers below when
+/// - no path of `implied` is there as anything but a directory (else the layer has to be applied to them),
+/// - directories in `implied`, but not in `own_metadata`, take their metadata from there,
+/// - directories in `only_whiteouts` that are not there are removed,
+/// - whiteouts in `with_whiteouts` that are not there are removed ([`remove_whiteouts`]),
+/// - hard links in `missing_links` are made.
+///
+/// "There" is what the layers below show at exactly that path ([`Rootfs::exact_metadata`]).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Entries of the archive, whiteouts included.
@@ -94,20 +101,19 @@ pub struct Applied {
     /// Bytes of the uncompressed archive.
     pub bytes: u64,
     /// Directories that had no entry of their own when something below them was made, by their real path, sorted. They
-    /// are 0755, 0:0, from 1970. Left out is what the layer itself hides from the layers below. [`Whiteouts::Overlay`] only.
+    /// are 0755, 0:0, from 1970. [`Whiteouts::Overlay`] only.
     pub implied: Vec<GuestPath>,
-    /// What is left out of `implied`, sorted. What the layers below have there does not matter, except for a link that an
-    /// earlier entry of the layer would have gone through.
-    pub hidden: Vec<GuestPath>,
-    /// Character devices 0:0 made for removed names. [`Whiteouts::Overlay`] only.
-    pub whiteouts: u64,
-    /// Those of `implied` that got an entry later in the archive: their metadata are their own.
-    pub own_entry_later: Vec<GuestPath>,
-    /// Those of `implied` and `hidden` that hold nothing but whiteouts and directories of this kind: without a visible
-    /// directory of that name in the layers below, they do not exist.
+    /// Those of `implied` that keep their metadata all the same: an entry of their own came later in the archive, or the
+    /// layer hides what the layers below have there.
+    pub own_metadata: Vec<GuestPath>,
+    /// Those of `implied` that hold nothing but whiteouts and directories of this kind: without a directory of that
+    /// name in the layers below, they do not exist.
     pub only_whiteouts: Vec<GuestPath>,
-    /// Hard links whose target the layer lacked, with their target, in the order of the archive; nothing is made for
-    /// them but the directory. Later entries may have taken their place. [`Whiteouts::Overlay`] only: else that is an error.
+    /// Directories that hold whiteouts, by their real path, sorted. Overlayfs hides whiteouts only in directories that it
+    /// merges: in one that no layer below has, they would be names without a file. [`Whiteouts::Overlay`] only.
+    pub with_whiteouts: Vec<GuestPath>,
+    /// Hard links whose target the layer lacks, with their target, in the order of the archive; a
+    /// whiteout stands in their place. [`Whiteouts::Overlay`] only: else that is an error.
     pub missing_links: Vec<(GuestPath, GuestPath)>,
     /// The root is opaque: nothing of the layers below is visible. Overlayfs has no sign for it.
     pub opaque_root: bool,
@@ -121,7 +127,8 @@ pub struct Applied {
 /// all, so that a reader below can check it.
 ///
 /// # Errors
-/// [`LayerError`], with the entry that is to blame.
+/// [`LayerError`], with the entry that is to blame. With [`Whiteouts::Overlay`] see
+/// [`LayerError::depends_on_lower_layers`].
 pub fn apply(
     tar: &mut dyn Read,
     onto: &Rootfs,
@@ -151,7 +158,7 @@ pub fn apply_with(
         reported: 0,
         parent: None,
         implied: BTreeMap::new(),
-        implied_inodes: BTreeMap::new(),
+        with_whiteouts: BTreeSet::new(),
         lower: Lower::default(),
         buffer: vec![0; 1 << 17],
     };
@@ -171,11 +178,25 @@ struct Parent {
     inode: u64,
     /// Making entries changes it; it is set back when the directory is left.
     mtime: Timestamp,
+    /// Where it really is, once that was needed.
+    real: Option<GuestPath>,
+}
+
+impl Parent {
+    fn real(&mut self, root: &Rootfs) -> Result<&GuestPath, EntryError> {
+        let real = match self.real.take() {
+            Some(real) => real,
+            None => root.resolve(&self.path)?,
+        };
+        Ok(self.real.insert(real))
+    }
 }
 
 /// What is known of an implied directory.
+#[derive(Default)]
 struct Implied {
     own_entry: bool,
+    /// The layer has a whiteout for it.
     hidden: bool,
 }
 
@@ -188,7 +209,7 @@ struct Applier<'a> {
     reported: u64,
     parent: Option<Parent>,
     implied: BTreeMap<GuestPath, Implied>,
-    implied_inodes: BTreeMap<u64, GuestPath>,
+    with_whiteouts: BTreeSet<GuestPath>,
     lower: Lower,
     buffer: Vec<u8>,
 }
@@ -331,8 +352,8 @@ impl Applier<'_> {
         let directory = path.parent().unwrap_or_else(GuestPath::root);
         let name = path.file_name().unwrap_or(b".");
         self.enter_parent(&directory)?;
-        let Some(parent) = self.parent.take() else { return Err(EntryError::NotADirectory(directory)) };
-        let result = self.put_into(reader, entry, path, &parent, name, target.as_ref());
+        let Some(mut parent) = self.parent.take() else { return Err(EntryError::NotADirectory(directory)) };
+        let result = self.put_into(reader, entry, path, &mut parent, name, target.as_ref());
         self.parent = Some(parent);
         result
     }
@@ -342,27 +363,30 @@ impl Applier<'_> {
         reader: &mut Reader<&mut dyn Read>,
         entry: &Entry,
         path: &GuestPath,
-        parent: &Parent,
+        parent: &mut Parent,
         name: &[u8],
         target: Option<&Target>,
     ) -> Result<(), EntryError> {
-        let at = parent.directory.as_fd();
         if target.is_some_and(|target| target.directory == Some(parent.inode) && target.name == name) {
             return Err(EntryError::LinkToItself);
         }
-        let before = self.make_room(at, name, entry.kind)?;
+        let before = self.make_room(parent.directory.as_fd(), name, entry.kind)?;
         if before != Room::Directory && self.rules.whiteouts == Whiteouts::Remove {
             self.lower.put.insert(parent.inode, name);
         }
+        if entry.kind == EntryKind::Directory {
+            let skipped = self.make_directory(entry, parent, name, before)?;
+            return self.skip_xattrs(path, skipped);
+        }
+        let at = parent.directory.as_fd();
         let owner = self.rules.owner.unwrap_or(entry.owner);
         let skipped = match (entry.kind, target) {
             (EntryKind::File, _) => self.make_file(reader, entry, at, name, owner)?,
-            (EntryKind::Directory, _) => self.make_directory(entry, parent, name, before)?,
             (EntryKind::HardLink, Some(target)) => {
                 self.make_hard_link(at, name, path, target)?;
                 Vec::new()
             }
-            (EntryKind::HardLink, None) => Vec::new(),
+            (EntryKind::HardLink | EntryKind::Directory, _) => Vec::new(),
             (EntryKind::Symlink, _) => {
                 io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
                 io_error(set_owner_at(at, name, owner), "set the owner")?;
@@ -401,6 +425,30 @@ impl Applier<'_> {
         self.remember_parent(path, directory)
     }
 
+    /// Goes to the directory `path`, which is made unless the layer itself hides or replaces it; then a whiteout below it
+    /// has nothing to say.
+    fn enter_parent_of_whiteout(&mut self, path: &GuestPath) -> Result<bool, EntryError> {
+        if self.parent.as_ref().is_some_and(|parent| parent.path == *path) {
+            return Ok(true);
+        }
+        self.leave_parent()?;
+        let root = self.root;
+        let walked = root.walk(path, |real, metadata| match metadata {
+            Some(metadata) if metadata.kind == FileKind::Directory => Ok(()),
+            Some(_) => Err(EntryError::NotADirectory(real.clone())),
+            None => self.make_implied(real, Room::Free),
+        });
+        match walked {
+            Err(EntryError::NotADirectory(_)) => Ok(false),
+            Err(error) => Err(error),
+            Ok(_) => {
+                let directory = self.root.directory(path)?;
+                self.remember_parent(path, directory)?;
+                Ok(true)
+            }
+        }
+    }
+
     /// Goes to the directory `path` if there is one.
     fn enter_existing_parent(&mut self, path: &GuestPath) -> Result<(), EntryError> {
         if self.parent.as_ref().is_some_and(|parent| parent.path == *path) {
@@ -418,7 +466,7 @@ impl Applier<'_> {
     fn remember_parent(&mut self, path: &GuestPath, directory: OwnedFd) -> Result<(), EntryError> {
         let metadata = io_error(metadata_of(&directory), "read metadata of the directory")?;
         let (inode, mtime) = (metadata.inode, metadata.mtime);
-        self.parent = Some(Parent { path: path.clone(), directory, inode, mtime });
+        self.parent = Some(Parent { path: path.clone(), directory, inode, mtime, real: None });
         Ok(())
     }
 
@@ -436,7 +484,11 @@ impl Applier<'_> {
         let root = self.root;
         root.walk(path, |real, metadata| match metadata {
             Some(metadata) if metadata.kind == FileKind::Directory => Ok(()),
-            Some(metadata) if self.is_whiteout(metadata) => self.make_implied(real, Room::Whiteout),
+            // It may be a link to a symbolic link to a directory.
+            Some(metadata) if self.is_whiteout(metadata) && metadata.mode == MISSING_LINK.bits() => {
+                Err(EntryError::NotADirectory(real.clone()))
+            }
+            Some(metadata) if self.is_whiteout(metadata) => self.make_implied(real, Room::Hiding),
             Some(_) => Err(EntryError::NotADirectory(real.clone())),
             None => self.make_implied(real, Room::Free),
         })?;
@@ -452,7 +504,7 @@ impl Applier<'_> {
         let (parent, name) = self.root.parent(path)?;
         let parent = parent.as_fd();
         let mtime = io_error(metadata_of(parent), "read metadata of the directory")?.mtime;
-        if before == Room::Whiteout {
+        if before == Room::Hiding {
             io_error(
                 rustix::fs::unlinkat(parent, name.as_slice(), AtFlags::empty()),
                 "replace the whiteout",
@@ -461,15 +513,11 @@ impl Applier<'_> {
         io_error(rustix::fs::mkdirat(parent, name.as_slice(), Mode::RWXU), "make the directory above it")?;
         let owner = self.rules.owner.unwrap_or(Owner::ROOT);
         reset_directory(parent, &name, owner)?;
-        let hidden = before == Room::Whiteout;
-        if hidden {
+        if before == Room::Hiding {
             io_error(mark_opaque(parent, &name), "mark the directory as opaque")?;
-        }
-        if self.rules.whiteouts == Whiteouts::Overlay {
-            self.report(path.as_bytes().len() * 2)?;
-            let inode = io_error(metadata_at(parent, &name), "read metadata of the directory")?.inode;
-            self.implied.insert(path.clone(), Implied { own_entry: false, hidden });
-            self.implied_inodes.insert(inode, path.clone());
+        } else if self.rules.whiteouts == Whiteouts::Overlay {
+            self.report(path.as_bytes().len())?;
+            self.implied.entry(path.clone()).or_default();
         }
         io_error(set_times_at(parent, b".", mtime), "set the times of the directory")
     }
@@ -485,9 +533,7 @@ impl Applier<'_> {
             return Ok(Room::Directory);
         }
         io_error(remove_tree(at, name), "remove what was there")?;
-        // A file of this layer hid what the layers below have, and a directory in its place still does.
-        let hides = self.rules.whiteouts == Whiteouts::Overlay && kind == EntryKind::Directory;
-        Ok(if hides || self.is_whiteout(&metadata) { Room::Whiteout } else { Room::Free })
+        Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
     }
 
     fn make_file(
@@ -520,30 +566,22 @@ impl Applier<'_> {
     fn make_directory(
         &mut self,
         entry: &Entry,
-        parent: &Parent,
+        parent: &mut Parent,
         name: &[u8],
         before: Room,
     ) -> Result<Refused, EntryError> {
-        let at = parent.directory.as_fd();
-        if before == Room::Directory {
-            let inode = io_error(metadata_at(at, name), "read metadata")?.inode;
-            if let Some(implied) = self.implied_inodes.get(&inode).and_then(|path| self.implied.get_mut(path))
-            {
-                implied.own_entry = true;
-            }
-            if self.rules.whiteouts == Whiteouts::Remove {
-                self.lower.put.insert(parent.inode, name);
-            }
-        } else {
-            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+        let real = if self.implied.is_empty() { None } else { Some(parent.real(self.root)?.child(name)) };
+        if let Some(implied) = real.and_then(|real| self.implied.get_mut(&real)) {
+            implied.own_entry = true;
         }
-        if before == Room::Whiteout {
+        let at = parent.directory.as_fd();
+        if before != Room::Directory {
+            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+        } else if self.rules.whiteouts == Whiteouts::Remove {
+            self.lower.put.insert(parent.inode, name);
+        }
+        if before == Room::Hiding {
             io_error(mark_opaque(at, name), "mark the directory as opaque")?;
-            // A directory without an entry may have been here, and a file in its place.
-            let real = self.root.resolve(&parent.path)?.child(name);
-            if let Some(implied) = self.implied.get_mut(&real) {
-                implied.own_entry = true;
-            }
         }
         set_directory_metadata(at, name, entry, self.rules.owner)
     }
@@ -586,6 +624,10 @@ impl Applier<'_> {
         Ok(skipped)
     }
 
+    fn has_no_entry(&self, path: &GuestPath) -> bool {
+        self.implied.get(path).is_some_and(|implied| !implied.own_entry)
+    }
+
     /// Finds what a hard link points to, before anything is removed for it.
     fn link_target(&self, entry: &Entry, path: &GuestPath) -> Result<Target, EntryError> {
         let target = self.path(&entry.link).map_err(EntryError::Target)?;
@@ -598,6 +640,10 @@ impl Applier<'_> {
         let real_parent = self.root.resolve(&parent)?;
         let real = real_parent.child(name);
         match self.root.metadata(&real, Follow::No)? {
+            // Without an entry, it may be something else in the layers below.
+            Some(metadata) if metadata.kind == FileKind::Directory && self.has_no_entry(&real) => {
+                Ok(Target { real, directory: None, name: name.to_vec() })
+            }
             Some(metadata) if metadata.kind == FileKind::Directory => {
                 Err(EntryError::LinkToDirectory(target))
             }
@@ -626,7 +672,9 @@ impl Applier<'_> {
             let link = self.root.resolve(&parent)?.child(name);
             self.report(link.as_bytes().len() + target.real.as_bytes().len())?;
             self.applied.missing_links.push((link, target.real.clone()));
-            return Ok(());
+            // Whatever replaces the link later in the archive must hide the lower layers as the link does.
+            let whiteout = rustix::fs::mknodat(at, name, FileType::CharacterDevice, MISSING_LINK, 0);
+            return io_error(whiteout, "make a whiteout in place of the hard link");
         }
         let (from, from_name) = self.root.parent(&target.real)?;
         let result = rustix::fs::linkat(&from, from_name.as_slice(), at, name, AtFlags::empty());
@@ -640,22 +688,31 @@ impl Applier<'_> {
             let Some(parent) = &self.parent else { return Ok(()) };
             return self.lower.remove(parent.directory.as_fd(), parent.inode, name);
         }
-        self.enter_parent(directory)?;
-        let Some(parent) = &self.parent else { return Ok(()) };
+        if !self.enter_parent_of_whiteout(directory)? {
+            return Ok(());
+        }
+        let Some(parent) = &mut self.parent else { return Ok(()) };
         let at = parent.directory.as_fd();
         match metadata_at(at, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.applied.whiteouts += 1;
-                let made = rustix::fs::mknodat(at, name, FileType::CharacterDevice, Mode::empty(), 0);
-                io_error(made, "make the whiteout")
+                let result = rustix::fs::mknodat(at, name, FileType::CharacterDevice, Mode::empty(), 0);
+                io_error(result, "make the whiteout")?;
+                let real = parent.real(self.root)?;
+                if !self.with_whiteouts.contains(real) {
+                    let real = real.clone();
+                    self.report(real.as_bytes().len())?;
+                    self.with_whiteouts.insert(real);
+                }
+                Ok(())
             }
             Ok(metadata) if metadata.kind == FileKind::Directory => {
-                if let Some(path) = self.implied_inodes.get(&metadata.inode)
-                    && let Some(implied) = self.implied.get_mut(path)
+                io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+                if !self.implied.is_empty()
+                    && let Some(implied) = self.implied.get_mut(&parent.real(self.root)?.child(name))
                 {
                     implied.hidden = true;
                 }
-                io_error(mark_opaque(at, name), "mark the directory as opaque")
+                Ok(())
             }
             // A file of this layer hides the lower one already.
             result => io_error(result, "read metadata").map(|_| ()),
@@ -668,7 +725,9 @@ impl Applier<'_> {
             let Some(parent) = &self.parent else { return Ok(()) };
             return self.lower.empty(parent.directory.as_fd());
         }
-        self.enter_parent(directory)?;
+        if !self.enter_parent_of_whiteout(directory)? {
+            return Ok(());
+        }
         let Some(parent) = &self.parent else { return Ok(()) };
         let root = io_error(metadata_of(self.root.as_fd()), "read metadata of the root")?;
         if parent.inode == root.inode {
@@ -681,32 +740,80 @@ impl Applier<'_> {
         let problem = |problem| LayerError::Entry { name: Escaped::new(b"."), problem };
         self.leave_parent().map_err(problem)?;
         self.applied.bytes = bytes;
-        let link_parents: BTreeSet<GuestPath> =
-            self.applied.missing_links.iter().filter_map(|(link, _)| link.parent()).collect();
-        let mut only_whiteouts = BTreeSet::new();
-        // Children come after their parents, so from the back all below a directory is known before it.
-        let implied = std::mem::take(&mut self.implied);
-        for (path, state) in implied.iter().rev() {
-            if !state.own_entry
-                && !link_parents.contains(path)
-                && self.has_only_whiteouts(path, &only_whiteouts)?
-            {
-                only_whiteouts.insert(path.clone());
+        let mut links = std::mem::take(&mut self.applied.missing_links);
+        let mut kept = Vec::new();
+        for link in links.drain(..) {
+            if self.is_still_missing(&link.0)? {
+                kept.push(link);
             }
-            if state.hidden || self.is_hidden_above(path)? {
-                self.applied.hidden.push(path.clone());
+        }
+        let link_parents: BTreeSet<GuestPath> = kept.iter().filter_map(|(link, _)| link.parent()).collect();
+        self.applied.missing_links = kept;
+        self.finish_implied(&link_parents)?;
+        for path in std::mem::take(&mut self.with_whiteouts) {
+            if !self.is_directory(&path)? {
                 continue;
             }
-            if state.own_entry {
-                self.applied.own_entry_later.push(path.clone());
+            let (at, name) = self.root.parent(&path)?;
+            if is_opaque(at.as_fd(), &name) || self.is_hidden_above(&path)? {
+                remove_whiteouts(self.root, &path)?;
+            } else {
+                self.applied.with_whiteouts.push(path);
+            }
+        }
+        Ok(self.applied)
+    }
+
+    /// Reports the implied directories; those that stand for nothing but whiteouts below what the layer hides anyway go.
+    fn finish_implied(&mut self, link_parents: &BTreeSet<GuestPath>) -> Result<(), LayerError> {
+        let mut only_whiteouts = BTreeSet::new();
+        // Children come after their parents, so from the back all below a directory is known before it.
+        for (path, state) in std::mem::take(&mut self.implied).iter().rev() {
+            let is_empty = !state.own_entry
+                && !link_parents.contains(path)
+                && self.has_only_whiteouts(path, &only_whiteouts)?;
+            let hidden = state.hidden || self.is_hidden_above(path)?;
+            if hidden && is_empty {
+                self.replace_by_whiteout(path)?;
+            }
+            if hidden || state.own_entry {
+                self.applied.own_metadata.push(path.clone());
+            } else if is_empty {
+                only_whiteouts.insert(path.clone());
             }
             self.applied.implied.push(path.clone());
         }
         self.applied.implied.reverse();
-        self.applied.hidden.reverse();
-        self.applied.own_entry_later.reverse();
+        self.applied.own_metadata.reverse();
         self.applied.only_whiteouts = only_whiteouts.into_iter().collect();
-        Ok(self.applied)
+        Ok(())
+    }
+
+    fn replace_by_whiteout(&mut self, path: &GuestPath) -> Result<(), LayerError> {
+        let parent_path = path.parent().unwrap_or_else(GuestPath::root);
+        let mtime =
+            self.root.metadata(&parent_path, Follow::No)?.map_or(Timestamp::default(), |parent| parent.mtime);
+        self.root.remove(path)?;
+        let (at, name) = self.root.parent(path)?;
+        let made = rustix::fs::mknodat(&at, name.as_slice(), FileType::CharacterDevice, Mode::empty(), 0);
+        let failed = |source| RootfsError::Io { action: "make the whiteout", path: path.clone(), source };
+        made.map_err(|error| failed(error.into()))?;
+        set_times_at(at.as_fd(), b".", mtime).map_err(failed)?;
+        self.with_whiteouts.insert(parent_path);
+        Ok(())
+    }
+
+    /// Whether there is a directory at exactly `path`.
+    fn is_directory(&self, path: &GuestPath) -> Result<bool, LayerError> {
+        let metadata = self.root.exact_metadata(path)?;
+        Ok(metadata.is_some_and(|metadata| metadata.kind == FileKind::Directory))
+    }
+
+    /// Whether nothing has taken the place of a hard link that could not be made.
+    fn is_still_missing(&self, link: &GuestPath) -> Result<bool, LayerError> {
+        let parent = link.parent().unwrap_or_else(GuestPath::root);
+        let metadata = self.root.exact_metadata(link)?;
+        Ok(self.is_directory(&parent)? && metadata.is_none_or(|metadata| self.is_whiteout(&metadata)))
     }
 
     /// Whether a directory above is opaque, so that the layers below have no say.
@@ -717,10 +824,11 @@ impl Applier<'_> {
         let mut above = path.parent();
         while let Some(directory) = above.filter(|directory| !directory.is_root()) {
             // What has been replaced by something else meanwhile hides nothing.
-            if let Ok((at, name)) = self.root.parent(&directory)
-                && is_opaque(at.as_fd(), &name)
-            {
-                return Ok(true);
+            if self.is_directory(&directory)? {
+                let (at, name) = self.root.parent(&directory)?;
+                if is_opaque(at.as_fd(), &name) {
+                    return Ok(true);
+                }
             }
             above = directory.parent();
         }
@@ -728,12 +836,7 @@ impl Applier<'_> {
     }
 
     fn has_only_whiteouts(&self, path: &GuestPath, known: &BTreeSet<GuestPath>) -> Result<bool, LayerError> {
-        // Later entries may have replaced it, or a directory above, by something else.
-        if !self.root.resolve(path).is_ok_and(|real| real == *path) {
-            return Ok(false);
-        }
-        let metadata = self.root.metadata(path, Follow::No)?;
-        if metadata.is_none_or(|metadata| metadata.kind != FileKind::Directory) {
+        if !self.is_directory(path)? {
             return Ok(false);
         }
         for (name, kind) in self.root.read_dir(path)? {
@@ -754,11 +857,37 @@ impl Applier<'_> {
     }
 }
 
+/// Removes the whiteouts (character devices 0:0) in the directory `path`, whose modification time stays.
+///
+/// # Errors
+/// When the directory cannot be read or changed.
+pub fn remove_whiteouts(root: &Rootfs, path: &GuestPath) -> Result<(), RootfsError> {
+    let mtime = root.metadata(path, Follow::No)?.map(|metadata| metadata.mtime);
+    for (name, kind) in root.read_dir(path)? {
+        let child = path.child(&name);
+        if kind == FileKind::CharDevice
+            && root.metadata(&child, Follow::No)?.is_some_and(|metadata| metadata.is_overlay_whiteout())
+        {
+            root.remove(&child)?;
+        }
+    }
+    let Some(mtime) = mtime else { return Ok(()) };
+    let (at, name) = root.parent(path)?;
+    set_times_at(at.as_fd(), &name, mtime).map_err(|source| RootfsError::Io {
+        action: "set the times of",
+        path: path.clone(),
+        source,
+    })
+}
+
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
+    /// Nothing that matters.
     Free,
-    Whiteout,
+    /// A whiteout, or something else than a directory: it hid what lower layers have, and what replaces it must too.
+    Hiding,
+    /// A directory, which stays.
     Directory,
 }
 
@@ -865,4 +994,261 @@ pub(super) fn reset_directory(at: BorrowedFd<'_>, name: &[u8], owner: Owner) -> 
     io_error(rustix::fs::fchown(&directory, Some(uid), Some(gid)), "set the owner")?;
     io_error(rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o755)), "set the mode")?;
     io_error(set_times_at(directory.as_fd(), b".", Timestamp::default()), "set the times")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+
+    use super::super::test_support::{
+        Times, dir, dir_mode, dump, file, hard_link, is_root, overlay, path, symlink, what,
+    };
+    use super::*;
+
+    fn alone(tar: &[u8]) -> (tempfile::TempDir, Rootfs, Applied) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let applied = apply(&mut Cursor::new(tar), &root, Whiteouts::Overlay, &Limits::default()).unwrap();
+        (directory, root, applied)
+    }
+
+    fn texts(paths: &[GuestPath]) -> Vec<String> {
+        paths.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn directories_without_an_entry_are_reported() {
+        if !is_root() {
+            return;
+        }
+        let layer = [
+            file("late/f", b""),
+            dir_mode("late", 0o700),
+            file("plain/deep/f", b""),
+            file("removed/only/.wh.x", b""),
+            file("removed/.wh.y", b""),
+            file("mixed/.wh.x", b""),
+            file("mixed/f", b""),
+            file("hidden/f", b""),
+            file(".wh.hidden", b""),
+            file("opaque/below/f", b""),
+            file("opaque/.wh..wh..opq", b""),
+            symlink("link", "elsewhere/inside"),
+            file("link/f", b""),
+            dir("own"),
+            file("own/f", b""),
+            hard_link("links/hl", "lower/file"),
+        ]
+        .concat();
+        let (_directory, root, applied) = alone(&layer);
+        assert_eq!(
+            texts(&applied.implied),
+            [
+                "/elsewhere",
+                "/elsewhere/inside",
+                "/hidden",
+                "/late",
+                "/links",
+                "/mixed",
+                "/opaque",
+                "/opaque/below",
+                "/plain",
+                "/plain/deep",
+                "/removed",
+                "/removed/only"
+            ]
+        );
+        assert_eq!(texts(&applied.own_metadata), ["/hidden", "/late", "/opaque/below"]);
+        assert_eq!(texts(&applied.only_whiteouts), ["/removed", "/removed/only"]);
+        assert_eq!(applied.missing_links, [(path("/links/hl"), path("/lower/file"))]);
+        assert!(!applied.opaque_root);
+        let plain = root.metadata(&path("/plain"), Follow::No).unwrap().unwrap();
+        assert_eq!((plain.mode, plain.owner, plain.mtime), (0o755, Owner::ROOT, Timestamp::default()));
+        assert_eq!(root.metadata(&path("/late"), Follow::No).unwrap().unwrap().mode, 0o700);
+    }
+
+    #[test]
+    fn whiteouts_are_what_overlayfs_wants() {
+        if !is_root() {
+            return;
+        }
+        let layer =
+            [file("d/.wh.x", b""), file(".wh.e", b""), dir("e"), file("f/.wh..wh..opq", b"")].concat();
+        let (_directory, root, _) = alone(&layer);
+        assert!(root.metadata(&path("/d/x"), Follow::No).unwrap().unwrap().is_overlay_whiteout());
+        for directory in ["/e", "/f"] {
+            let xattrs = root.xattrs(&path(directory)).unwrap();
+            assert_eq!(xattrs.get(OPAQUE_TRUSTED).or(xattrs.get(OPAQUE_USER)).unwrap(), b"y", "{directory}");
+        }
+        assert!(alone(&file(".wh..wh..opq", b"")).2.opaque_root);
+    }
+
+    #[test]
+    fn times_of_directories_are_those_of_their_entries() {
+        if !is_root() {
+            return;
+        }
+        use super::super::test_support::{Header, header};
+        let old = |name| Header { mtime: 1000, mode: 0o755, ..header(name, b'5') }.bytes();
+        let first =
+            [old("./"), old("d"), old("d/e"), file("d/e/f", b"x"), file("d/g", b"x"), file("h", b"x")]
+                .concat();
+        let second = [file("d/new", b"x"), file("d/.wh.g", b""), file("d/e/implied/f", b"x")].concat();
+        let (_directory, root, _) = alone(&first);
+        apply(&mut Cursor::new(&second), &root, Whiteouts::Remove, &Limits::default()).unwrap();
+        for name in ["/", "/d", "/d/e"] {
+            assert_eq!(
+                root.metadata(&path(name), Follow::No).unwrap().unwrap().mtime.seconds,
+                1000,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn archives_are_extracted_into_a_directory_and_cannot_leave_it() {
+        if !is_root() {
+            return;
+        }
+        let (_directory, root, _) =
+            alone(&[dir("srv"), symlink("to", "/srv/app"), file("etc", b"old")].concat());
+        let archive = [
+            dir_mode(".", 0o777),
+            file("../../etc", b"x"),
+            file("/abs", b"x"),
+            file(".wh.etc", b"w"),
+            hard_link("hl", "../abs"),
+        ]
+        .concat();
+        let rules = Rules {
+            base: path("/to"),
+            names: Names::Clamp,
+            whiteouts: Whiteouts::Ordinary,
+            owner: Some(Owner { uid: 5, gid: 6 }),
+        };
+        let applied = apply_with(&mut Cursor::new(&archive), &root, &rules, &Limits::default()).unwrap();
+        assert_eq!((applied.entries, applied.implied), (5, vec![]));
+        for (name, content) in [("etc", "x"), ("abs", "x"), (".wh.etc", "w"), ("hl", "x")] {
+            assert_eq!(what(&root, &format!("/srv/app/{name}")).as_deref(), Some(content), "{name}");
+        }
+        assert_eq!(what(&root, "/etc").as_deref(), Some("old"));
+        for name in ["/srv/app", "/srv/app/etc"] {
+            let owner = root.metadata(&path(name), Follow::No).unwrap().unwrap().owner;
+            assert_eq!(owner, Owner { uid: 5, gid: 6 }, "{name}");
+        }
+    }
+
+    #[test]
+    fn deep_lower_trees_are_removed_with_few_descriptors() {
+        if !is_root() {
+            return;
+        }
+        let (_directory, root, _) = alone(&file("a/".repeat(1500) + "f", b"x"));
+        let layer = [file("a/a/keep", b"x"), file(".wh.a", b"")].concat();
+        apply(&mut Cursor::new(&layer), &root, Whiteouts::Remove, &Limits::default()).unwrap();
+        assert_eq!(root.read_dir(&path("/a/a")).unwrap(), [(b"keep".to_vec(), FileKind::File)]);
+    }
+
+    /// Name, target of links, and which kind of entry.
+    type Op = (String, &'static str, u8);
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        let name = prop::collection::vec("[abc]", 1..4).prop_map(|parts| parts.join("/"));
+        let target = prop_oneof![Just("a"), Just("/b"), Just("../c"), Just("a/b"), Just("/c/a")];
+        prop::collection::vec((name, target, 0u8..10), 0..8)
+    }
+
+    fn layer_of(ops: &[Op]) -> Vec<u8> {
+        let entry = |(name, target, what): &Op| {
+            let (parent, base) = name.rsplit_once('/').unwrap_or((".", name));
+            match what {
+                0..=2 => file(name, name.as_bytes()),
+                3 | 4 => dir_mode(name, 0o700),
+                5 => symlink(name, target),
+                6 | 7 => file(format!("{parent}/.wh.{base}"), b""),
+                8 => file(format!("{parent}/.wh..wh..opq"), b""),
+                _ => hard_link(name, target.trim_start_matches(['.', '/'])),
+            }
+        };
+        ops.iter().flat_map(entry).collect()
+    }
+
+    /// Does what is left to the caller; false where layers cannot be unpacked alone.
+    fn settle(applied: &Applied, layer: &Rootfs, below: &Rootfs) -> bool {
+        if applied.opaque_root || !applied.missing_links.is_empty() {
+            return false;
+        }
+        let is_directory = |metadata: &Metadata| metadata.kind == FileKind::Directory;
+        for path in &applied.with_whiteouts {
+            if !below.exact_metadata(path).unwrap().is_some_and(|lower| is_directory(&lower)) {
+                remove_whiteouts(layer, path).unwrap();
+            }
+        }
+        for path in applied.implied.iter().rev() {
+            let lower = below.exact_metadata(path).unwrap();
+            if lower.as_ref().is_some_and(|lower| !is_directory(lower)) {
+                return false;
+            }
+            if lower.is_none() && applied.only_whiteouts.contains(path) {
+                layer.remove(path).unwrap();
+            }
+            let now = layer.exact_metadata(path).unwrap();
+            if let (Some(lower), Some(now)) = (lower, now)
+                && is_directory(&now)
+                && !applied.own_metadata.contains(path)
+            {
+                let (at, name) = layer.parent(path).unwrap();
+                set_mode_at(at.as_fd(), &name, lower.mode).unwrap();
+            }
+        }
+        true
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn unpacking_alone_equals_applying_from_the_bottom_up(layers in prop::collection::vec(ops(), 2..4)) {
+            if !is_root() {
+                return Ok(());
+            }
+            let directory = tempfile::tempdir().unwrap();
+            let open = |name: &str| {
+                std::fs::create_dir(directory.path().join(name)).unwrap();
+                Rootfs::open(&directory.path().join(name)).unwrap()
+            };
+            let merged = open("merged");
+            open("empty");
+            let mut paths = vec![directory.path().join("empty")];
+            for (number, ops) in layers.iter().enumerate() {
+                let tar = &layer_of(ops);
+                let limits = Limits::default();
+                let name = number.to_string();
+                let layer = open(&name);
+                let apart = apply(&mut Cursor::new(tar), &layer, Whiteouts::Overlay, &limits);
+                let Ok(_) = apply(&mut Cursor::new(tar), &merged, Whiteouts::Remove, &limits) else { return Ok(()) };
+                let lowers: Vec<_> = paths.iter().map(std::path::PathBuf::as_path).collect();
+                // Overlayfs wants two layers.
+                let below = if lowers.len() == 1 { Rootfs::open(lowers[0]) } else { overlay(&lowers) };
+                let Ok(below) = below else {
+                    eprintln!("skipped: cannot mount overlayfs");
+                    return Ok(());
+                };
+                let apart = match apart {
+                    Ok(apart) => apart,
+                    Err(error) if error.depends_on_lower_layers() => return Ok(()),
+                    Err(error) => return Err(TestCaseError::fail(format!("{error:?}"))),
+                };
+                if !settle(&apart, &layer, &below) {
+                    return Ok(());
+                }
+                drop(below);
+                paths.push(directory.path().join(name));
+                let lowers: Vec<_> = paths.iter().map(std::path::PathBuf::as_path).collect();
+                let view = dump(&overlay(&lowers).unwrap(), Times::Files);
+                prop_assert_eq!(&view[1..], &dump(&merged, Times::Files)[1..]);
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::EntryError;
 use super::apply::reset_directory;
 use crate::rootfs::tree::{DIRECTORY, enter};
-use crate::rootfs::{FileKind, Owner, Timestamp, metadata_at, metadata_of, remove_tree, set_times_at};
+use crate::rootfs::{FileKind, Owner, metadata_at, metadata_of, remove_tree};
 
 /// The names that a layer has put, as 64-bit hashes of directory number and name: 8 bytes each.
 ///
@@ -62,8 +62,6 @@ struct Level {
     /// None while the walk is far below: opened again on the way back.
     directory: Option<OwnedFd>,
     inode: u64,
-    /// Removing what is in it changes it; it is set back.
-    mtime: Timestamp,
     name: Vec<u8>,
     below: Vec<Vec<u8>>,
 }
@@ -113,6 +111,11 @@ impl Lower {
             if let Some(name) = level.below.pop() {
                 let Some(directory) = &level.directory else { return io_error(Err(Errno::BADF)) };
                 let next = io_error(enter(directory.as_fd(), &name))?;
+                let inode = io_error(metadata_of(&next))?.inode;
+                if self.emptied.contains(&inode) {
+                    self.settle(directory.as_fd(), level.inode, &name)?;
+                    continue;
+                }
                 self.visit(next, name, &mut levels)?;
                 if let Some(far) = levels.len().checked_sub(OPEN_LEVELS + 1) {
                     levels[far].directory = None;
@@ -120,9 +123,6 @@ impl Lower {
                 continue;
             }
             let Some(done) = levels.pop() else { break };
-            if let Some(directory) = &done.directory {
-                io_error(set_times_at(directory.as_fd(), b".", done.mtime))?;
-            }
             if let Some(above) = levels.last_mut() {
                 let directory = match (above.directory.take(), done.directory) {
                     (Some(directory), _) => directory,
@@ -143,10 +143,8 @@ impl Lower {
         name: Vec<u8>,
         levels: &mut Vec<Level>,
     ) -> Result<(), EntryError> {
-        let metadata = io_error(metadata_of(&directory))?;
-        let (inode, mtime) = (metadata.inode, metadata.mtime);
+        let inode = io_error(metadata_of(&directory))?.inode;
         if !self.emptied.insert(inode) {
-            levels.push(Level { directory: Some(directory), inode, mtime, name, below: Vec::new() });
             return Ok(());
         }
         let mut below = Vec::new();
@@ -173,7 +171,7 @@ impl Lower {
         for file in files {
             io_error(remove_tree(directory.as_fd(), &file))?;
         }
-        levels.push(Level { directory: Some(directory), inode, mtime, name, below });
+        levels.push(Level { directory: Some(directory), inode, name, below });
         Ok(())
     }
 

@@ -567,3 +567,119 @@ impl Header<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{GNU, Header as Block, header, padded, with_checksum};
+    use super::*;
+
+    fn read_all(archive: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
+        let mut reader = Reader::new(archive, 1 << 40);
+        let mut entries = Vec::new();
+        while let Some(entry) = reader.next_entry()? {
+            let mut content = Vec::new();
+            let mut buffer = [0; 700];
+            loop {
+                match reader.read_content(&mut buffer)? {
+                    0 => break,
+                    count => content.extend_from_slice(&buffer[..count]),
+                }
+            }
+            entries.push((entry, content));
+        }
+        Ok(entries)
+    }
+
+    #[test]
+    fn numbers_are_octal_or_binary_and_never_guessed() {
+        let cases: [(&[u8], Option<i64>); 14] = [
+            (b"0000644\0", Some(0o644)),
+            (b"   644 \0", Some(0o644)),
+            (b"\0\0\0\0\0\0\0\0", Some(0)),
+            (b"77777777", Some(0o7777_7777)),
+            (b"644\0junk", Some(0o644)),
+            (b"0000648\0", None),
+            (b"-1\0\0\0\0\0\0", None),
+            (b"12 34\0\0\0", None),
+            (b"\x80\0\0\0\0\0\x01\0", Some(256)),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff", Some(-1)),
+            (b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff", Some(i64::MAX)),
+            (b"\x80\0\0\0\x80\0\0\0\0\0\0\0", None),
+            (b"\xff\xff\xff\xff\x80\0\0\0\0\0\0\0", Some(i64::MIN)),
+            (b"\xc0\0\0\0\0\0\0\0\0\0\0\0", None),
+        ];
+        for (field, expected) in cases {
+            assert_eq!(parse_number(field), expected, "{}", field.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn sparse_files_of_gnu_tar_are_read_with_their_holes() {
+        // 2 bytes at 1000, then 1 byte at every further thousand: more pieces than fit into the header.
+        let pieces: Vec<(u64, u64)> = (1..31).map(|n| (n * 1000, if n == 1 { 2 } else { 1 })).collect();
+        let field = |number: u64| format!("{number:011o}\0").into_bytes();
+        let pair = |&(offset, length): &(u64, u64)| [field(offset), field(length)].concat();
+        let mut block = Block { magic: GNU, size: 31, ..header("sp", b'S') }.bytes();
+        block[386..482].copy_from_slice(&pieces[..4].iter().flat_map(pair).collect::<Vec<u8>>());
+        block[482] = 1;
+        block[483..495].copy_from_slice(&field(40_000));
+        let mut more = vec![0; 1024];
+        more[..504].copy_from_slice(&pieces[4..25].iter().flat_map(pair).collect::<Vec<u8>>());
+        more[504] = 1;
+        more[512..512 + 5 * 24].copy_from_slice(&pieces[25..].iter().flat_map(pair).collect::<Vec<u8>>());
+        let stored: Vec<u8> = (b'A'..).take(31).collect();
+        let next = header("next", b'0').bytes();
+        let archive = [with_checksum(block.clone()), more, padded(&stored), next].concat();
+        let entries = read_all(&archive).unwrap();
+        let mut expected = vec![0; 40_000];
+        expected[1000..1002].copy_from_slice(b"AB");
+        for (n, byte) in (2..31).zip(b'C'..) {
+            expected[n * 1000] = byte;
+        }
+        assert_eq!(entries[0].0.size, 40_000);
+        assert!(entries[0].1 == expected);
+        assert_eq!(entries[1].0.path, b"next");
+        for (at, bytes) in [(483, field(30_000)), (386, field(3_000)), (398, field(3)), (124, field(30))] {
+            let mut wrong = block.clone();
+            wrong[at..at + 12].copy_from_slice(&bytes);
+            let archive = [with_checksum(wrong), archive[512..].to_vec()].concat();
+            assert!(read_all(&archive).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn extensions_are_for_the_next_entry_only() {
+        use super::super::test_support::{file, gnu_long, pax, symlink};
+        let long = vec![b'l'; 300];
+        let archive = [
+            pax(&[
+                ("path", b"renamed"),
+                ("uid", b"3000000"),
+                ("mtime", b"-1.5"),
+                ("SCHILY.xattr.user.a", b"="),
+            ]),
+            file("first", b"one"),
+            file("second", b"two"),
+            gnu_long(b'K', &[&long[..], b"\0"].concat()),
+            symlink("third", "short"),
+        ]
+        .concat();
+        let entries = read_all(&archive).unwrap();
+        let first = &entries[0].0;
+        assert_eq!((first.path.as_slice(), first.owner.uid), (&b"renamed"[..], 3_000_000));
+        assert_eq!(first.mtime, Timestamp { seconds: -2, nanoseconds: 500_000_000 });
+        assert_eq!(first.xattrs, Xattrs::from([(b"user.a".to_vec(), b"=".to_vec())]));
+        let second = &entries[1].0;
+        assert_eq!((second.path.as_slice(), second.owner.uid, second.xattrs.len()), (&b"second"[..], 0, 0));
+        assert_eq!(entries[2].0.link, long);
+    }
+
+    #[test]
+    fn prefixes_belong_to_posix_headers_only() {
+        for (magic, name) in [(*b"ustar\x0000", "dir/x"), (GNU, "x"), ([0; 8], "x")] {
+            let mut block = Block { magic, ..header("x", b'0') }.bytes();
+            block[345..348].copy_from_slice(b"dir");
+            assert_eq!(read_all(&with_checksum(block)).unwrap()[0].0.path, name.as_bytes());
+        }
+    }
+}

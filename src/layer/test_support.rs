@@ -168,13 +168,13 @@ pub(crate) fn dump(root: &Rootfs, times: Times) -> Vec<String> {
                 line += &format!(" {}={}", key.escape_ascii(), value.escape_ascii());
             }
         }
-        lines.push(line);
+        lines.push((next.clone(), line));
         if metadata.kind == FileKind::Directory {
             pending.extend(root.read_dir(&next).unwrap().into_iter().map(|(name, _)| next.child(&name)));
         }
     }
     lines.sort();
-    lines
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
 /// Which times a dump shows.

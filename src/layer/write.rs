@@ -439,3 +439,272 @@ fn put_name(block: &mut [u8; BLOCK], name: &[u8]) -> bool {
     }
     put_text(&mut block[..100], name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+    use rustix::fs::{AtFlags, FileType};
+
+    use super::super::test_support::{Times, dump, is_root, path};
+    use super::super::{Limits, Whiteouts, apply, decompress};
+    use super::*;
+    use crate::layer::Formats;
+    use crate::layer::tar::{EntryKind, Reader};
+    use crate::rootfs::{set_mode_at, set_owner_at, set_times_at, set_xattr_at};
+
+    fn tree() -> (tempfile::TempDir, Rootfs) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        (directory, root)
+    }
+
+    fn everything(root: &Rootfs) -> Changeset {
+        let mut changes = Vec::new();
+        let mut pending = vec![GuestPath::root()];
+        while let Some(next) = pending.pop() {
+            for (name, kind) in root.read_dir(&next).unwrap() {
+                let child = next.child(&name);
+                changes.push(Change::Put(child.clone()));
+                if kind == FileKind::Directory {
+                    pending.push(child);
+                }
+            }
+        }
+        changes.sort();
+        Changeset(changes)
+    }
+
+    fn options(threads: usize) -> WriteOptions {
+        WriteOptions { level: 6, threads: NonZeroUsize::new(threads).unwrap(), latest: None }
+    }
+
+    fn written(changes: &Changeset, root: &Rootfs, options: &WriteOptions) -> (Written, Vec<u8>) {
+        let mut blob = Vec::new();
+        let written = write_with(changes, root, &mut blob, options).unwrap();
+        let mut tar = Vec::new();
+        io::Read::read_to_end(&mut decompress(blob.as_slice(), Formats::Layer).unwrap(), &mut tar).unwrap();
+        assert_eq!(written.blob.size, blob.len() as u64);
+        assert_eq!(written.blob.digest, crate::image::digest::Digest::of(&blob));
+        assert_eq!(written.diff_id.0, crate::image::digest::Digest::of(&tar));
+        (written, tar)
+    }
+
+    #[test]
+    fn headers_are_ustar_where_everything_fits_and_pax_where_not() {
+        let (_directory, root) = tree();
+        let prefix = "p".repeat(120);
+        let long = "n".repeat(150);
+        root.create_dirs(&path(&prefix), 0o755, metadata_of(root.as_fd()).unwrap().owner).unwrap();
+        let names =
+            ["plain".to_owned(), format!("{prefix}/fits"), format!("{prefix}/{long}"), "é".to_owned()];
+        for name in &names {
+            let fd = root.open_file(&path(name), OFlags::CREATE | OFlags::WRONLY, 0o640).unwrap();
+            rustix::io::write(&fd, b"content").unwrap();
+            let (parent, base) = root.parent(&path(name)).unwrap();
+            let seconds = if name == "plain" { 1_700_000_000 } else { 0 };
+            set_times_at(parent.as_fd(), &base, Timestamp { seconds, nanoseconds: 0 }).unwrap();
+        }
+        set_times_at(root.as_fd(), prefix.as_bytes(), Timestamp { seconds: -1, nanoseconds: 5 }).unwrap();
+        let (written, tar) = written(&everything(&root), &root, &options(1));
+        assert_eq!(written.entries, 5);
+        let flags: Vec<u8> =
+            tar.chunks(512).filter(|block| &block[257..262] == b"ustar").map(|block| block[156]).collect();
+        // The plain name, the directory (long with its slash, old), a name that fits, one that does not, one not ASCII.
+        assert_eq!(flags, *b"0x50x0x0");
+        let mut reader = Reader::new(tar.as_slice(), 1 << 30);
+        let mut read = Vec::new();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            read.push((String::from_utf8(entry.path).unwrap(), entry.mtime.seconds));
+        }
+        let expected = [
+            (names[0].clone(), 1_700_000_000),
+            (format!("{prefix}/"), -1),
+            (names[1].clone(), 0),
+            (names[2].clone(), 0),
+            (names[3].clone(), 0),
+        ];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn removed_paths_are_empty_files_of_nobody() {
+        let (_directory, root) = tree();
+        let changes = Changeset(vec![Change::Remove(path("/a/b")), Change::Remove(path("/c"))]);
+        let (_, tar) = written(&changes, &root, &options(1));
+        let mut reader = Reader::new(tar.as_slice(), 1 << 30);
+        for name in [&b"a/.wh.b"[..], b".wh.c"] {
+            let entry = reader.next_entry().unwrap().unwrap();
+            assert_eq!((entry.path.as_slice(), entry.kind, entry.mode), (name, EntryKind::File, 0));
+            assert_eq!((entry.size, entry.owner, entry.mtime), (0, Owner::ROOT, Timestamp::default()));
+        }
+        assert!(reader.next_entry().unwrap().is_none());
+        assert_eq!(tar.len(), 4 * BLOCK);
+    }
+
+    #[test]
+    fn further_names_are_hard_links_and_sockets_and_the_root_are_left_out() {
+        let (directory, root) = tree();
+        std::fs::write(directory.path().join("b"), "x").unwrap();
+        rustix::fs::linkat(root.as_fd(), "b", root.as_fd(), "a", AtFlags::empty()).unwrap();
+        rustix::fs::linkat(root.as_fd(), "b", root.as_fd(), "c", AtFlags::empty()).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
+        let mut changes = everything(&root);
+        changes.0.insert(0, Change::Put(GuestPath::root()));
+        let (written, tar) = written(&changes, &root, &options(1));
+        assert_eq!(written.entries, 3);
+        let mut reader = Reader::new(tar.as_slice(), 1 << 30);
+        for (name, link) in [(b"a", &b""[..]), (b"b", b"a"), (b"c", b"a")] {
+            let entry = reader.next_entry().unwrap().unwrap();
+            assert_eq!((entry.path.as_slice(), entry.link.as_slice()), (&name[..], link));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_layer_is_named() {
+        let (directory, root) = tree();
+        std::fs::create_dir(directory.path().join(".wh.dir")).unwrap();
+        std::fs::write(directory.path().join(".wh.dir/x"), "x").unwrap();
+        std::fs::write(directory.path().join("attribute"), "x").unwrap();
+        set_xattr_at(root.as_fd(), b"attribute", b"user.a=b", b"").unwrap();
+        for (change, message) in [
+            (Change::Put(path("/.wh.dir/x")), "`/.wh.dir/x` cannot be part of a layer"),
+            (Change::Remove(path("/a/.wh.b")), "`/a/.wh.b` cannot be part of a layer"),
+            (Change::Put(path("/nothing")), "`/nothing` cannot be part of a layer"),
+            (Change::Put(path("/attribute")), "`/attribute` cannot be part of a layer"),
+        ] {
+            let error = write(&Changeset(vec![change]), &root, &mut Vec::new()).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn a_file_that_changes_is_an_error() {
+        // Files of /proc are longer than they say.
+        let root = Rootfs::open(std::path::Path::new("/proc/self")).unwrap();
+        let error =
+            write(&Changeset(vec![Change::Put(path("/status"))]), &root, &mut Vec::new()).unwrap_err();
+        assert!(matches!(error, LayerError::Unwritable { problem: WriteProblem::Changed, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn late_times_are_lowered_on_request() {
+        let (directory, root) = tree();
+        std::fs::write(directory.path().join("f"), "x").unwrap();
+        let latest = Timestamp { seconds: 1_000, nanoseconds: 0 };
+        let options = WriteOptions { latest: Some(latest), ..options(1) };
+        let (_, tar) = written(&everything(&root), &root, &options);
+        let mut reader = Reader::new(tar.as_slice(), 1 << 30);
+        assert_eq!(reader.next_entry().unwrap().unwrap().mtime, latest);
+    }
+
+    #[derive(Debug, Clone)]
+    struct Node {
+        name: Vec<u8>,
+        what: u8,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        seconds: i64,
+        nanoseconds: u32,
+        size: usize,
+        attribute: Option<Vec<u8>>,
+    }
+
+    fn nodes() -> impl Strategy<Value = Vec<Node>> {
+        let component = prop_oneof![
+            "[a-c]".prop_map(String::into_bytes),
+            "[a-z é]{1,3}".prop_map(String::into_bytes),
+            (90usize..=255).prop_map(|length| vec![b'L'; length]),
+            Just(b"\xff\n".to_vec()),
+        ];
+        let name = prop::collection::vec(component, 1..4).prop_map(|components| components.join(&b'/'));
+        let ids = prop_oneof![0u32..3, 2_097_150..2_097_154u32, Just(u32::MAX - 1)];
+        let seconds = prop_oneof![-3i64..3, 1_600_000_000i64..1_700_000_000];
+        let nanoseconds = prop_oneof![Just(0u32), 0u32..1_000_000_000];
+        let attribute = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
+        let rest = (ids.clone(), ids, seconds, nanoseconds, 0usize..2000, attribute);
+        let node = (name, 0u8..8, 0u32..0o10000, rest).prop_map(
+            |(name, what, mode, (uid, gid, seconds, nanoseconds, size, attribute))| Node {
+                name,
+                what,
+                mode,
+                uid,
+                gid,
+                seconds,
+                nanoseconds,
+                size,
+                attribute,
+            },
+        );
+        prop::collection::vec(node, 0..12)
+    }
+
+    /// Makes what can be made; names that are taken are left as they are.
+    fn plant(root: &Rootfs, nodes: &[Node]) {
+        let mut made = Vec::new();
+        for node in nodes {
+            let path = GuestPath::clamp(&node.name).unwrap();
+            let Some(parent) = path.parent() else { continue };
+            if root.create_dirs(&parent, 0o755, Owner::ROOT).is_err() {
+                continue;
+            }
+            let (at, name) = root.parent(&path).unwrap();
+            let name = name.as_slice();
+            let special = |file_type, device| rustix::fs::mknodat(&at, name, file_type, Mode::RUSR, device);
+            let done = match node.what {
+                0 | 1 => root
+                    .open_file(&path, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, 0o600)
+                    .is_ok_and(|file| rustix::io::write(file, &vec![b'x'; node.size]).is_ok()),
+                2 => rustix::fs::mkdirat(&at, name, Mode::RWXU).is_ok(),
+                3 => rustix::fs::symlinkat(node.name.repeat(3).as_slice(), &at, name).is_ok(),
+                4 => special(FileType::Fifo, 0).is_ok(),
+                5 => special(FileType::CharacterDevice, rustix::fs::makedev(1, 3)).is_ok(),
+                6 => special(FileType::BlockDevice, rustix::fs::makedev(300, 70_000)).is_ok(),
+                _ => made.first().is_some_and(|(from, from_name, _): &(OwnedFd, Vec<u8>, Node)| {
+                    rustix::fs::linkat(from, from_name.as_slice(), &at, name, AtFlags::empty()).is_ok()
+                }),
+            };
+            if done {
+                made.push((at, name.to_vec(), node.clone()));
+            }
+        }
+        // Backwards, so that times of directories come last.
+        for (at, name, node) in made.iter().rev() {
+            let at = at.as_fd();
+            set_owner_at(at, name, Owner { uid: node.uid, gid: node.gid }).unwrap();
+            if metadata_at(at, name).unwrap().kind != FileKind::Symlink {
+                set_mode_at(at, name, node.mode).unwrap();
+            }
+            if let Some(value) = &node.attribute {
+                set_xattr_at(at, name, b"trusted.test", value).unwrap();
+            }
+            set_times_at(at, name, Timestamp { seconds: node.seconds, nanoseconds: node.nanoseconds })
+                .unwrap();
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn applying_what_was_written_gives_the_tree_again(nodes in nodes()) {
+            if !is_root() {
+                return Ok(());
+            }
+            let (_directory, root) = tree();
+            plant(&root, &nodes);
+            let (_, tar) = written(&everything(&root), &root, &options(1));
+            for whiteouts in [Whiteouts::Overlay, Whiteouts::Remove] {
+                let (_directory, again) = tree();
+                let applied = apply(&mut Cursor::new(&tar), &again, whiteouts, &Limits::default()).unwrap();
+                prop_assert!(applied.skipped.is_empty() && applied.implied.is_empty());
+                let (before, after) = (dump(&root, Times::All), dump(&again, Times::All));
+                // The first line is the root, which has no entry.
+                prop_assert_eq!(&before[1..], &after[1..]);
+                let (_, twice) = written(&everything(&again), &again, &options(2));
+                prop_assert!(tar == twice);
+            }
+        }
+    }
+}
