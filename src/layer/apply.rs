@@ -112,8 +112,8 @@ pub struct Applied {
     /// Directories that hold whiteouts, by their real path, sorted. Overlayfs hides whiteouts only in directories that it
     /// merges: in one that no layer below has, they would be names without a file. [`Whiteouts::Overlay`] only.
     pub with_whiteouts: Vec<GuestPath>,
-    /// Hard links whose target the layer lacks, with their target, in the order of the archive; a
-    /// whiteout stands in their place. [`Whiteouts::Overlay`] only: else that is an error.
+    /// Hard links whose target the layer lacks, with their target, in the order of the archive; a whiteout stands in
+    /// their place, or what later entries made of it. [`Whiteouts::Overlay`] only: else that is an error.
     pub missing_links: Vec<(GuestPath, GuestPath)>,
     /// The root is opaque: nothing of the layers below is visible. Overlayfs has no sign for it.
     pub opaque_root: bool,
@@ -740,15 +740,8 @@ impl Applier<'_> {
         let problem = |problem| LayerError::Entry { name: Escaped::new(b"."), problem };
         self.leave_parent().map_err(problem)?;
         self.applied.bytes = bytes;
-        let mut links = std::mem::take(&mut self.applied.missing_links);
-        let mut kept = Vec::new();
-        for link in links.drain(..) {
-            if self.is_still_missing(&link.0)? {
-                kept.push(link);
-            }
-        }
-        let link_parents: BTreeSet<GuestPath> = kept.iter().filter_map(|(link, _)| link.parent()).collect();
-        self.applied.missing_links = kept;
+        let link_parents: BTreeSet<GuestPath> =
+            self.applied.missing_links.iter().filter_map(|(link, _)| link.parent()).collect();
         self.finish_implied(&link_parents)?;
         for path in std::mem::take(&mut self.with_whiteouts) {
             if !self.is_directory(&path)? {
@@ -807,13 +800,6 @@ impl Applier<'_> {
     fn is_directory(&self, path: &GuestPath) -> Result<bool, LayerError> {
         let metadata = self.root.exact_metadata(path)?;
         Ok(metadata.is_some_and(|metadata| metadata.kind == FileKind::Directory))
-    }
-
-    /// Whether nothing has taken the place of a hard link that could not be made.
-    fn is_still_missing(&self, link: &GuestPath) -> Result<bool, LayerError> {
-        let parent = link.parent().unwrap_or_else(GuestPath::root);
-        let metadata = self.root.exact_metadata(link)?;
-        Ok(self.is_directory(&parent)? && metadata.is_none_or(|metadata| self.is_whiteout(&metadata)))
     }
 
     /// Whether a directory above is opaque, so that the layers below have no say.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::EntryError;
 use super::apply::reset_directory;
 use crate::rootfs::tree::{DIRECTORY, enter};
-use crate::rootfs::{FileKind, Owner, metadata_at, metadata_of, remove_tree};
+use crate::rootfs::{FileKind, Owner, Timestamp, metadata_at, metadata_of, remove_tree, set_times_at};
 
 /// The names that a layer has put, as 64-bit hashes of directory number and name: 8 bytes each.
 ///
@@ -62,6 +62,8 @@ struct Level {
     /// None while the walk is far below: opened again on the way back.
     directory: Option<OwnedFd>,
     inode: u64,
+    /// Removing what is in it changes it; it is set back.
+    mtime: Timestamp,
     name: Vec<u8>,
     below: Vec<Vec<u8>>,
 }
@@ -123,6 +125,9 @@ impl Lower {
                 continue;
             }
             let Some(done) = levels.pop() else { break };
+            if let Some(directory) = &done.directory {
+                io_error(set_times_at(directory.as_fd(), b".", done.mtime))?;
+            }
             if let Some(above) = levels.last_mut() {
                 let directory = match (above.directory.take(), done.directory) {
                     (Some(directory), _) => directory,
@@ -143,7 +148,8 @@ impl Lower {
         name: Vec<u8>,
         levels: &mut Vec<Level>,
     ) -> Result<(), EntryError> {
-        let inode = io_error(metadata_of(&directory))?.inode;
+        let metadata = io_error(metadata_of(&directory))?;
+        let (inode, mtime) = (metadata.inode, metadata.mtime);
         if !self.emptied.insert(inode) {
             return Ok(());
         }
@@ -171,7 +177,7 @@ impl Lower {
         for file in files {
             io_error(remove_tree(directory.as_fd(), &file))?;
         }
-        levels.push(Level { directory: Some(directory), inode, name, below });
+        levels.push(Level { directory: Some(directory), inode, mtime, name, below });
         Ok(())
     }
 

@@ -143,7 +143,14 @@ mod tests {
                 kept.map(str::to_owned).collect::<Vec<_>>()
             };
             assert_eq!(kept(copy.root()), kept(after));
-            assert_eq!(links(copy.root()), links(after));
+            // A file that was copied up loses its other names, but that alone is no change.
+            let copied = links(copy.root());
+            for names in links(after) {
+                assert!(
+                    copied.iter().any(|one| names.iter().all(|name| one.contains(name))),
+                    "{names:?}: {copied:?}"
+                );
+            }
         }
 
         /// Runs a step without a look at the trees, which may be large.

@@ -1,5 +1,6 @@
 //! What is kept on disk: blobs, unpacked layers and names.
 
+pub mod chain;
 pub mod mount;
 mod settle;
 pub mod unpacked;

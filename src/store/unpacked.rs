@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -21,66 +21,10 @@ use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
 use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
 use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
 
+pub use super::chain::{Chain, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
-
-/// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
-#[derive(Debug, Clone)]
-pub struct UnpackedLayer {
-    chain: Option<ChainId>,
-    root: Arc<Path>,
-}
-
-impl UnpackedLayer {
-    /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
-    #[must_use]
-    pub fn temporary(root: &Path) -> Self {
-        Self { chain: None, root: root.into() }
-    }
-
-    /// The layer with all that are below it; none for what a step of this build wrote.
-    #[must_use]
-    pub fn chain(&self) -> Option<&ChainId> {
-        self.chain.as_ref()
-    }
-
-    /// The directory with the layer's files, whiteouts as character devices 0:0.
-    #[must_use]
-    pub fn root_dir(&self) -> &Path {
-        &self.root
-    }
-}
-
-/// Layers that are stacked, bottom first.
-#[derive(Debug, Clone, Default)]
-pub struct Chain(Vec<UnpackedLayer>);
-
-impl Chain {
-    /// No layers: an empty root.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self::default()
-    }
-
-    /// This chain with one more layer on top.
-    #[must_use]
-    pub fn with(&self, layer: UnpackedLayer) -> Self {
-        Self(self.0.iter().cloned().chain([layer]).collect())
-    }
-
-    /// The layers, bottom first.
-    #[must_use]
-    pub fn layers(&self) -> &[UnpackedLayer] {
-        &self.0
-    }
-
-    /// The directories of the layers, bottom first.
-    #[must_use]
-    pub fn root_dirs(&self) -> Vec<&Path> {
-        self.0.iter().map(UnpackedLayer::root_dir).collect()
-    }
-}
 
 /// Why layers could not be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -271,7 +215,7 @@ impl Unpacked {
         let metadata: Metadata = serde_json::from_slice(&text).ok()?;
         let kept = metadata.boot.is_none() || metadata.boot == self.boot;
         let known = metadata.version == VERSION && metadata.diff_id == *diff_id && kept;
-        known.then(|| UnpackedLayer { chain: Some(id.clone()), root: place.join(ROOT).into() })
+        known.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT)))
     }
 
     /// Settles a layer that was unpacked alone and puts it into the store.
@@ -298,7 +242,7 @@ impl Unpacked {
         self.publish(id, &directory, &metadata, source)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
-        Ok(UnpackedLayer { chain: Some(id.clone()), root: self.place(id).join(ROOT).into() })
+        Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
     }
 
     /// Gives a complete layer its name, by which others find it. Who comes second discards its own, which is equal.
@@ -588,13 +532,13 @@ mod tests {
             return;
         }
         let ground = Ground::new();
-        let layers = stack(&ground, &["a/ a/x", "a/y b/.wh.c", "a/ a/.wh.x", "z"]);
+        let layers = stack(&ground, &["a/ a/x", "a/y b/.wh.c z=a/x", "a/ a/.wh.x", "z"]);
         let (chain, opened) = counted(&ground, &layers[..3]);
         assert_eq!(chain.unwrap().layers().len(), 3);
         assert_eq!(ground.unpacked.unpacked_layers(), 3);
         let times: Vec<u32> =
             layers.iter().map(|(_, blob)| opened.get(blob.digest.hex()).copied().unwrap_or(0)).collect();
-        // The second layer reaches below: `b` is there only if it is there below.
+        // The second layer reaches below: it has a link to a file that it does not hold.
         assert_eq!(times, [1, 2, 1, 0]);
         let (chain, opened) = counted(&ground, &layers);
         assert_eq!((chain.unwrap().layers().len(), opened.len()), (4, 1));
@@ -640,7 +584,8 @@ mod tests {
         let size = good.len() as u64;
         let mut flipped = good.clone();
         flipped[600] ^= 1;
-        let cases: [(&str, (DiffId, Descriptor), &[u8], &str); 6] = [
+        type Case<'a> = (&'a str, (DiffId, Descriptor), &'a [u8], &'a str);
+        let cases: [Case<'_>; 6] = [
             ("other bytes", layer(&good, size), &flipped, "cannot"),
             ("fewer bytes", layer(&good, size), &good[..1024], "cannot"),
             ("a wrong size", layer(&good, size - 1), &good, "cannot"),
