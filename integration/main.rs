@@ -1,1 +1,22 @@
+//! Tests of the whole program against a real registry, real base images and independent readers.
+//!
+//! They need the test ground: `integration/ground/up`, as root.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test says what is wrong by panicking, and why it was skipped on stderr"
+)]
+#![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
+
+mod base_selection;
+mod dockerfile_cases;
+mod ground_state;
+mod layering;
+mod own_image;
+mod privileged;
+mod registry_hostile;
+mod support;

@@ -23,9 +23,16 @@
 //! bases are resolved to manifest and config by an `ImageSource`; each step runs on a `snapshot::Recording`, whose
 //! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
 
+pub mod build;
+pub mod cli;
+pub mod context;
+pub mod dockerfile;
+pub mod http;
 pub mod image;
 pub mod layer;
+pub mod registry;
 pub mod rootfs;
+pub mod sandbox;
 pub mod snapshot;
 pub mod store;
 pub mod sys;

@@ -1,8 +1,199 @@
 //! Raw system calls that no crate wraps; the only `unsafe`.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
+use std::ffi::{CStr, CString, c_char};
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::mount::MountAttrFlags;
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// How far an operation on a mount reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountReach {
+    /// This mount only.
+    One,
+    /// This mount and all that are mounted below it.
+    Tree,
+}
+
+/// Adds `attributes` to a mount, given by a descriptor of its root, and takes it out of its propagation group, so that
+/// nothing that is mounted in it appears elsewhere (`mount_setattr`, Linux 5.12).
+///
+/// # Errors
+/// Those of mount_setattr(2).
+pub fn restrict_mount(mount: impl AsFd, attributes: MountAttrFlags, reach: MountReach) -> io::Result<()> {
+    let change = libc::mount_attr {
+        attr_set: u64::from(attributes.bits()),
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    let recursive = if reach == MountReach::Tree { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a NUL-terminated constant; the kernel reads `size_of` bytes of `change`, which outlives the
+    // call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | recursive,
+            &raw const change,
+            size_of::<libc::mount_attr>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Moves the calling thread (for pid namespaces: its future children) into new namespaces. The descriptor table stays
+/// shared whatever `flags` says.
+///
+/// # Errors
+/// Those of unshare(2).
+pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the one hazard is CLONE_FILES, which is masked out.
+    unsafe { rustix::thread::unshare_unsafe(flags.difference(UnshareFlags::FILES)) }.map_err(Into::into)
+}
+
+/// The two ways out of [`fork_single_threaded`].
+#[derive(Debug)]
+pub enum Forked {
+    /// The process that called; the id is that of the child.
+    Parent(Pid),
+    /// The new process.
+    Child,
+}
+
+/// Forks a process that has one thread only, so that the child may do all that the parent may.
+///
+/// # Errors
+/// Those of fork(2); also when there is, or may be, a second thread.
+pub fn fork_single_threaded() -> io::Result<Forked> {
+    // Another thread could hold a lock, of the allocator for instance, that nobody would release in the child.
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("the process has more than one thread"));
+    }
+    // SAFETY: there is no second thread.
+    let pid = check(libc::c_long::from(unsafe { libc::fork() }))?;
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).map_or(Forked::Child, Forked::Parent))
+}
+
+/// Replaces this process by `program`, an absolute path; returns only when that failed.
+pub fn execve(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both arrays end with a null pointer and, as the strings they point to, live until the call returns.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Gives every signal its default action and unblocks them all, as a new program expects.
+pub fn reset_signals() {
+    // The kernel's `struct sigaction`: all zero is the default action with no flags, on every architecture. The C
+    // library's own function would leave out the two signals that it keeps to itself.
+    let default = [0_u64; 8];
+    const SET_SIZE: usize = 8;
+    // SAFETY: the kernel reads less than the 64 bytes of `default` and writes nothing; numbers that cannot be changed are
+    // refused with EINVAL. The set is initialised by sigemptyset before it is read.
+    unsafe {
+        for signal in 1..=64 {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null::<libc::c_void>(),
+                SET_SIZE,
+            );
+        }
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}
+
+/// Blocks every signal that can be blocked: only SIGKILL and SIGSTOP reach the process from now on.
+pub fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is read.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut());
+    }
+}
+
+/// Closes what a careless parent left open: all descriptors from 3 on. For the very beginning of a process, before it
+/// has opened anything.
+///
+/// # Errors
+/// Those of close_range(2).
+pub fn close_inherited_descriptors() -> io::Result<()> {
+    close_range(0)
+}
+
+/// Marks all descriptors from 3 on to be closed by the next [`execve`].
+///
+/// # Errors
+/// Those of close_range(2).
+pub fn set_close_on_exec() -> io::Result<()> {
+    close_range(libc::CLOSE_RANGE_CLOEXEC as libc::c_int)
+}
+
+fn close_range(flags: libc::c_int) -> io::Result<()> {
+    const FIRST: RawFd = 3;
+    // SAFETY: no pointers. That nothing which is still in use gets closed is what the callers' comments ask for; the
+    // worst result is EBADF.
+    check(unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, flags) })?;
+    Ok(())
+}
+
+/// `PER_LINUX32` of personality(2), which the libc crate lacks.
+const PER_LINUX32: libc::c_ulong = 0x0008;
+
+/// Makes the kernel present the machine as its 32-bit predecessor (`uname -m`: `i686` on x86-64, `armv8l` on arm64), for
+/// this process and all that it starts.
+///
+/// # Errors
+/// `EINVAL` on an arm64 processor that cannot run 32-bit programs.
+pub fn set_32_bit_personality() -> io::Result<()> {
+    // SAFETY: no pointers; only the presentation of the machine changes.
+    check(libc::c_long::from(unsafe { libc::personality(PER_LINUX32) }))?;
+    Ok(())
+}
+
+/// Whether the kernel accepts [`set_32_bit_personality`]: on arm64 that says whether the processor runs 32-bit programs.
+/// The calling thread's own presentation is the same afterwards.
+#[must_use]
+pub fn has_32_bit_personality() -> bool {
+    const QUERY: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: no pointers; the old value is put back.
+    unsafe {
+        let before = libc::personality(QUERY);
+        let accepted = libc::personality(PER_LINUX32) >= 0;
+        if let Ok(before) = libc::c_ulong::try_from(before) {
+            libc::personality(before);
+        }
+        accepted
+    }
+}
+
+/// Leaves the inherited session keyring for a new, empty one.
+///
+/// # Errors
+/// Those of keyctl(2); `ENOSYS` from a kernel without keyrings.
+pub fn leave_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: a null name asks for an anonymous keyring.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, ptr::null::<c_char>()) })?;
+    Ok(())
+}
 
 /// Runs `body` in a process of its own that is no child of this one: it is the child of init (or of the nearest
 /// subreaper), in a session of its own, works in `/`, and ends when `body` returns. It holds the descriptors `keep`,
@@ -47,11 +238,11 @@ fn keep_only(keep: &[OwnedFd]) {
     let mut first = 0;
     for fd in kept {
         if first < fd {
-            close_range(first, fd - 1);
+            close_each(first, fd - 1);
         }
         first = fd + 1;
     }
-    close_range(first, u32::MAX);
+    close_each(first, u32::MAX);
     // SAFETY: the paths are NUL-terminated. New descriptors take the lowest free numbers.
     unsafe {
         while (0..2).contains(&libc::open(c"/dev/null".as_ptr(), libc::O_RDWR)) {}
@@ -59,7 +250,7 @@ fn keep_only(keep: &[OwnedFd]) {
     }
 }
 
-fn close_range(first: u32, last: u32) {
+fn close_each(first: u32, last: u32) {
     // SAFETY: takes no pointers; nobody in this process uses the descriptors any more.
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
         return;

@@ -6,6 +6,19 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::digest::DiffId;
+use super::document::{self, DocumentError, Kind, MOST_LAYERS};
+
+/// The most bytes that a config may have.
+pub const CONFIG_LIMIT: u64 = 8 << 20;
+
+/// The most variables, and the most triggers, of a config.
+const MOST_ENTRIES: usize = 10_000;
+
+/// The most rows of a history.
+const MOST_ROWS: usize = 100_000;
+
+/// What Docker's classic builder noted about the container that it had made an image from. Nothing reads it.
+const LEGACY: [&str; 6] = ["container", "container_config", "docker_version", "id", "parent", "throwaway"];
 
 /// The config of an image. Fields that this program does not know are kept in `other`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +56,52 @@ pub struct ImageConfig {
     /// Everything else, as it was read.
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+impl ImageConfig {
+    /// Takes away what Docker noted about the container behind the image. Done when an image is built on.
+    pub fn drop_legacy(&mut self) {
+        for key in LEGACY {
+            self.other.remove(key);
+        }
+    }
+
+    /// Takes away variables that no process can be given: without `=`, without a name, or with a NUL. Returns them.
+    pub fn drop_invalid_env(&mut self) -> Vec<String> {
+        let valid = |entry: &str| entry.find('=').is_some_and(|at| at > 0) && !entry.contains('\0');
+        let (valid, invalid) =
+            std::mem::take(&mut self.config.env).into_iter().partition(|entry| valid(entry));
+        self.config.env = valid;
+        invalid
+    }
+}
+
+/// Reads the config of an image.
+///
+/// # Errors
+/// [`DocumentError`] when it is too large, no JSON, of another shape, or without usable `rootfs`.
+pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, DocumentError> {
+    #[derive(Deserialize)]
+    struct Probe {
+        rootfs: Option<serde::de::IgnoredAny>,
+    }
+    document::check_size(Kind::Config, bytes.len() as u64)?;
+    let config: ImageConfig = document::from_json(Kind::Config, bytes)?;
+    if document::from_json::<Probe>(Kind::Config, bytes)?.rootfs.is_none() {
+        return Err(DocumentError::NoRootfs);
+    }
+    if config.rootfs.kind != "layers" {
+        return Err(DocumentError::RootfsType(super::shown(&config.rootfs.kind)));
+    }
+    for (what, count, limit) in [
+        ("diff ids", config.rootfs.diff_ids.len(), MOST_LAYERS),
+        ("history rows", config.history.len(), MOST_ROWS),
+        ("environment variables", config.config.env.len(), MOST_ENTRIES),
+        ("ONBUILD triggers", config.config.on_build.len(), MOST_ENTRIES),
+    ] {
+        document::check_count(what, count, limit)?;
+    }
+    Ok(config)
 }
 
 /// The `rootfs` object of a config.
@@ -88,7 +147,7 @@ pub struct RunConfig {
     #[serde(default, skip_serializing_if = "String::is_empty", deserialize_with = "null_is_default")]
     pub working_dir: String,
     /// Free text by key.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_empty")]
     pub labels: BTreeMap<String, String>,
     /// The signal that ends a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,19 +177,19 @@ pub struct Healthcheck {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub test: Vec<String>,
     /// Time between two checks.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "null_is_default")]
     pub interval: i64,
     /// Time after which a check has failed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "null_is_default")]
     pub timeout: i64,
     /// Time in which failures do not count.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "null_is_default")]
     pub start_period: i64,
     /// Time between two checks within `start_period`.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "null_is_default")]
     pub start_interval: i64,
     /// Failures in a row that mean "unhealthy".
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "null_is_default")]
     pub retries: i64,
     /// Everything else, as it was read.
     #[serde(flatten)]
@@ -173,4 +232,117 @@ fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// In Go a `null` among texts is an empty one.
+fn nulls_are_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let map = Option::<BTreeMap<String, Option<String>>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json;
+    use super::*;
+
+    const DIFF_ID: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn error(text: &str) -> String {
+        let error = parse_config(text.as_bytes()).expect_err(text);
+        let source =
+            std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        format!("{error}{source}")
+    }
+
+    #[test]
+    fn dockers_fields_survive_a_round_trip() {
+        let text = format!(
+            r#"{{"architecture":"arm","variant":"v7","os":"linux","created":"2024-01-01T00:00:00Z","author":"me",
+            "container":"abc","docker_version":"20.10","throwaway":true,"moby.buildkit.cache.v0":"x",
+            "config":{{"Hostname":"h","AttachStdin":false,"Env":["A=b"],"Cmd":null,"Entrypoint":["/e"],"Image":"sha256:1",
+            "Volumes":{{"/v":{{}}}},"ExposedPorts":{{"80/tcp":{{}}}},"Labels":{{"a":"b"}},"StopSignal":"SIGFOO","ArgsEscaped":true,
+            "Healthcheck":{{"Test":["CMD","x"],"Interval":5,"New":1}},"OnBuild":["RUN x"],"Shell":["/bin/sh"],"User":"1:2",
+            "WorkingDir":"/w"}},
+            "history":[{{"created":"2024-01-01T00:00:00Z","created_by":"x","empty_layer":true,"extra":1}}],
+            "rootfs":{{"type":"layers","diff_ids":["{DIFF_ID}"]}}}}"#
+        );
+        let mut config = parse_config(text.as_bytes()).unwrap();
+        let mut expected: Value = serde_json::from_str(&text).unwrap();
+        expected["config"].as_object_mut().unwrap().remove("Cmd");
+        assert_eq!(serde_json::to_value(&config).unwrap(), expected);
+        let again = json::encode(&config).unwrap();
+        assert_eq!(parse_config(&again.bytes).unwrap(), config);
+
+        config.drop_legacy();
+        let value = serde_json::to_value(&config).unwrap();
+        assert!(value.get("container").is_none() && value.get("throwaway").is_none());
+        assert_eq!(value["moby.buildkit.cache.v0"], "x");
+        assert_eq!(value["config"]["Hostname"], "h");
+    }
+
+    #[test]
+    fn null_is_absent_as_for_docker() {
+        let config = parse_config(
+            br#"{"architecture":null,"os":null,"variant":null,"config":{"Env":null,"Labels":{"a":null},"Healthcheck":
+            {"Test":null,"Interval":null},"Volumes":null,"User":null},"history":null,"rootfs":{"type":"layers","diff_ids":null}}"#,
+        )
+        .unwrap();
+        assert_eq!(config.config.labels["a"], "");
+        assert!(config.rootfs.diff_ids.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_config_is_refused_with_the_place() {
+        let rootfs = r#""rootfs":{"type":"layers","diff_ids":[]}"#;
+        for (text, expected) in [
+            (String::new(), "config is not valid"),
+            ("null".to_owned(), "config is not valid"),
+            ("[]".to_owned(), "config is not valid"),
+            ("{".repeat(100_000), "config is not valid"),
+            (format!("{}{rootfs}}}", "{\"x\":".repeat(10)), "config is not valid"),
+            (
+                format!(r#"{{"x":{}{},{rootfs}}}"#, "[".repeat(100_000), "]".repeat(100_000)),
+                "recursion limit",
+            ),
+            (format!("{{{rootfs}}} x"), "trailing characters"),
+            (format!("{{{rootfs},{rootfs}}}"), "duplicate field `rootfs`"),
+            (format!("\u{feff}{{{rootfs}}}"), "config is not valid"),
+            ("{}".to_owned(), "config has no `rootfs`"),
+            (r#"{"rootfs":null}"#.to_owned(), "config has no `rootfs`"),
+            (
+                r#"{"rootfs":{"type":"disk","diff_ids":[]}}"#.to_owned(),
+                "`rootfs.type` of the config is `disk`",
+            ),
+            (
+                format!(r#"{{{rootfs},"config":{{"Cmd":["a"],"Entrypoint":"/bin/sh"}}}}"#),
+                "config is not valid at `config.Entrypoint`",
+            ),
+            (format!(r#"{{{rootfs},"config":{{"Labels":[]}}}}"#), "at `config.Labels`"),
+            (format!(r#"{{{rootfs},"config":{{"Env":["a",1]}}}}"#), "at `config.Env[1]`"),
+            (
+                r#"{"rootfs":{"type":"layers","diff_ids":["sha256:00"]}}"#.to_owned(),
+                "at `rootfs.diff_ids`: `sha256:00` is not a digest",
+            ),
+        ] {
+            let error = error(&text);
+            assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+        }
+    }
+
+    #[test]
+    fn limits_are_named() {
+        let env = vec!["\"A=b\""; 10_001].join(",");
+        let text = format!(r#"{{"rootfs":{{"type":"layers"}},"config":{{"Env":[{env}]}}}}"#);
+        assert_eq!(error(&text), "has 10001 environment variables, more than the limit of 10000");
+        let text = format!(r#"{{"rootfs":{{"type":"layers"}},"x":"{}"}}"#, "x".repeat(9 << 20));
+        assert!(error(&text).contains("more than the limit of 8388608"), "{}", error(&text));
+    }
+
+    #[test]
+    fn variables_that_cannot_be_set_are_dropped() {
+        let text = r#"{"rootfs":{"type":"layers"},"config":{"Env":["A","=x","*","A=\n","B=","C=\u0000"]}}"#;
+        let mut config = parse_config(text.as_bytes()).unwrap();
+        assert_eq!(config.drop_invalid_env(), ["A", "=x", "*", "C=\0"]);
+        assert_eq!(config.config.env, ["A=\n", "B="]);
+    }
 }

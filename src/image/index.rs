@@ -5,7 +5,20 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, media_type};
+use super::document::{self, Document, DocumentError};
+
+/// The most bytes that an index may have.
+pub const INDEX_LIMIT: u64 = 4 << 20;
+
+/// The most entries of an index, those of nested ones included.
+pub const MOST_IMAGES: usize = 10_000;
+
+/// How deep indexes may lie in an index.
+pub const DEEPEST: usize = 2;
+
+/// The most indexes that are fetched for one.
+pub const MOST_NESTED: usize = 32;
 
 /// An index as it is stored. Unknown fields are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,4 +45,114 @@ pub(super) fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     Ok(Option::<Vec<T>>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Reads an index. `declared` is its media type as the descriptor or the registry has it.
+///
+/// # Errors
+/// [`DocumentError`] for everything that is not clearly an index.
+pub fn parse_index(bytes: &[u8], declared: Option<&str>) -> Result<Index, DocumentError> {
+    match document::parse(bytes, declared)? {
+        Document::Index(index) => Ok(index),
+        Document::Manifest(_) => Err(DocumentError::Other { found: "a manifest", expected: "an index" }),
+    }
+}
+
+/// Why the images of an index cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum FlattenError<E: std::error::Error + 'static> {
+    /// Indexes in indexes in indexes.
+    #[error("indexes are nested more than {DEEPEST} deep")]
+    Depth,
+    /// Too many indexes.
+    #[error("more than {MOST_NESTED} indexes are nested in one")]
+    Indexes,
+    /// Too many images.
+    #[error("the index and those in it have more than {MOST_IMAGES} entries")]
+    Images,
+    /// A nested index could not be had.
+    #[error(transparent)]
+    Fetch(#[from] E),
+}
+
+/// The images of `index`, where nested indexes are replaced by their entries, in order.
+///
+/// # Errors
+/// [`FlattenError`]; what `fetch` fails with included.
+pub fn flatten<E: std::error::Error + 'static>(
+    index: Index,
+    fetch: &mut dyn FnMut(&Descriptor) -> Result<Index, E>,
+) -> Result<Vec<Descriptor>, FlattenError<E>> {
+    let mut images = Vec::new();
+    let mut fetched = 0;
+    let mut open = vec![index.manifests.into_iter()];
+    while let Some(entries) = open.last_mut() {
+        let Some(entry) = entries.next() else {
+            open.pop();
+            continue;
+        };
+        if !media_type::is_index(&entry.media_type) {
+            images.push(entry);
+            if images.len() > MOST_IMAGES {
+                return Err(FlattenError::Images);
+            }
+            continue;
+        }
+        fetched += 1;
+        if open.len() > DEEPEST {
+            return Err(FlattenError::Depth);
+        }
+        if fetched > MOST_NESTED {
+            return Err(FlattenError::Indexes);
+        }
+        open.push(fetch(&entry)?.manifests.into_iter());
+    }
+    Ok(images)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::Digest;
+    use super::*;
+
+    fn index(entries: &[(&str, &str)]) -> Index {
+        let entry = |(kind, name): &(&str, &str)| Descriptor::new(kind, Digest::of(name.as_bytes()), 1);
+        Index {
+            schema_version: 2,
+            media_type: None,
+            manifests: entries.iter().map(entry).collect(),
+            annotations: None,
+            other: Map::new(),
+        }
+    }
+
+    #[test]
+    fn nested_indexes_are_replaced_by_their_entries() {
+        use media_type::{DOCKER_LIST, OCI_INDEX, OCI_MANIFEST};
+        let root = index(&[(OCI_MANIFEST, "a"), (OCI_INDEX, "inner"), (OCI_MANIFEST, "d")]);
+        let mut fetch = |entry: &Descriptor| {
+            if entry.digest == Digest::of(b"inner") {
+                Ok::<_, std::io::Error>(index(&[(OCI_MANIFEST, "b"), (DOCKER_LIST, "innermost")]))
+            } else {
+                Ok(index(&[(OCI_MANIFEST, "c")]))
+            }
+        };
+        let digests: Vec<_> =
+            flatten(root, &mut fetch).unwrap().into_iter().map(|entry| entry.digest).collect();
+        assert_eq!(digests, ["a", "b", "c", "d"].map(|name| Digest::of(name.as_bytes())));
+    }
+
+    #[test]
+    fn endless_indexes_end() {
+        let nested = || index(&[(media_type::OCI_INDEX, "x")]);
+        let mut fetch = |_: &Descriptor| Ok::<_, std::io::Error>(nested());
+        assert!(matches!(flatten(nested(), &mut fetch), Err(FlattenError::Depth)));
+        let wide = index(&vec![(media_type::OCI_INDEX, "x"); 33]);
+        let mut fetch = |_: &Descriptor| Ok::<_, std::io::Error>(index(&[]));
+        assert!(matches!(flatten(wide, &mut fetch), Err(FlattenError::Indexes)));
+        let large = || index(&vec![(media_type::OCI_MANIFEST, "x"); 6000]);
+        let two = index(&[(media_type::OCI_INDEX, "x"), (media_type::OCI_INDEX, "y")]);
+        let mut fetch = |_: &Descriptor| Ok::<_, std::io::Error>(large());
+        assert!(matches!(flatten(two, &mut fetch), Err(FlattenError::Images)));
+    }
 }

@@ -8,8 +8,12 @@ use serde_json::{Map, Value};
 use super::config::{History, ImageConfig};
 use super::descriptor::{Descriptor, media_type};
 use super::digest::DiffId;
+use super::document::{self, Document, DocumentError};
 use super::json::{self, Encoded};
 use super::reference::Reference;
+
+/// The most bytes that a manifest may have.
+pub const MANIFEST_LIMIT: u64 = 4 << 20;
 
 /// A manifest as it is stored (OCI image-spec `manifest.md`). Unknown fields are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +35,17 @@ pub struct Manifest {
     /// Everything else, as it was read.
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+/// Reads the manifest of an image. `declared` is its media type as the descriptor or the registry has it.
+///
+/// # Errors
+/// [`DocumentError`] for everything that is not clearly the manifest of an image.
+pub fn parse_manifest(bytes: &[u8], declared: Option<&str>) -> Result<Manifest, DocumentError> {
+    match document::parse(bytes, declared)? {
+        Document::Manifest(manifest) => Ok(*manifest),
+        Document::Index(_) => Err(DocumentError::Other { found: "an index", expected: "a manifest" }),
+    }
 }
 
 /// From where a layer's bytes can be had.
@@ -89,8 +104,8 @@ impl Image {
         Self { config: ImageConfig::default(), layers: Vec::new(), annotations: BTreeMap::new() }
     }
 
-    /// An image as it came from elsewhere. History rows that are missing are added, surplus ones are marked as empty
-    /// (BuildKit does both).
+    /// An image as it came from elsewhere, to be built on. History rows that are missing are added, surplus ones are
+    /// marked as empty (BuildKit does both); what Docker noted about its container is dropped.
     ///
     /// # Errors
     /// [`ImageError`] when layers and diff ids do not correspond.
@@ -101,16 +116,17 @@ impl Image {
         if config.rootfs.diff_ids.len() != layers.len() {
             return Err(ImageError::Layers { layers: layers.len(), diff_ids: config.rootfs.diff_ids.len() });
         }
+        config.drop_legacy();
         let mut rows = 0;
         for row in &mut config.history {
             row.empty_layer |= rows == layers.len();
             rows += usize::from(!row.empty_layer);
         }
         for _ in rows..layers.len() {
-            config.history.push(History {
-                comment: Some("buildkit.exporter.image.v0".to_owned()),
-                ..History::default()
-            });
+            // umoci 0.4 does not survive rows without a time.
+            let created = config.created.clone();
+            let comment = Some("buildkit.exporter.image.v0".to_owned());
+            config.history.push(History { created, comment, ..History::default() });
         }
         Ok(Self { config, layers, annotations: BTreeMap::new() })
     }
@@ -180,13 +196,88 @@ pub struct EncodedImage {
     pub manifest: Encoded,
 }
 
-/// Bases of Docker's types keep their layer bytes; only the name of the type changes with the manifest.
+/// Bases of Docker's types keep their layer bytes; only the name of the type changes with the manifest. Layers that
+/// were not to be distributed become ordinary ones, as BuildKit has it: they are pushed, and nothing points elsewhere.
 fn as_oci(blob: &Descriptor) -> Descriptor {
     let media_type = match blob.media_type.as_str() {
-        media_type::DOCKER_LAYER_GZIP => media_type::OCI_LAYER_GZIP,
-        "application/vnd.docker.image.rootfs.diff.tar" => media_type::OCI_LAYER,
-        "application/vnd.docker.image.rootfs.diff.tar.zstd" => media_type::OCI_LAYER_ZSTD,
-        other => other,
+        media_type::DOCKER_LAYER_GZIP | media_type::DOCKER_FOREIGN_LAYER_GZIP => {
+            media_type::OCI_LAYER_GZIP.to_owned()
+        }
+        media_type::DOCKER_LAYER => media_type::OCI_LAYER.to_owned(),
+        media_type::DOCKER_LAYER_ZSTD => media_type::OCI_LAYER_ZSTD.to_owned(),
+        other => other.replace(media_type::OCI_FOREIGN_LAYER, media_type::OCI_LAYER),
     };
-    Descriptor { media_type: media_type.to_owned(), ..blob.clone() }
+    let mut other = blob.other.clone();
+    other.remove("urls");
+    Descriptor { media_type, other, ..blob.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::Digest;
+    use super::*;
+
+    fn layer(kind: &str) -> Layer {
+        let blob = Descriptor::new(kind, Digest::of(b"blob"), 4);
+        Layer { blob, diff_id: DiffId(Digest::of(b"tar")), origin: Origin::Stored }
+    }
+
+    fn config(rows: &[bool]) -> ImageConfig {
+        let history =
+            rows.iter().map(|empty| History { empty_layer: *empty, ..History::default() }).collect();
+        ImageConfig { history, ..ImageConfig::default() }
+    }
+
+    #[test]
+    fn history_is_made_to_fit_the_layers() {
+        for (rows, layers, expected) in [
+            (&[][..], 2, &[false, false][..]),
+            (&[true, false], 2, &[true, false, false]),
+            (&[false, false, true], 1, &[false, true, true]),
+            (&[false], 0, &[true]),
+        ] {
+            let mut config = config(rows);
+            config.rootfs.diff_ids = vec![DiffId(Digest::of(b"tar")); layers];
+            let image = Image::from_parts(config, vec![layer(media_type::OCI_LAYER_GZIP); layers]).unwrap();
+            let empty: Vec<_> = image.config().history.iter().map(|row| row.empty_layer).collect();
+            assert_eq!(empty, expected);
+        }
+        assert!(Image::from_parts(config(&[]), vec![layer(media_type::OCI_LAYER)]).is_err());
+    }
+
+    #[test]
+    fn built_images_have_oci_types_only() {
+        let mut image = Image::scratch();
+        for kind in
+            [media_type::DOCKER_LAYER_GZIP, media_type::DOCKER_LAYER, media_type::DOCKER_FOREIGN_LAYER_GZIP]
+        {
+            let mut layer = layer(kind);
+            layer.blob.other.insert("urls".to_owned(), vec!["http://elsewhere/"].into());
+            image.append(History::default(), Some(layer));
+        }
+        image.append(
+            History::default(),
+            Some(layer("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd")),
+        );
+        let encoded = image.encode().unwrap();
+        let manifest = parse_manifest(&encoded.manifest.bytes, Some(media_type::OCI_MANIFEST)).unwrap();
+        let kinds: Vec<_> = manifest.layers.iter().map(|layer| layer.media_type.as_str()).collect();
+        let gzip = media_type::OCI_LAYER_GZIP;
+        assert_eq!(kinds, [gzip, media_type::OCI_LAYER, gzip, media_type::OCI_LAYER_ZSTD]);
+        assert!(manifest.layers.iter().all(|layer| layer.other.is_empty()));
+        assert_eq!(manifest.config.digest, encoded.config.digest);
+    }
+
+    #[test]
+    fn editing_a_config_leaves_layers_and_history_alone() {
+        let mut image = Image::scratch();
+        image.append(History::default(), Some(layer(media_type::OCI_LAYER)));
+        image.edit(|config| {
+            config.history.clear();
+            config.rootfs.diff_ids.clear();
+            config.os = "linux".to_owned();
+        });
+        assert_eq!((image.config().history.len(), image.config().rootfs.diff_ids.len()), (1, 1));
+        assert_eq!(image.config().os, "linux");
+    }
 }

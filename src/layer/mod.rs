@@ -5,7 +5,6 @@ pub mod compression;
 pub mod gzip;
 #[cfg(test)]
 mod hostile_tests;
-mod lower;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub use metadata::{
     set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at,
 };
 pub use tree::remove_tree;
-pub use users::{ResolvedUser, UserError, resolve_chown, resolve_user};
+pub use users::{ResolvedUser, UserError, numeric_chown, resolve_chown, resolve_user};
 
 /// Whether a symbolic link in the last component is followed. Those before always are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -364,7 +364,7 @@ impl Rootfs {
             }
             let next = current.child(&component);
             let metadata = self.metadata(&next, Follow::No)?;
-            if !metadata.as_ref().is_some_and(|metadata| metadata.kind == FileKind::Symlink) {
+            if metadata.as_ref().is_none_or(|metadata| metadata.kind != FileKind::Symlink) {
                 visit(&next, metadata.as_ref())?;
                 current = next;
                 continue;

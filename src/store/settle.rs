@@ -49,6 +49,12 @@ pub(super) fn settle(
             Some(_) => return Ok(Settled::ReachesBelow),
         }
     }
+    // An earlier entry of the layer would have gone through a link there.
+    for path in &applied.hidden {
+        if kind_in(lower, path)?.is_some_and(|kind| kind != FileKind::Directory) {
+            return Ok(Settled::ReachesBelow);
+        }
+    }
     // Children come after their parents: from the back, what is removed is empty but for whiteouts.
     for path in applied.only_whiteouts.iter().rev() {
         if inheriting.binary_search(&path).is_err() {
@@ -64,7 +70,7 @@ pub(super) fn settle(
     for path in inheriting {
         // Later entries may have put something else there.
         let is_there = kind_in(root, path)? == Some(FileKind::Directory);
-        if is_there && applied.own_metadata.binary_search(path).is_err() {
+        if is_there && applied.own_entry_later.binary_search(path).is_err() {
             at(copy_metadata(lower, root, path), "set the metadata of", path)?;
         }
     }

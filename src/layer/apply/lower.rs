@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode};
 use rustix::io::Errno;
 
-use super::EntryError;
-use super::apply::reset_directory;
+use super::attributes::reset_directory;
+use crate::layer::EntryError;
 use crate::rootfs::tree::{DIRECTORY, enter};
 use crate::rootfs::{FileKind, Owner, Timestamp, metadata_at, metadata_of, remove_tree, set_times_at};
 
@@ -62,7 +62,7 @@ struct Level {
     /// None while the walk is far below: opened again on the way back.
     directory: Option<OwnedFd>,
     inode: u64,
-    /// Removing what is in it changes it; it is set back.
+    /// Removing entries changes it; it is set back when the directory is left.
     mtime: Timestamp,
     name: Vec<u8>,
     below: Vec<Vec<u8>>,

@@ -1,0 +1,323 @@
+//! Small Dockerfiles with the image that BuildKit makes of them (testdata/dockerfile/cases.json; the fields are
+//! explained in testdata/dockerfile/README.md).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
+use builder::build::{self, BuildError, BuildErrorKind, PlanRequest, preview};
+use builder::dockerfile;
+use builder::image::config::ImageConfig;
+use builder::image::digest::Digest;
+use builder::image::manifest::Image;
+use builder::image::matching::{Asked, MatchMode};
+use builder::image::platform::{Platform, Requested};
+use builder::image::reference::Reference;
+use builder::store::unpacked::Chain;
+use serde_json::Value;
+
+use crate::support::{Builder, Context, Finished, ground, oci, scratch};
+
+fn cases(kind: &str) -> Vec<Value> {
+    let text = include_str!("../testdata/dockerfile/cases.json");
+    let cases: Vec<Value> = serde_json::from_str(text).expect("cases.json");
+    cases.into_iter().filter(|case| case["kind"] == kind).collect()
+}
+
+/// A list of `name=value`.
+fn pairs(value: &Value) -> BTreeMap<String, String> {
+    let pairs = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+    pairs
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The only image of a case, `base`: a config without layers.
+struct OneBase(Option<ImageConfig>);
+
+impl ImageSource for OneBase {
+    fn resolve(&self, reference: &Reference, _: &Wanted) -> Result<Base, ServiceError> {
+        let config = self.0.clone().ok_or("there is no such image")?;
+        Ok(Base {
+            image: Image::from_parts(config, Vec::new())?,
+            reference: reference.clone(),
+            digest: Digest::of(b"base"),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+
+    fn unpack(&self, _: &Image) -> Result<Chain, ServiceError> {
+        Err("nothing is unpacked while planning".into())
+    }
+}
+
+fn plan(case: &Value) -> Result<Value, BuildError> {
+    let text = case["dockerfile"].as_str().expect("a Dockerfile");
+    let host = Platform::new("linux", "amd64", None);
+    let platform = case["platform"].as_str();
+    let request = PlanRequest {
+        build_args: pairs(&case["args"]),
+        target: case["target"].as_str().map(str::to_owned),
+        labels: pairs(&case["labels"]).into_iter().collect(),
+        platform: Requested::parse(platform.unwrap_or("linux/amd64"), &host).expect("platform"),
+        asked: if platform.is_some() { Asked::Explicitly } else { Asked::ByDefault },
+        mode: MatchMode::Compatible,
+        host,
+    };
+    let base = case.get("base").map(|base| serde_json::from_value(base.clone()).expect("base config"));
+    let file = dockerfile::parse(text.as_bytes())?;
+    let plan = build::plan(&file, &request, &OneBase(base))?;
+    Ok(preview::document(&plan))
+}
+
+/// What is wrong with the plan of a case.
+fn faults(case: &Value, document: &Value) -> Vec<String> {
+    let mut faults = Vec::new();
+    let image = &document["image"];
+    for (object, expected) in [(&image["config"], &case["cfg"]), (image, &case["top"])] {
+        for (key, expected) in expected.as_object().into_iter().flatten() {
+            let actual = object.get(key).unwrap_or(&Value::Null);
+            let both_empty = expected.is_null() && actual.as_array().is_some_and(Vec::is_empty);
+            if actual != expected && !both_empty {
+                faults.push(format!("{key} is {actual}, expected {expected}"));
+            }
+        }
+    }
+    if let Some(expected) = case["hist"].as_array() {
+        let rows: Vec<String> = image["history"].as_array().into_iter().flatten().map(history_row).collect();
+        let expected: Vec<&str> = expected.iter().filter_map(Value::as_str).collect();
+        if rows != expected {
+            faults.push(format!("history is {rows:#?}, expected {expected:#?}"));
+        }
+    }
+    let warnings: BTreeSet<&str> = document["warnings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|warning| warning["rule"].as_str())
+        .collect();
+    for rule in case["warn"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if !warnings.contains(rule) {
+            faults.push(format!("no warning {rule}, only {warnings:?}"));
+        }
+    }
+    for rule in case["nowarn"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if warnings.contains(rule) {
+            faults.push(format!("warning {rule}"));
+        }
+    }
+    faults
+}
+
+fn history_row(row: &Value) -> String {
+    let empty = if row["empty_layer"] == true { "-" } else { "" };
+    format!("{empty}{}", row["created_by"].as_str().unwrap_or_default())
+}
+
+#[test]
+fn plans_say_what_buildkit_s_images_say() {
+    let mut faulty = Vec::new();
+    let cases = cases("P");
+    for case in &cases {
+        let faults = match (plan(case), case.get("err")) {
+            (Ok(document), None) => faults(case, &document),
+            (Ok(_), Some(expected)) => vec![format!("succeeds, expected {expected}")],
+            (Err(error), None) => vec![format!("fails: {error}")],
+            (Err(error), Some(_)) if error.span.is_none() && !placeless(case) => {
+                vec![format!("fails without saying where: {error}")]
+            }
+            (Err(_), Some(_)) => Vec::new(),
+        };
+        faulty.extend(
+            faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])),
+        );
+    }
+    assert!(cases.len() > 80, "only {} cases were found", cases.len());
+    assert!(faulty.is_empty(), "{} faults\n{}", faulty.len(), faulty.join("\n"));
+}
+
+/// Errors of the whole file, or of a flag.
+fn placeless(case: &Value) -> bool {
+    case["target"].is_string() || case["dockerfile"].as_str().is_some_and(|text| !text.contains("FROM"))
+}
+
+/// Cases that need what this version refuses by name, with what that is.
+const NOT_YET: &[(&str, &str)] = &[
+    ("--mount", "RUN --mount"),
+    ("--network", "RUN --network"),
+    ("--security", "RUN --security=insecure"),
+    ("--link", "COPY --link"),
+    ("--parents", "COPY --parents"),
+    ("--exclude", "COPY --exclude"),
+    ("--chmod=u=", "a symbolic --chmod"),
+    ("ADD http", "ADD of a URL"),
+    ("ADD --unpack=true http", "ADD of a URL"),
+    ("--checksum", "ADD --checksum"),
+    ("--keep-git-dir", "ADD --keep-git-dir"),
+];
+
+#[test]
+fn what_is_not_there_yet_is_refused_by_name_and_line() {
+    let mut refused = 0;
+    for case in cases("B") {
+        let text = case["dockerfile"].as_str().expect("a Dockerfile");
+        let Some((_, name)) = NOT_YET.iter().find(|(needle, _)| text.contains(needle)) else { continue };
+        let base = serde_json::json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers"}});
+        let mut case = case.clone();
+        case["base"] = base;
+        let error = plan(&case).expect_err(text);
+        if let BuildErrorKind::Unsupported(what) = &error.kind {
+            let same_kind = what == name || what.replace("ADD ", "COPY ") == *name;
+            assert!(same_kind, "case {}: refuses {what}, expected {name}", case["id"]);
+            assert!(error.span.is_some(), "case {}: no line", case["id"]);
+            refused += 1;
+        }
+    }
+    assert!(refused >= 25, "only {refused} cases were refused");
+}
+
+#[test]
+fn builds_make_the_files_that_buildkit_makes() {
+    let registry = ground::ground().registry;
+    let builder = Builder::new();
+    let mut faulty = Vec::new();
+    let mut ran = 0;
+    for case in cases("B") {
+        let text = case["dockerfile"].as_str().expect("a Dockerfile");
+        let needs_more = NOT_YET.iter().any(|(needle, _)| text.contains(needle));
+        // Files of an image keep their times under an epoch; case 283 is about export as a directory.
+        let of_directories = case["id"] == 283;
+        if needs_more
+            || of_directories
+            || case.get("build_contexts").is_some()
+            || case.get("secret").is_some()
+        {
+            continue;
+        }
+        ran += 1;
+        let text = format!("\n{text}").replace("\nFROM bb", &format!("\nFROM {registry}/busybox:latest"));
+        let faults = build_case(&builder, &case, &text[1..]);
+        faulty.extend(
+            faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])),
+        );
+    }
+    assert!(ran >= 60, "only {ran} cases were run");
+    assert!(faulty.is_empty(), "{} faults\n{}", faulty.len(), faulty.join("\n"));
+}
+
+fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> {
+    let context = Context::new(dockerfile);
+    write_files(&context, case);
+    let out = scratch();
+    let layout = out.path().join("layout");
+    let mut arguments =
+        vec!["--context".to_owned(), context.path().display().to_string(), "--no-push".to_owned()];
+    arguments.push("--destination=cases.example/case:1".to_owned());
+    arguments.push(format!("--oci-layout-path={}", layout.display()));
+    for (name, value) in pairs(&case["args"]) {
+        arguments.push(format!("--build-arg={name}={value}"));
+    }
+    for flag in ["target", "platform"] {
+        if let Some(value) = case[flag].as_str() {
+            arguments.push(format!("--{flag}={value}"));
+        }
+    }
+    let finished = builder.run(&arguments);
+    let mut faults = log_faults(case, &finished);
+    match (finished.code, case.get("err")) {
+        (Some(0), None) => {
+            oci::with_unpacked(&layout, "1", |root| faults.extend(file_faults(case, root)));
+        }
+        (Some(0), Some(expected)) => faults.push(format!("succeeds, expected {expected}")),
+        (_, None) => faults.push(format!("fails:\n{}", finished.stderr)),
+        (_, Some(_)) => {
+            let located = finished.stderr.contains("--> ");
+            if !located && !pairs(&case["args"]).contains_key("SOURCE_DATE_EPOCH") {
+                faults.push(format!("fails without saying where:\n{}", finished.stderr));
+            }
+            if layout.exists() {
+                faults.push("fails, and leaves a layout".to_owned());
+            }
+        }
+    }
+    faults
+}
+
+fn log_faults(case: &Value, finished: &Finished) -> Vec<String> {
+    let expected = case["log"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    expected
+        .filter(|text| !finished.stderr.contains(text))
+        .map(|text| format!("the log lacks {text}"))
+        .collect()
+}
+
+fn write_files(context: &Context, case: &Value) {
+    for (name, file) in case["files"].as_object().into_iter().flatten() {
+        let path = context.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("create directory");
+        match file["type"].as_str().expect("type") {
+            "dir" => std::fs::create_dir_all(&path).expect("create directory"),
+            "symlink" => {
+                std::os::unix::fs::symlink(file["target"].as_str().expect("target"), &path).expect("link")
+            }
+            "copy" => {
+                let from = file["from"].as_str().expect("from").replace("files/", "");
+                let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/archives").join(from);
+                std::fs::copy(from, &path).expect("copy");
+            }
+            "file" => std::fs::write(&path, file["text"].as_str().unwrap_or_default()).expect("write"),
+            other => panic!("unknown type {other}"),
+        }
+    }
+    for (name, mode) in case["modes"].as_object().into_iter().flatten() {
+        let mode = mode.as_str().map_or_else(
+            || u32::try_from(mode.as_u64().expect("mode")).expect("mode"),
+            |text| u32::from_str_radix(text, 8).expect("octal mode"),
+        );
+        std::fs::set_permissions(context.path().join(name), std::fs::Permissions::from_mode(mode))
+            .expect("chmod");
+    }
+}
+
+fn file_faults(case: &Value, root: &Path) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (path, expected) in case["fs"].as_object().into_iter().flatten() {
+        let actual = describe(&root.join(path), expected.as_str().unwrap_or_default());
+        if actual.as_deref() != expected.as_str() {
+            faults.push(format!("{path} is {actual:?}, expected {expected}"));
+        }
+    }
+    faults
+}
+
+/// `type mode uid:gid [->target] [@mtime] [=content]`, with the optional parts that `like` has.
+fn describe(path: &Path, like: &str) -> Option<String> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    let kind = match metadata.file_type() {
+        kind if kind.is_dir() => "d",
+        kind if kind.is_symlink() => "l",
+        kind if kind.is_fifo() => "p",
+        _ => "f",
+    };
+    let mut words = vec![kind.to_owned()];
+    let expected: Vec<&str> = like.splitn(2, " =").next().unwrap_or_default().split(' ').collect();
+    if expected.get(1).is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
+        words.push(format!("{:o}", metadata.permissions().mode() & 0o7777));
+    }
+    if expected.iter().any(|word| word.contains(':')) {
+        words.push(format!("{}:{}", metadata.uid(), metadata.gid()));
+    }
+    if like.contains("->") {
+        words.push(format!("->{}", std::fs::read_link(path).ok()?.display()));
+    }
+    if expected.iter().any(|word| word.starts_with('@')) {
+        words.push(format!("@{}", metadata.mtime()));
+    }
+    if like.contains(" =") {
+        words.push(format!("={}", String::from_utf8_lossy(&std::fs::read(path).ok()?)));
+    }
+    Some(words.join(" "))
+}

@@ -1,0 +1,232 @@
+//! The module map in `src/lib.rs` is the truth: no module uses one that the map does not allow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules that each module may use.
+type Map = BTreeMap<String, BTreeSet<String>>;
+
+/// Reads the table in the documentation of `src/lib.rs`: rows `| level | [`module`] | what | may use |`.
+fn parse_map(lib: &str) -> Map {
+    let mut map = Map::new();
+    for line in lib.lines() {
+        let cells: Vec<&str> = line.trim_start_matches("//!").trim().split('|').map(str::trim).collect();
+        let ["", level, module, _, uses, ""] = cells[..] else { continue };
+        if level.parse::<u8>().is_err() {
+            continue;
+        }
+        let module = module.trim_matches(['[', ']', '`']).to_owned();
+        let named: BTreeSet<String> = uses.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let above: BTreeSet<String> = map.keys().cloned().collect();
+        let allowed = match uses {
+            "everything" => above,
+            _ if uses.starts_with("everything above except ") => above.difference(&named).cloned().collect(),
+            _ => named,
+        };
+        map.insert(module, allowed);
+    }
+    map
+}
+
+/// Code without comments, string contents and the unit tests at the end: those may borrow a higher module to make
+/// their input.
+fn code_of(source: &str) -> String {
+    let mut code = String::new();
+    let mut in_block = false;
+    for line in source.split("#[cfg(test)]\nmod ").next().unwrap_or_default().lines() {
+        let mut rest = line;
+        if in_block {
+            let Some((_, after)) = rest.split_once("*/") else { continue };
+            rest = after;
+            in_block = false;
+        }
+        if let Some((before, _)) = rest.split_once("//") {
+            rest = before;
+        }
+        if let Some((before, _)) = rest.split_once("/*") {
+            in_block = !line.contains("*/");
+            rest = before;
+        }
+        code.push_str(rest);
+        code.push('\n');
+    }
+    code
+}
+
+/// The top-level modules that a file uses: what stands behind `crate::`, and behind as many `super::` as lead there
+/// from `depth` modules down.
+fn used_modules(code: &str, depth: usize) -> BTreeSet<String> {
+    let root = "super::".repeat(depth);
+    let mut used = BTreeSet::new();
+    for marker in ["crate::", root.as_str()] {
+        for (start, _) in code.match_indices(marker) {
+            let before = code[..start].chars().next_back();
+            if before.is_some_and(|character| character.is_alphanumeric() || character == '_') {
+                continue;
+            }
+            // Of a longer chain of `super::` only the last part counts.
+            let rest = &code[start + marker.len()..];
+            if rest.starts_with("super::") {
+                continue;
+            }
+            used.extend(first_names(rest));
+        }
+    }
+    used
+}
+
+/// The first name of a path, or the first name of each path in braces.
+fn first_names(path: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.trim_start()
+            .chars()
+            .take_while(|character| character.is_alphanumeric() || *character == '_')
+            .collect()
+    };
+    let Some(group) = path.trim_start().strip_prefix('{') else { return vec![name(path)] };
+    let mut level = 0;
+    let mut names = Vec::new();
+    let mut start = 0;
+    for (at, character) in group.char_indices() {
+        match character {
+            '{' => level += 1,
+            '}' if level == 0 => {
+                names.push(name(&group[start..at]));
+                break;
+            }
+            '}' => level -= 1,
+            ',' if level == 0 => {
+                names.push(name(&group[start..at]));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// All Rust files below a directory of the repository, sorted.
+fn rust_files(directory: &str) -> Vec<PathBuf> {
+    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(directory)];
+    let mut files = Vec::new();
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(fs::read_dir(&path).expect("directory").map(|entry| entry.expect("entry").path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(env!("CARGO_MANIFEST_DIR")).expect("in the repository").display().to_string()
+}
+
+fn read_map() -> Map {
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    parse_map(&fs::read_to_string(lib).expect("src/lib.rs"))
+}
+
+#[test]
+fn no_module_uses_one_that_the_map_forbids() {
+    let map = read_map();
+    let mut wrong = Vec::new();
+    for file in rust_files("src") {
+        let name = relative(&file);
+        let parts: Vec<&str> = name.trim_start_matches("src/").trim_end_matches(".rs").split('/').collect();
+        if matches!(parts[..], ["lib"] | ["main"]) {
+            continue;
+        }
+        let depth = parts.len() - usize::from(parts.last() == Some(&"mod"));
+        let Some(allowed) = map.get(parts[0]) else {
+            wrong.push(format!("{name}: `{}` is not in the map", parts[0]));
+            continue;
+        };
+        let source = fs::read_to_string(&file).expect("source");
+        for used in used_modules(&code_of(&source), depth) {
+            if used != parts[0] && map.contains_key(&used) && !allowed.contains(&used) {
+                wrong.push(format!("{name}: `{}` may not use `{used}`", parts[0]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "against the map in src/lib.rs:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_map_names_every_module_and_only_lower_ones_are_used() {
+    let lib =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).expect("src/lib.rs");
+    let map = parse_map(&lib);
+    for line in lib.lines() {
+        if let Some(module) = line.strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(';')) {
+            assert!(map.contains_key(module), "`{module}` is not in the map of src/lib.rs");
+        }
+    }
+    let order: Vec<&str> = lib
+        .lines()
+        .filter_map(|line| line.split('|').nth(2)?.trim().strip_prefix("[`")?.strip_suffix("`]"))
+        .collect();
+    for (module, allowed) in &map {
+        let own = order.iter().position(|name| name == module);
+        for used in allowed {
+            let other = order.iter().position(|name| name == used);
+            assert!(
+                other.is_some() && other < own,
+                "`{module}` uses `{used}`, which is not above it in the map"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_file_says_first_what_it_is() {
+    let silent: Vec<String> = ["src", "integration"]
+        .iter()
+        .flat_map(|directory| rust_files(directory))
+        .filter(|file| {
+            let source = fs::read_to_string(file).expect("source");
+            !source.lines().next().is_some_and(|line| line.starts_with("//! ") && line.len() > 10)
+        })
+        .map(|file| relative(&file))
+        .collect();
+    assert!(silent.is_empty(), "the first line must be `//! …`: {}", silent.join(", "));
+}
+
+#[test]
+fn uses_are_found_in_all_their_forms() {
+    let names = |code: &str, depth| used_modules(&code_of(code), depth).into_iter().collect::<Vec<_>>();
+    let cases: &[(&str, usize, &[&str])] = &[
+        ("use crate::image::digest::Digest;", 2, &["image"]),
+        ("use crate::{image::{self, config}, rootfs::Rootfs};", 2, &["image", "rootfs"]),
+        ("use crate::{\n    image::digest::{A, B},\n    store,\n};", 2, &["image", "store"]),
+        ("let a = crate::sys::mount(fd);", 2, &["sys"]),
+        ("pub(in crate::layer) fn f() {}", 2, &["layer"]),
+        ("use super::super::store::Store;", 2, &["store"]),
+        ("use super::store::Store;", 1, &["store"]),
+        ("use super::apply;", 2, &[]),
+        ("// use crate::store::Store;", 2, &[]),
+        ("/// See [`crate::store`].\nfn f() {}", 2, &[]),
+        ("use crate::a::B;\n#[cfg(test)]\nmod tests {\n    use crate::store::Store;\n}", 2, &["a"]),
+    ];
+    for (code, depth, expected) in cases {
+        assert_eq!(names(code, *depth), *expected, "{code}");
+    }
+}
+
+#[test]
+fn the_map_is_read_in_all_its_forms() {
+    let map = parse_map(
+        "//! | level | module | what it is | may use |\n//! |---|---|---|---|\n//! | 0 | [`a`] | x | – |\n\
+         //! | 1 | [`b`] | x | `a` |\n//! | 2 | [`c`] | x | everything above except `a` |\n\
+         //! | 3 | [`d`] | x | everything |\n",
+    );
+    let allowed = |module: &str| map[module].iter().map(String::as_str).collect::<Vec<_>>();
+    assert_eq!(allowed("a"), [""; 0]);
+    assert_eq!(allowed("b"), ["a"]);
+    assert_eq!(allowed("c"), ["b"]);
+    assert_eq!(allowed("d"), ["a", "b", "c"]);
+}

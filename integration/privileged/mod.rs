@@ -1,0 +1,12 @@
+//! Tests that need root on a Linux machine.
+
+mod sandbox;
+
+/// Whether such tests can run; says so when they cannot.
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped `{test}`: it needs root");
+    }
+    root
+}

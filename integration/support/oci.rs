@@ -1,0 +1,93 @@
+//! Images as independent readers see them: skopeo, umoci and the crate `oci-spec`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
+use serde_json::Value;
+
+use super::{finish, scratch};
+
+/// Runs skopeo and returns its stdout; it must succeed.
+#[track_caller]
+pub(crate) fn skopeo(arguments: &[&str]) -> String {
+    finish(Command::new("skopeo").arg("--insecure-policy").args(arguments)).success().stdout
+}
+
+/// The manifest or index that a registry has under a name, as it is.
+pub(crate) fn raw_manifest(name: &str) -> Value {
+    let text = skopeo(&["inspect", "--raw", "--tls-verify=false", &format!("docker://{name}")]);
+    serde_json::from_str(&text).expect("a manifest is JSON")
+}
+
+/// The config of an image in a registry.
+pub(crate) fn raw_config(name: &str) -> Value {
+    let text = skopeo(&["inspect", "--config", "--raw", "--tls-verify=false", &format!("docker://{name}")]);
+    serde_json::from_str(&text).expect("a config is JSON")
+}
+
+/// Copies an image of a registry into a new OCI layout, under the tag `image`.
+pub(crate) fn pull(name: &str, layout: &Path) {
+    let to = format!("oci:{}:image", layout.display());
+    skopeo(&["copy", "--quiet", "--src-tls-verify=false", &format!("docker://{name}"), &to]);
+}
+
+/// An image in an OCI layout, read with `oci-spec`; every blob on the way is checked against its digest and size.
+pub(crate) struct LayoutImage {
+    /// Its descriptor in the layout's index.
+    pub(crate) descriptor: Descriptor,
+    /// Its manifest.
+    pub(crate) manifest: ImageManifest,
+    /// Its config, as typed by `oci-spec`.
+    pub(crate) config: ImageConfiguration,
+    /// Its config with all fields.
+    pub(crate) raw_config: Value,
+}
+
+impl LayoutImage {
+    /// The only image of a layout.
+    pub(crate) fn only(layout: &Path) -> Self {
+        let index = ImageIndex::from_file(layout.join("index.json")).expect("index of the layout");
+        let [descriptor] = &index.manifests()[..] else {
+            panic!("{}: one image expected, not {}", layout.display(), index.manifests().len())
+        };
+        let manifest = ImageManifest::from_reader(&blob(layout, descriptor)[..]).expect("manifest");
+        for layer in manifest.layers() {
+            blob(layout, layer);
+        }
+        let config = blob(layout, manifest.config());
+        Self {
+            descriptor: descriptor.clone(),
+            config: ImageConfiguration::from_reader(&config[..]).expect("config"),
+            raw_config: serde_json::from_slice(&config).expect("config"),
+            manifest,
+        }
+    }
+
+    /// One of the manifest's annotations.
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        self.manifest.annotations().as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+/// The bytes that a descriptor names, checked.
+fn blob(layout: &Path, descriptor: &Descriptor) -> Vec<u8> {
+    use sha2::Digest as _;
+    let path = layout.join("blobs/sha256").join(descriptor.digest().digest());
+    let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(bytes.len() as u64, descriptor.size(), "size of {}", path.display());
+    let hash: String = sha2::Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hash, descriptor.digest().digest(), "digest of {}", path.display());
+    bytes
+}
+
+/// Calls `look` with the root file system of a layout's image, as umoci unpacks it.
+pub(crate) fn with_unpacked<T>(layout: &Path, tag: &str, look: impl FnOnce(&Path) -> T) -> T {
+    let scratch = scratch();
+    let root = scratch.path().join("rootfs");
+    let image = format!("{}:{tag}", layout.display());
+    // Not a bundle: umoci would want the image's USER to exist.
+    finish(Command::new("umoci").args(["raw", "unpack", "--image", &image]).arg(&root)).success();
+    look(&root)
+}

@@ -1,0 +1,812 @@
+//! COPY against directories of the test machine. The numbered cases are those that BuildKit was observed on.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::rootfs::resolve_chown;
+
+pub(in crate::build) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
+
+/// A context, a root to copy to, and what must not be touched beside them.
+pub(in crate::build) struct Ground {
+    directory: tempfile::TempDir,
+    pub(in crate::build) rules: Option<IgnoreRules>,
+}
+
+impl Ground {
+    /// None, with a note, where the tests may not chown.
+    pub(in crate::build) fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give files to others");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["context", "root"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        std::fs::write(directory.path().join("canary"), "untouched").unwrap();
+        Some(Self { directory, rules: None })
+    }
+
+    pub(in crate::build) fn context(&self, name: &str) -> PathBuf {
+        self.directory.path().join("context").join(name)
+    }
+
+    pub(in crate::build) fn root(&self, name: &str) -> PathBuf {
+        self.directory.path().join("root").join(name)
+    }
+
+    /// `a/b=content`, `a/b:640=content`, `link->target` or `directory/`.
+    pub(in crate::build) fn file(&self, description: &str) {
+        make(&self.directory.path().join("context"), description);
+    }
+
+    pub(in crate::build) fn in_root(&self, description: &str) {
+        make(&self.directory.path().join("root"), description);
+    }
+
+    /// `[--chown=…] [--chmod=…] source… destination`, words separated by blanks or a JSON list.
+    pub(in crate::build) fn run(
+        &self,
+        instruction: &str,
+        act: impl Fn(&CopyRequest<'_>, &Rootfs) -> Result<Copied, CopyError>,
+    ) -> Result<Copied, CopyError> {
+        let (root, context) =
+            (Rootfs::open(&self.root("")).unwrap(), Rootfs::open(&self.context("")).unwrap());
+        let mut words: Vec<String> = match instruction.find('[') {
+            Some(start) if instruction.ends_with("\"]") => {
+                serde_json::from_str(&instruction[start..]).unwrap()
+            }
+            _ => instruction.split(' ').map(str::to_owned).collect(),
+        };
+        let (mut chown, mut chmod, mut workdir) = (None, None, GuestPath::root());
+        words.retain(|word| {
+            if let Some(text) = word.strip_prefix("--chown=") {
+                chown = Some(resolve_chown(&root, text).unwrap());
+            } else if let Some(text) = word.strip_prefix("--chmod=") {
+                chmod = Some(u32::from_str_radix(text, 8).unwrap());
+            } else if let Some(text) = word.strip_prefix("--workdir=") {
+                workdir = GuestPath::clamp(text.as_bytes()).unwrap();
+            }
+            !word.starts_with("--")
+        });
+        let destination = words.pop().unwrap();
+        let sources = words.iter().map(|word| CopySource::Path(word.as_bytes())).collect();
+        let from = SourceTree { root: &context, ignore: self.rules.as_ref(), owner: OwnerPolicy::Root };
+        let destination = destination.as_bytes();
+        act(&CopyRequest { sources, from, destination, workdir: &workdir, chown, chmod }, &root)
+    }
+
+    fn copy(&self, instruction: &str) -> Result<Copied, CopyError> {
+        self.run(instruction, |request, onto| copy(request, onto, NOW))
+    }
+
+    /// `type mode uid:gid [->target] [=content]` of a path in the root.
+    pub(in crate::build) fn describe(&self, name: &str) -> Option<String> {
+        describe(&self.root(name))
+    }
+
+    pub(in crate::build) fn check(&self, expected: &[(&str, &str)]) {
+        for (name, description) in expected {
+            let actual = self.describe(name);
+            match *description {
+                "-" => assert_eq!(actual, None, "{name}"),
+                _ => {
+                    let actual = actual.unwrap_or_else(|| panic!("{name} is not there"));
+                    assert!(actual.starts_with(description), "{name}: {actual}, expected {description}");
+                }
+            }
+        }
+        assert_eq!(std::fs::read(self.directory.path().join("canary")).unwrap(), b"untouched");
+        let mut beside: Vec<_> = std::fs::read_dir(self.directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        beside.sort();
+        assert_eq!(beside, ["canary", "context", "root"]);
+    }
+}
+
+fn make(top: &Path, description: &str) {
+    let (name, rest) = match description.find(['=', ':']) {
+        Some(end) if !description.contains("->") => description.split_at(end),
+        _ => (description, ""),
+    };
+    let path = top.join(name.split("->").next().unwrap());
+    if name.ends_with('/') {
+        std::fs::create_dir_all(&path).unwrap();
+        let mode = rest.strip_prefix(':').unwrap_or("755");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(u32::from_str_radix(mode, 8).unwrap()))
+            .unwrap();
+        return;
+    }
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    if let Some((_, target)) = name.split_once("->") {
+        return symlink(target, path).unwrap();
+    }
+    let (mode, content) = rest.split_once('=').unwrap_or((rest, ""));
+    std::fs::write(&path, content).unwrap();
+    let mode = u32::from_str_radix(mode.strip_prefix(':').unwrap_or("644"), 8).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+fn describe(path: &Path) -> Option<String> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    let kind = match metadata.file_type() {
+        kind if kind.is_dir() => "d",
+        kind if kind.is_symlink() => "l",
+        kind if kind.is_file() => "f",
+        kind if kind.is_fifo() => "p",
+        kind if kind.is_char_device() => "c",
+        _ => "?",
+    };
+    let mut text = format!("{kind} {:o} {}:{}", metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
+    match kind {
+        "l" => write!(text, " ->{}", std::fs::read_link(path).unwrap().display()).unwrap(),
+        "f" => write!(text, " ={}", String::from_utf8_lossy(&std::fs::read(path).unwrap())).unwrap(),
+        _ => {}
+    }
+    Some(text)
+}
+
+struct Case {
+    name: &'static str,
+    files: &'static [&'static str],
+    root: &'static [&'static str],
+    steps: &'static [&'static str],
+    expected: Result<&'static [(&'static str, &'static str)], &'static str>,
+}
+
+const USERS: &[&str] = &[
+    "etc/passwd=root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1001::/home/user:/bin/sh\n",
+    "etc/group=root:x:0:\nugrp:x:1001:\nsupp:x:2000:user\n",
+];
+
+const CASES: &[Case] = &[
+    Case {
+        name: "187: a name, a directory, twice into a directory",
+        files: &["f:640=F"],
+        root: &[],
+        steps: &["f /x", "f /d/", "f f /e/"],
+        expected: Ok(&[
+            ("x", "f 640 0:0 =F"),
+            ("d/f", "f 640 0:0"),
+            ("d", "d 755 0:0"),
+            ("e/f", "f 640 0:0"),
+        ]),
+    },
+    Case {
+        name: "188: a directory's content, not the directory",
+        files: &["d/f=F", "d/s/g=G"],
+        root: &[],
+        steps: &["d /x"],
+        expected: Ok(&[("x/f", "f 644 0:0 =F"), ("x/s/g", "f 644 0:0 =G"), ("x/d", "-")]),
+    },
+    Case {
+        name: "190: the whole context",
+        files: &[".h=1", "Dockerfile=D"],
+        root: &[],
+        steps: &[". ."],
+        expected: Ok(&[(".h", "f 644 0:0"), ("Dockerfile", "f 644 0:0")]),
+    },
+    Case {
+        name: "191: missing",
+        files: &[],
+        root: &[],
+        steps: &["nope /x"],
+        expected: Err("\"/nope\": not found"),
+    },
+    Case {
+        name: "193: a wildcard may match nothing",
+        files: &["a=A"],
+        root: &[],
+        steps: &["a nop* /x/", "nop*/y /z/"],
+        expected: Ok(&[("x/a", "f 644 0:0"), ("z", "-")]),
+    },
+    Case {
+        name: "194: ? and classes",
+        files: &["ab.txt", "a.txt", "b1", "c1", "d1"],
+        root: &[],
+        steps: &["a?.txt [b-c]* /x/"],
+        expected: Ok(&[
+            ("x/ab.txt", "f 644 0:0"),
+            ("x/b1", "f"),
+            ("x/c1", "f"),
+            ("x/a.txt", "-"),
+            ("x/d1", "-"),
+        ]),
+    },
+    Case {
+        name: "196: a bracket in a class (backslashes are gone by now)",
+        files: &["[x]=1", "a*b=2", "aab=3"],
+        root: &[],
+        steps: &["[[]x] /y", "a*b /z/", "a\\*b* /w/"],
+        expected: Ok(&[
+            ("y", "f 644 0:0 =1"),
+            ("z/aab", "f 644 0:0"),
+            ("z/a*b", "f 644 0:0"),
+            ("w/a*b", "f"),
+            ("w/aab", "-"),
+        ]),
+    },
+    Case {
+        name: "197: matched directories are flattened",
+        files: &["d/f=F", "d/s/g=G"],
+        root: &[],
+        steps: &["d/* /x/"],
+        expected: Ok(&[("x/f", "f 644 0:0"), ("x/g", "f 644 0:0 =G"), ("x/s", "-")]),
+    },
+    Case {
+        name: "199: blanks",
+        files: &["a b=1"],
+        root: &[],
+        steps: &[r#"["a b","/x y/"]"#],
+        expected: Ok(&[("x y/a b", "f 644 0:0 =1")]),
+    },
+    Case {
+        name: "202: above the context is the context",
+        files: &["f=F"],
+        root: &[],
+        steps: &["../../f /x", "/f /y"],
+        expected: Ok(&[("x", "f 644 0:0 =F"), ("y", "f 644 0:0 =F")]),
+    },
+    Case {
+        name: "203: from the working directory",
+        files: &["f=F"],
+        root: &["w/"],
+        steps: &["--workdir=/w f g", "--workdir=/w f ./", "--workdir=/w f ../z/", "--workdir=/w f h/."],
+        expected: Ok(&[("w/g", "f 644 0:0"), ("w/f", "f 644 0:0"), ("z/f", "f 644 0:0"), ("w/h/f", "f")]),
+    },
+    Case {
+        name: "205: a directory onto a file",
+        files: &["f=F", "d/g=G"],
+        root: &[],
+        steps: &["f /x", "d /x"],
+        expected: Err("cannot copy to non-directory: /x"),
+    },
+    Case {
+        name: "205 with two sources",
+        files: &["f=F", "d/g=G"],
+        root: &[],
+        steps: &["f d /x"],
+        expected: Err("cannot copy to non-directory: /x"),
+    },
+    Case {
+        name: "a directory and then a file to one name",
+        files: &["f=F", "d/g=G"],
+        root: &[],
+        steps: &["d f /x", "f d/g /y"],
+        expected: Ok(&[("x/f", "f 644 0:0 =F"), ("x/g", "f"), ("y", "f 644 0:0 =G")]),
+    },
+    Case {
+        name: "206: below a file",
+        files: &["f=F"],
+        root: &[],
+        steps: &["f /x", "f /x/y"],
+        expected: Err("`/x` is not a directory"),
+    },
+    Case {
+        name: "208: named links are followed, those in directories are kept",
+        files: &["f=F", "l->f", "d/m->../f"],
+        root: &[],
+        steps: &["l /x", "d /y/"],
+        expected: Ok(&[("x", "f 644 0:0 =F"), ("y/m", "l 777 0:0 ->../f")]),
+    },
+    Case {
+        name: "209: matched links are followed",
+        files: &["f=F", "d/m->../f", "e/n->../d"],
+        root: &[],
+        steps: &["d/* /y/", "e/* /z/"],
+        expected: Ok(&[("y/m", "f 644 0:0 =F"), ("z/m", "l 777 0:0 ->../f"), ("z/n", "-")]),
+    },
+    Case {
+        name: "211: links on the way are followed",
+        files: &["d/f=F", "ld->d", "abs->/d"],
+        root: &[],
+        steps: &["ld/f /x", "abs/f /y", "ld/* /z/"],
+        expected: Ok(&[("x", "f 644 0:0 =F"), ("y", "f 644 0:0 =F"), ("z/f", "f")]),
+    },
+    Case {
+        name: "212: dangling",
+        files: &["l->nope"],
+        root: &[],
+        steps: &["l /x"],
+        expected: Err("\"/l\": not found"),
+    },
+    Case {
+        name: "215: owners by name",
+        files: &["f=F"],
+        root: USERS,
+        steps: &["--chown=user f /x", "--chown=user:supp f /y", "--chown=7 f /z", "--chown=:9 f /w"],
+        expected: Ok(&[
+            ("x", "f 644 1000:1001"),
+            ("y", "f 644 1000:2000"),
+            ("z", "f 644 7:7"),
+            ("w", "f 644 0:9"),
+        ]),
+    },
+    Case {
+        name: "218: an owner for everything that is made",
+        files: &["d/s/g=G", "d/l->s"],
+        root: &[],
+        steps: &["--chown=5:6 d /p/q/"],
+        expected: Ok(&[
+            ("p", "d 755 5:6"),
+            ("p/q", "d 755 5:6"),
+            ("p/q/s", "d 755 5:6"),
+            ("p/q/s/g", "f 644 5:6"),
+            ("p/q/l", "l 777 5:6"),
+        ]),
+    },
+    Case {
+        name: "221: an octal mode for files and directories",
+        files: &["d/s/g=G", "d/l->s"],
+        root: &["old/"],
+        steps: &["--chmod=0640 d /x/", "--chmod=4711 d/s/g /p/q/r", "--chmod=600 d /y", "--chmod=600 d /old"],
+        expected: Ok(&[
+            ("x", "d 640 0:0"),
+            ("x/s", "d 640 0:0"),
+            ("x/s/g", "f 640 0:0"),
+            ("x/l", "l 777"),
+            ("p", "d 711"),
+            ("p/q", "d 711"),
+            ("p/q/r", "f 4711"),
+            ("y", "d 600"),
+            ("old", "d 755"),
+            ("old/s", "d 600"),
+        ]),
+    },
+    Case {
+        name: "236: archives are files",
+        files: &["t.tar=archive"],
+        root: &[],
+        steps: &["t.tar /x/"],
+        expected: Ok(&[("x/t.tar", "f 644 0:0 =archive")]),
+    },
+    Case {
+        name: "241: a file over a directory further down",
+        files: &["a/f=1", "b/f/g=2"],
+        root: &[],
+        steps: &["b /x/", "a /x/"],
+        expected: Err("cannot replace to directory /x/f with file"),
+    },
+    Case {
+        name: "a directory over a file further down",
+        files: &["a/f=1", "b/f/g=2"],
+        root: &[],
+        steps: &["a /x/", "b /x/"],
+        expected: Err("cannot copy to non-directory: /x/f"),
+    },
+    Case {
+        name: "a directory over a link further down",
+        files: &["a/lib/f=1"],
+        root: &["usr/lib/", "lib->usr/lib"],
+        steps: &["a /"],
+        expected: Err("cannot copy to non-directory: /lib"),
+    },
+    Case {
+        name: "a file into a directory where a directory has its name",
+        files: &["f=F"],
+        root: &["x/f/"],
+        steps: &["f /x"],
+        expected: Err("cannot replace to directory /x/f with file"),
+    },
+    Case {
+        name: "links in the destination are followed, the last as well",
+        files: &["f=F", "d/g=G"],
+        root: &["real/", "old=old", "ld->/real", "lf->old", "dangling->/new/name", "up->../../../real"],
+        steps: &["f /ld/", "f /lf", "f /dangling", "d /ld", "f /up/up", "d /ld/sub"],
+        expected: Ok(&[
+            ("ld", "l 777 0:0 ->/real"),
+            ("real/f", "f 644 0:0 =F"),
+            ("real/g", "f 644 0:0 =G"),
+            ("real/up", "f"),
+            ("real/sub/g", "f"),
+            ("lf", "l 777 0:0 ->old"),
+            ("old", "f 644 0:0 =F"),
+            ("dangling", "l"),
+            ("new", "d 755 0:0"),
+            ("new/name", "f 644 0:0 =F"),
+        ]),
+    },
+    Case {
+        name: "links of the destination inside a copied tree are replaced",
+        files: &["d/f=F"],
+        root: &["x/f->/etc/target", "etc/target=old"],
+        steps: &["d /x"],
+        expected: Ok(&[("x/f", "f 644 0:0 =F"), ("etc/target", "f 644 0:0 =old")]),
+    },
+    Case {
+        name: "the top keeps its mode, directories below get theirs",
+        files: &["d/:700", "d/s/:1711", "d/s/f=F"],
+        root: &["x/:750", "x/s/:777", "x/s/old=old"],
+        steps: &["d /x", "d /new"],
+        expected: Ok(&[
+            ("x", "d 750"),
+            ("x/s", "d 1711"),
+            ("x/s/old", "f 644 0:0 =old"),
+            ("new", "d 755"),
+            ("new/s", "d 1711"),
+        ]),
+    },
+    Case {
+        name: "setuid and sticky stay",
+        files: &["f:4755=F", "d/g:2755=G", "d/t/:1777"],
+        root: &[],
+        steps: &["f /f", "d /d"],
+        expected: Ok(&[("f", "f 4755 0:0"), ("d/g", "f 2755 0:0"), ("d/t", "d 1777 0:0")]),
+    },
+    Case {
+        name: "the root as a source and as a destination",
+        files: &["f=F"],
+        root: &[],
+        steps: &["/ /x", "f /", r#"["", "/y"]"#, "f ../.."],
+        expected: Ok(&[("x/f", "f"), ("f", "f 644 0:0 =F"), ("y/f", "f")]),
+    },
+    Case {
+        name: "a slash behind a file changes nothing; nothing is the working directory",
+        files: &["f=F"],
+        root: &["w/"],
+        steps: &["f/ /x", r#"--workdir=/w ["f", ""]"#],
+        expected: Ok(&[("x", "f 644 0:0 =F")]),
+    },
+    Case {
+        name: "a link loop",
+        files: &["l->m", "m->l"],
+        root: &[],
+        steps: &["l /x"],
+        expected: Err("\"/l\": not found"),
+    },
+    Case {
+        name: "a link loop in the destination",
+        files: &["f=F"],
+        root: &["l->m", "m->l"],
+        steps: &["f /l"],
+        expected: Err("cannot write the destination"),
+    },
+    Case {
+        name: "a near miss",
+        files: &["main.go"],
+        root: &[],
+        steps: &["Main.og /x"],
+        expected: Err("\"/Main.og\": not found (did you mean `main.go`?)"),
+    },
+    Case {
+        name: "a broken pattern",
+        files: &[],
+        root: &[],
+        steps: &["a[b /x"],
+        expected: Err("`a[b` is not a valid pattern"),
+    },
+];
+
+#[test]
+fn every_case_gives_what_buildkit_gives() {
+    for case in CASES {
+        let Some(ground) = Ground::new() else { return };
+        case.files.iter().for_each(|file| ground.file(file));
+        case.root.iter().for_each(|file| ground.in_root(file));
+        let result = case.steps.iter().try_for_each(|step| ground.copy(step).map(drop));
+        match case.expected {
+            Ok(expected) => {
+                result.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+                eprintln!("{}", case.name);
+                ground.check(expected);
+            }
+            Err(expected) => {
+                let error = result.expect_err(case.name).to_string();
+                assert_eq!(error, expected, "{}", case.name);
+                ground.check(&[]);
+            }
+        }
+    }
+}
+
+#[test]
+fn ignored_files_do_not_exist() {
+    let tree = ["a/b/x.go", "a/x.go", "a/f.txt", "x.go", "README.md", ".hid", "e/k", "x", "link->a/f.txt"];
+    for (rules, step, expected) in [
+        ("*.go", ". /o/", Ok(&[("o/x.go", "-"), ("o/a/x.go", "f 644 0:0")][..])),
+        ("**/*.go", ". /o/", Ok(&[("o/x.go", "-"), ("o/a/b", "d"), ("o/a/b/x.go", "-"), ("o/a/f.txt", "f")])),
+        ("*.md\n!README.md", ". /o/", Ok(&[("o/README.md", "f")])),
+        ("!README.md\n*.md", ". /o/", Ok(&[("o/README.md", "-")])),
+        ("/a/", ". /o/", Ok(&[("o/a", "-")])),
+        (
+            "**\n!**/*.go",
+            ". /o/",
+            Ok(&[("o/x.go", "f"), ("o/a", "d 755"), ("o/a/b/x.go", "f"), ("o/README.md", "-"), ("o/e", "-")]),
+        ),
+        ("a\n!a/b", ". /o/", Ok(&[("o/a/b/x.go", "f"), ("o/a/x.go", "-")])),
+        ("a\n!a/b", "a /o/", Ok(&[("o/b/x.go", "f"), ("o/x.go", "-")])),
+        ("a/b", "a/* /o/", Ok(&[("o/x.go", "f"), ("o/f.txt", "f"), ("o/b", "-")])),
+        ("*", "* /o/", Ok(&[("o", "-")])),
+        ("x\n", "x /o/", Err("\"/x\": not found: excluded by `.dockerignore` line 1: `x`")),
+        ("y\na\n", "a/f.txt /o", Err("\"/a/f.txt\": not found: excluded by `.dockerignore` line 2: `a`")),
+        ("link", "link /o", Err("\"/link\": not found: excluded by `.dockerignore` line 1: `link`")),
+        ("a", "link /o", Err("\"/link\": not found: excluded by `.dockerignore` line 1: `a`")),
+        ("**\n!nothing", "e /o", Err("\"/e\": not found: excluded by `.dockerignore` line 1: `**`")),
+    ] {
+        let Some(mut ground) = Ground::new() else { return };
+        tree.iter().for_each(|file| ground.file(file));
+        ground.rules = Some(IgnoreRules::parse(rules.as_bytes()).unwrap());
+        match (ground.copy(step), expected) {
+            (Ok(_), Ok(expected)) => ground.check(expected),
+            (Err(error), Err(expected)) => {
+                let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+                assert_eq!(format!("{error}{}", source.unwrap_or_default()), expected);
+            }
+            (result, _) => panic!("{rules}: {step}: {result:?}"),
+        }
+    }
+}
+
+fn mtime(path: &Path) -> (i64, i64) {
+    let metadata = std::fs::symlink_metadata(path).unwrap();
+    (metadata.mtime(), metadata.mtime_nsec())
+}
+
+fn set_mtime(path: &Path, seconds: i64) {
+    let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 123_456_789 };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+#[test]
+fn times_are_those_of_the_sources_to_the_nanosecond() {
+    let Some(ground) = Ground::new() else { return };
+    for file in ["d/s/f=F", "d/l->s", "g=G"] {
+        ground.file(file);
+    }
+    for (name, seconds) in [("d/s/f", 100), ("d/s", -5), ("d/l", 1 << 32), ("g", 300), ("d", 400)] {
+        set_mtime(&ground.context(name), seconds);
+    }
+    for directory in ["old/", "there/"] {
+        ground.in_root(directory);
+    }
+    ground.copy("g /there/").unwrap();
+    ground.copy("d /made/x").unwrap();
+    ground.copy("d /old").unwrap();
+    ground.copy("d g /both/").unwrap();
+    let now = (NOW.seconds, i64::from(NOW.nanoseconds));
+    for (name, seconds) in [("x/s/f", 100), ("x/s", -5), ("x/l", 1 << 32), ("x", 400), ("../old", 400)] {
+        assert_eq!(mtime(&ground.root("made").join(name)), (seconds, 123_456_789), "{name}");
+    }
+    for name in ["made", "there", ""] {
+        assert_eq!(mtime(&ground.root(name)), now, "{name}");
+    }
+    // A file was added after the directory took over its time.
+    assert_eq!(mtime(&ground.root("both")), now);
+}
+
+#[test]
+fn a_replaced_file_leaves_its_other_names_alone() {
+    let Some(ground) = Ground::new() else { return };
+    ground.file("f=new");
+    ground.in_root("f=old");
+    std::fs::hard_link(ground.root("f"), ground.root("g")).unwrap();
+    ground.copy("f /f").unwrap();
+    ground.check(&[("f", "f 644 0:0 =new"), ("g", "f 644 0:0 =old")]);
+}
+
+#[test]
+fn hard_links_of_one_tree_stay_links() {
+    let Some(ground) = Ground::new() else { return };
+    for file in ["d/a=1", "d/s/"] {
+        ground.file(file);
+    }
+    std::fs::hard_link(ground.context("d/a"), ground.context("d/s/b")).unwrap();
+    std::fs::hard_link(ground.context("d/a"), ground.context("outside")).unwrap();
+    assert_eq!(ground.copy("d /x").unwrap(), Copied { files: 2, bytes: 2 });
+    ground.copy("outside /x/c").unwrap();
+    let inode = |name| std::fs::metadata(ground.root(name)).unwrap().ino();
+    assert_eq!(inode("x/a"), inode("x/s/b"));
+    assert_ne!(inode("x/a"), inode("x/c"));
+}
+
+#[test]
+fn special_files_are_made_anew_and_never_opened() {
+    let Some(ground) = Ground::new() else { return };
+    ground.file("d/f=F");
+    let node = |name: &str, kind, device| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o640);
+        rustix::fs::mknodat(rustix::fs::CWD, ground.context(name), kind, mode, device)
+    };
+    node("d/fifo", rustix::fs::FileType::Fifo, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(ground.context("d/socket")).unwrap();
+    let device = node("d/null", rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    ground.copy("d /x").unwrap();
+    ground.copy("d/fifo /named").unwrap();
+    ground.check(&[("x/fifo", "p 640 0:0"), ("x/socket", "f 755 0:0 ="), ("named", "p 640"), ("x/f", "f")]);
+    match device {
+        Ok(()) => {
+            ground.check(&[("x/null", "c 640 0:0")]);
+            assert_eq!(std::fs::metadata(ground.root("x/null")).unwrap().rdev(), rustix::fs::makedev(1, 3));
+        }
+        Err(error) => eprintln!("skipped: cannot make devices: {error}"),
+    }
+}
+
+#[test]
+fn attributes_travel_except_those_of_the_system() {
+    let Some(ground) = Ground::new() else { return };
+    ground.file("d/f=F");
+    let context = Rootfs::open(&ground.context("")).unwrap();
+    let path = |text: &str| GuestPath::clamp(text.as_bytes()).unwrap();
+    let capability = b"\x01\0\0\x02\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for (name, key, value) in [
+        ("d/f", &b"user.a"[..], &b"1"[..]),
+        ("d", b"user.d", b"2"),
+        ("d/f", b"trusted.overlay.opaque", b"y"),
+        ("d/f", b"security.capability", capability),
+    ] {
+        if let Err(error) = context.set_xattr(&path(name), key, value) {
+            eprintln!("skipped: cannot set {}: {error}", String::from_utf8_lossy(key));
+            return;
+        }
+    }
+    ground.copy("--chown=3:4 / /x").unwrap();
+    let root = Rootfs::open(&ground.root("")).unwrap();
+    let expected: crate::rootfs::Xattrs = [(&b"user.a"[..], &b"1"[..]), (b"security.capability", capability)]
+        .map(|(key, value)| (key.to_vec(), value.to_vec()))
+        .into();
+    assert_eq!(root.xattrs(&path("x/d/f")).unwrap(), expected);
+    assert_eq!(root.xattrs(&path("x/d")).unwrap().get(&b"user.d"[..]).unwrap(), b"2");
+}
+
+#[test]
+fn from_another_root_owners_are_kept() {
+    let Some(ground) = Ground::new() else { return };
+    for file in ["w/f=1", "w/s/g=2", "w/l->s"] {
+        ground.file(file);
+        std::os::unix::fs::lchown(ground.context(file.split(['=', '-']).next().unwrap()), Some(7), Some(8))
+            .unwrap();
+    }
+    std::os::unix::fs::lchown(ground.context("w/s"), Some(9), Some(9)).unwrap();
+    let from_root = |step| {
+        let act = |request: &CopyRequest<'_>, onto: &Rootfs| {
+            let from = SourceTree { owner: OwnerPolicy::Keep, ..request.from };
+            copy(&CopyRequest { from, ..request.clone() }, onto, NOW)
+        };
+        ground.run(step, act).unwrap()
+    };
+    for step in ["w/f /x", "/w/f /y", "w /d", "--chown=1:2 w/f /z"] {
+        from_root(step);
+    }
+    ground.check(&[
+        ("x", "f 644 7:8 =1"),
+        ("y", "f 644 7:8 =1"),
+        ("d", "d 755 0:0"),
+        ("d/s", "d 755 9:9"),
+        ("d/s/g", "f 644 7:8"),
+        ("d/l", "l 777 7:8"),
+        ("z", "f 644 1:2"),
+    ]);
+}
+
+#[test]
+fn here_documents_are_new_files() {
+    let Some(ground) = Ground::new() else { return };
+    ground.in_root("dir/");
+    let heredocs = |destination: &str, chown, chmod| {
+        let (root, context) =
+            (Rootfs::open(&ground.root("")).unwrap(), Rootfs::open(&ground.context("")).unwrap());
+        let request = CopyRequest {
+            sources: vec![
+                CopySource::Inline { name: b"a", content: b"one\n" },
+                CopySource::Inline { name: b"b", content: b"two\n" },
+            ],
+            from: SourceTree { root: &context, ignore: None, owner: OwnerPolicy::Root },
+            destination: destination.as_bytes(),
+            workdir: &GuestPath::root(),
+            chown,
+            chmod,
+        };
+        copy(&request, &root, NOW).unwrap()
+    };
+    assert_eq!(heredocs("/x/", None, None), Copied { files: 2, bytes: 8 });
+    heredocs("/dir", None, None);
+    heredocs("/last", Some(Owner { uid: 1, gid: 2 }), Some(0o4700));
+    ground.check(&[
+        ("x/a", "f 644 0:0 =one\n"),
+        ("x/b", "f 644 0:0 =two\n"),
+        ("dir/b", "f 644 0:0 =two\n"),
+        ("last", "f 4700 1:2 =two\n"),
+    ]);
+    assert_eq!(mtime(&ground.root("x/a")), (NOW.seconds, i64::from(NOW.nanoseconds)));
+}
+
+#[test]
+fn no_link_leads_out_of_either_tree() {
+    let Some(ground) = Ground::new() else { return };
+    let canary = ground.directory.path().join("canary");
+    let outside = ground.directory.path().to_str().unwrap().to_owned();
+    let links = [
+        format!("abs->{}", canary.display()),
+        "rel->../canary".to_owned(),
+        format!("dir->{outside}"),
+        "updir->..".to_owned(),
+        "magic->/proc/self/root".to_owned(),
+        "d/abs->../../canary".to_owned(),
+    ];
+    links.iter().for_each(|link| ground.file(link));
+    ground.file("f=F");
+    for source in ["abs", "rel", "dir/canary", "updir/canary", "magic/etc/passwd", "../canary", "d/*"] {
+        let result = ground.copy(&format!("{source} /x"));
+        assert!(matches!(result, Err(CopyError::NotFound { .. })), "{source}: {result:?}");
+    }
+    links.iter().for_each(|link| ground.in_root(link));
+    for destination in
+        ["/abs", "/rel", "/dir/", "/dir/canary", "/updir/canary", "/updir/updir/", "../../canary"]
+    {
+        ground.copy(&format!("f {destination}")).unwrap();
+    }
+    ground.copy("d /dir/tree").unwrap();
+    ground.check(&[("canary", "f 644 0:0 =F")]);
+    let there = ground.root("").join(outside.trim_start_matches('/'));
+    assert_eq!(std::fs::read(there.join("canary")).unwrap(), b"F");
+    assert!(std::fs::symlink_metadata(there.join("tree/abs")).unwrap().is_symlink());
+}
+
+#[test]
+fn names_are_bytes() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let Some(ground) = Ground::new() else { return };
+    let names: [&[u8]; 5] = [b"\xff\xfe", b"new\nline", b"-rf", b"trailing ", &[b'n'; 255]];
+    std::fs::create_dir(ground.context("d")).unwrap();
+    for name in names {
+        std::fs::write(ground.context("d").join(OsStr::from_bytes(name)), "x").unwrap();
+    }
+    assert_eq!(ground.copy("d /x").unwrap().files, 5);
+    assert_eq!(ground.copy("d/?* /y/").unwrap().files, 5);
+    for name in names {
+        assert!(ground.root("x").join(OsStr::from_bytes(name)).exists());
+        assert!(ground.root("y").join(OsStr::from_bytes(name)).exists());
+    }
+    let error = ground.copy(&format!("{} /x", "n".repeat(256))).unwrap_err();
+    assert!(matches!(error, CopyError::Path { .. }), "{error}");
+}
+
+/// Makes `depth` directories, each in the one before, and a file in the last.
+fn nest(top: &Path, depth: usize) {
+    use rustix::fs::{Mode, OFlags};
+    let mut current: std::os::fd::OwnedFd = std::fs::File::open(top).unwrap().into();
+    for _ in 0..depth {
+        rustix::fs::mkdirat(&current, "d", Mode::from_raw_mode(0o755)).unwrap();
+        current = rustix::fs::openat(&current, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    rustix::fs::openat(&current, "f", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600)).unwrap();
+}
+
+#[test]
+fn a_tree_of_two_thousand_levels_is_copied() {
+    let Some(ground) = Ground::new() else { return };
+    nest(&ground.context(""), 2000);
+    // One descriptor a level would not do.
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = Some(1024);
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    assert_eq!(ground.copy(". /x").unwrap().files, 1);
+    let deepest = GuestPath::clamp(("x/".to_owned() + &"d/".repeat(2000) + "f").as_bytes()).unwrap();
+    let root = Rootfs::open(&ground.root("")).unwrap();
+    assert_eq!(root.metadata(&deepest, Follow::No).unwrap().unwrap().mode, 0o600);
+}
+
+#[test]
+fn a_tree_that_linux_cannot_name_is_an_error() {
+    let Some(ground) = Ground::new() else { return };
+    nest(&ground.context(""), 3000);
+    let error = ground.copy(". /x").unwrap_err();
+    assert!(matches!(error, CopyError::TooDeep { .. }), "{error}");
+    assert!(error.to_string().len() < 2000);
+}
+
+#[test]
+fn nothing_is_written_when_a_source_is_missing() {
+    let Some(ground) = Ground::new() else { return };
+    ground.file("f=F");
+    ground.copy("f nope /made/x/").unwrap_err();
+    assert_eq!(std::fs::read_dir(ground.root("")).unwrap().count(), 0);
+}

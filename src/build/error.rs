@@ -1,0 +1,163 @@
+//! Why a build ended, and at which lines.
+
+use std::error::Error;
+use std::fmt;
+
+use super::add::AddError;
+use super::copy::CopyError;
+use super::services::ServiceError;
+use crate::dockerfile::{ExpandError, ModeError, ParseError, PortError, SignalError, Span};
+use crate::image::manifest::ImageError;
+use crate::image::platform::PlatformError;
+use crate::image::reference::ReferenceError;
+use crate::layer::LayerError;
+use crate::rootfs::{GuestPathError, RootfsError, UserError};
+use crate::sandbox::{Exit, SandboxError};
+use crate::snapshot::SnapshotError;
+use crate::store::StoreError;
+
+/// A failure with its place in the Dockerfile.
+#[derive(Debug)]
+pub struct BuildError {
+    /// The lines of the instruction, where one is to blame.
+    pub span: Option<Span>,
+    /// What went wrong.
+    pub kind: BuildErrorKind,
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildErrorKind {
+    /// The Dockerfile is not one.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// Variables.
+    #[error(transparent)]
+    Expand(#[from] ExpandError),
+    /// Something of the Dockerfile language that this version does not have.
+    #[error("{0} is not supported yet")]
+    Unsupported(String),
+    /// An instruction that cannot be what it says.
+    #[error("{0}")]
+    Invalid(String),
+    /// `--target` names no stage.
+    #[error("target stage `{name}` could not be found; the Dockerfile has {available}")]
+    Target {
+        /// As given.
+        name: String,
+        /// The stages there are.
+        available: String,
+    },
+    /// An image name.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A platform.
+    #[error(transparent)]
+    Platform(#[from] PlatformError),
+    /// `--chmod`.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// EXPOSE.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// STOPSIGNAL.
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    /// A path.
+    #[error(transparent)]
+    Path(#[from] GuestPathError),
+    /// A base image, or its layers.
+    #[error("cannot use the image `{reference}`")]
+    Image {
+        /// Which.
+        reference: String,
+        /// Why not.
+        #[source]
+        source: ServiceError,
+    },
+    /// COPY.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// ADD.
+    #[error(transparent)]
+    Add(#[from] AddError),
+    /// USER or `--chown`.
+    #[error(transparent)]
+    User(#[from] UserError),
+    /// A file of the image that is built.
+    #[error(transparent)]
+    Rootfs(#[from] RootfsError),
+    /// The changes of a step.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The directory that a step wrote to.
+    #[error("cannot open the files of the step")]
+    StepFiles(#[source] std::io::Error),
+    /// A layer could not be written.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The image's documents.
+    #[error(transparent)]
+    Encode(#[from] ImageError),
+    /// A process could not be started.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// A process could be started and failed.
+    #[error("process `{command}` did not complete successfully: {}", ended(*exit))]
+    Process {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// A RUN for another CPU without anything that could run it.
+    #[error("cannot run programs for {platform} on this {host} machine: {reason}")]
+    Emulation {
+        /// What the stage is for.
+        platform: String,
+        /// What this machine is.
+        host: String,
+        /// What is missing.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// The build was told to stop.
+    #[error("interrupted")]
+    Cancelled,
+}
+
+fn ended(exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("exit code: {code}"),
+        Exit::Signal(signal) => format!("killed by signal {signal}"),
+    }
+}
+
+impl BuildError {
+    /// A failure of the instruction at `span`.
+    pub fn at(span: Option<Span>, kind: impl Into<BuildErrorKind>) -> Self {
+        Self { span, kind: kind.into() }
+    }
+}
+
+impl From<ParseError> for BuildError {
+    fn from(error: ParseError) -> Self {
+        Self { span: Some(error.span), kind: error.into() }
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl Error for BuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.kind.source()
+    }
+}

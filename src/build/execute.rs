@@ -1,0 +1,429 @@
+//! Running a plan: each stage's steps on its files, each step's changes into a layer.
+
+use std::time::Instant;
+
+use super::add::add;
+use super::clock::{Clock, rfc3339};
+use super::copy::{CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
+use super::error::{BuildError, BuildErrorKind};
+use super::progress::{Event, Place, Progress};
+use super::services::{ImageSource, ServiceError};
+use super::step::{
+    Archives, CopyFrom, CopyStep, Plan, PlannedStep, RunStep, StageBase, StagePlan, Step, WorkdirStep,
+};
+use crate::context::Context;
+use crate::dockerfile::Span;
+use crate::image::config::History;
+use crate::image::descriptor::Descriptor;
+use crate::image::manifest::{Image, Layer, Origin};
+use crate::image::platform::Platform;
+use crate::layer;
+use crate::rootfs::{Owner, ResolvedUser, Rootfs, numeric_chown, resolve_chown, resolve_user};
+use crate::sandbox::emulation::{self, Emulation};
+use crate::sandbox::{Cancel, Exit, HOSTNAME, Presentation, Process, Sandbox, SandboxError, Script};
+use crate::snapshot::{Recording, Snapshotter, View};
+use crate::store::blobs::BlobStore;
+use crate::store::unpacked::Chain;
+
+/// What every RUN finds in `/etc/hosts`, as under BuildKit.
+const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+
+/// The comment of every history row that a Dockerfile makes; tools look for BuildKit's.
+const COMMENT: &str = "buildkit.dockerfile.v0";
+
+/// Everything a build needs from elsewhere.
+pub struct Services<'a> {
+    /// Base images.
+    pub source: &'a dyn ImageSource,
+    /// Trees to write to.
+    pub snapshotter: &'a dyn Snapshotter,
+    /// Processes.
+    pub sandbox: &'a dyn Sandbox,
+    /// Where layers go.
+    pub blobs: &'a BlobStore,
+    /// Where COPY reads.
+    pub context: &'a Context,
+    /// Times.
+    pub clock: Clock,
+    /// Who is told.
+    pub progress: &'a dyn Progress,
+    /// When to stop.
+    pub cancel: &'a Cancel,
+    /// What RUN finds in `/etc/resolv.conf`.
+    pub resolv_conf: Vec<u8>,
+}
+
+/// A stage that has been built.
+#[derive(Clone)]
+struct Done {
+    image: Image,
+    files: Files,
+    /// Where the rows begin that this build has added to the history.
+    first_row: usize,
+}
+
+/// A stage's files, unpacked only when somebody wants them.
+#[derive(Clone)]
+enum Files {
+    /// Those of the image's layers, wherever these are.
+    OfImage,
+    /// These.
+    Chain(Chain),
+}
+
+/// Builds what `plan` says; gives the image, whose own layers are in the store.
+///
+/// # Errors
+/// [`BuildError`] with the lines of the instruction that failed.
+pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError> {
+    let mut executor = Executor { plan, services, done: Vec::with_capacity(plan.stages.len()) };
+    for stage in &plan.stages {
+        let done = executor.stage(stage)?;
+        executor.done.push(done);
+    }
+    let Some(result) = executor.done.pop() else {
+        return Err(BuildError::at(None, BuildErrorKind::Invalid("there is no stage to build".to_owned())));
+    };
+    Ok(finished(plan, result, services.clock))
+}
+
+struct Executor<'a> {
+    plan: &'a Plan,
+    services: &'a Services<'a>,
+    done: Vec<Done>,
+}
+
+impl Executor<'_> {
+    fn stage(&mut self, stage: &StagePlan) -> Result<Done, BuildError> {
+        let place = |number| Place {
+            stage: (self.plan.stages.len() > 1).then(|| stage.name.clone()),
+            number,
+            total: stage.steps.len() + 1,
+        };
+        self.tell_base(stage, &place(1));
+        let mut done = match &stage.base {
+            StageBase::Scratch => {
+                Done { image: Image::scratch(), files: Files::Chain(Chain::empty()), first_row: 0 }
+            }
+            StageBase::Stage(position) => self.done[*position].clone(),
+            StageBase::Image(base) => {
+                let first_row = base.image.config().history.len();
+                Done { image: base.image.clone(), files: Files::OfImage, first_row }
+            }
+        };
+        for (position, step) in stage.steps.iter().enumerate() {
+            let place = place(position + 2);
+            self.stop_if_cancelled(step.span)?;
+            self.services.progress.tell(&Event::Started { place: &place, instruction: &step.instruction });
+            let layer = self.step(stage, step, &place, &mut done)?;
+            if let Some(created_by) = &step.created_by {
+                let created = layer.as_ref().map(|_| rfc3339(self.services.clock.now()));
+                let comment = Some(COMMENT.to_owned());
+                let row =
+                    History { created, created_by: Some(created_by.clone()), comment, ..History::default() };
+                done.image.append(row, layer);
+            }
+        }
+        Ok(done)
+    }
+
+    fn tell_base(&self, stage: &StagePlan, place: &Place) {
+        let progress = self.services.progress;
+        let StageBase::Image(base) = &stage.base else {
+            progress.tell(&Event::Started { place, instruction: &stage.instruction });
+            return;
+        };
+        let text = format!(
+            "{} ({}, {}@{})",
+            stage.instruction,
+            stage.platform,
+            base.reference.familiar(),
+            base.digest
+        );
+        progress.tell(&Event::Started { place, instruction: &text });
+        for note in &base.notes {
+            progress.tell(&Event::Note(note));
+        }
+        for warning in &base.warnings {
+            progress.tell(&Event::Warning {
+                rule: "InvalidBaseImagePlatform",
+                span: Some(stage.span),
+                detail: warning,
+            });
+        }
+    }
+
+    fn stop_if_cancelled(&self, span: Span) -> Result<(), BuildError> {
+        if self.services.cancel.is_cancelled() {
+            Err(BuildError::at(Some(span), BuildErrorKind::Cancelled))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Does one step; gives its layer if it makes one.
+    fn step(
+        &mut self,
+        stage: &StagePlan,
+        step: &PlannedStep,
+        place: &Place,
+        done: &mut Done,
+    ) -> Result<Option<Layer>, BuildError> {
+        if !step.step.makes_layer() {
+            return Ok(None);
+        }
+        let at = |kind: BuildErrorKind| BuildError::at(Some(step.span), kind);
+        let began = Instant::now();
+        let chain = self.chain(done, stage).map_err(|kind| BuildError::at(Some(stage.span), kind))?;
+        let recording = self.services.snapshotter.begin(&chain).map_err(|error| at(error.into()))?;
+        match &step.step {
+            Step::Config => {}
+            Step::Workdir(workdir) => make_workdir(workdir, recording.root()).map_err(at)?,
+            Step::Copy(copy) => self.copy(copy, stage, &chain, recording.root()).map_err(at)?,
+            Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
+        }
+        let (layer, chain) = self.layer(recording, &chain).map_err(at)?;
+        self.services.progress.tell(&Event::Finished {
+            place,
+            elapsed: began.elapsed(),
+            layer: Some(layer.blob.size),
+        });
+        done.files = Files::Chain(chain);
+        Ok(Some(layer))
+    }
+
+    /// The unpacked layers of `done`.
+    fn chain(&self, done: &Done, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+        match &done.files {
+            Files::Chain(chain) => Ok(chain.clone()),
+            Files::OfImage => self.unpack(&done.image, &stage.base.shown(&self.plan.stages)),
+        }
+    }
+
+    fn unpack(&self, image: &Image, reference: &str) -> Result<Chain, BuildErrorKind> {
+        let failed = |source: ServiceError| BuildErrorKind::Image { reference: reference.to_owned(), source };
+        self.services.source.unpack(image).map_err(failed)
+    }
+
+    /// Ends the recording and stores its changes as a layer.
+    fn layer(&self, recording: Box<dyn Recording>, below: &Chain) -> Result<(Layer, Chain), BuildErrorKind> {
+        let recorded = recording.finish()?;
+        let files = Rootfs::open(recorded.layer.root_dir()).map_err(BuildErrorKind::StepFiles)?;
+        let mut writer = self.services.blobs.writer()?;
+        let written = layer::write(&recorded.changes, &files, &mut writer)?;
+        let (digest, size) = writer.finish()?;
+        let blob = Descriptor::new(&written.blob.media_type, digest, size);
+        let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
+        Ok((layer, below.with(recorded.layer)))
+    }
+
+    fn copy(
+        &self,
+        step: &CopyStep,
+        stage: &StagePlan,
+        below: &Chain,
+        onto: &Rootfs,
+    ) -> Result<(), BuildErrorKind> {
+        let view = self.view(&step.from, stage)?;
+        let context = self.services.context;
+        let from = match &view {
+            Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
+            None => {
+                SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
+            }
+        };
+        let chown = step.chown.as_deref().map(|text| chown(onto, text, below)).transpose()?;
+        let paths = step.sources.iter().map(|path| CopySource::Path(path));
+        let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
+        let request = CopyRequest {
+            sources: paths.chain(inline).collect(),
+            from,
+            destination: &step.destination,
+            workdir: &step.workdir,
+            chown,
+            chmod: step.chmod,
+        };
+        let now = self.services.clock.now();
+        match step.archives {
+            Archives::Keep => copy(&request, onto, now).map(|_| ()).map_err(BuildErrorKind::from),
+            Archives::Extract => {
+                let added = add(&request, onto, now, &layer::Limits::default())?;
+                for skipped in &added.skipped {
+                    self.services
+                        .progress
+                        .tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The tree that COPY reads, unless it is the build context.
+    fn view(&self, from: &CopyFrom, stage: &StagePlan) -> Result<Option<View>, BuildErrorKind> {
+        let chain = match from {
+            CopyFrom::Context => return Ok(None),
+            CopyFrom::Scratch => Chain::empty(),
+            CopyFrom::Stage(position) => self.chain(&self.done[*position], &self.plan.stages[*position])?,
+            CopyFrom::Image(position) => {
+                let base = &self.plan.images[*position];
+                let note =
+                    format!("[{}] copying from {}@{}", stage.name, base.reference.familiar(), base.digest);
+                self.services.progress.tell(&Event::Detail(&note));
+                self.unpack(&base.image, &base.reference.to_string())?
+            }
+        };
+        Ok(Some(self.services.snapshotter.view(&chain)?))
+    }
+
+    fn run(
+        &self,
+        step: &RunStep,
+        stage: &StagePlan,
+        place: &Place,
+        recording: &dyn Recording,
+    ) -> Result<(), BuildErrorKind> {
+        let root = recording.root();
+        let presentation = self.presentation(&stage.platform)?;
+        let user = resolve_user(root, &step.user)?;
+        root.create_dirs(&step.workdir, 0o755, user.owner)?;
+        let process = process(step, user, presentation, self.services.resolv_conf.clone());
+        let mut output = |_, bytes: &[u8]| self.services.progress.tell(&Event::Output { place, bytes });
+        match self.services.sandbox.run(root, &process, &mut output, self.services.cancel) {
+            Ok(Exit::Code(0)) => Ok(()),
+            Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
+            Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How programs for `platform` run here.
+    fn presentation(&self, platform: &Platform) -> Result<Presentation, BuildErrorKind> {
+        let host = emulation::Host::current();
+        match emulation::availability(
+            &platform.architecture,
+            platform.variant.as_deref(),
+            &host,
+            &emulation::Registrations::current(),
+        ) {
+            Emulation::Native(presentation) => Ok(presentation),
+            Emulation::Handler(handler) => {
+                let note = format!("programs for {platform} run under {}", handler.interpreter);
+                self.services.progress.tell(&Event::Detail(&note));
+                for warning in handler.warnings() {
+                    self.services.progress.tell(&Event::Warning {
+                        rule: "Emulation",
+                        span: None,
+                        detail: &warning,
+                    });
+                }
+                Ok(Presentation::Native)
+            }
+            // The list of handlers is hidden here: only trying tells.
+            Emulation::Unknown => Ok(Presentation::Native),
+            Emulation::Missing(missing) => Err(BuildErrorKind::Emulation {
+                platform: platform.to_string(),
+                host: host.architecture.clone(),
+                reason: missing.to_string(),
+                fix: missing.hint(),
+            }),
+        }
+    }
+}
+
+/// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
+fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKind> {
+    if below.layers().is_empty() && numeric_chown(text)?.is_none() {
+        let message = format!(
+            "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
+        );
+        return Err(BuildErrorKind::Invalid(message));
+    }
+    Ok(resolve_chown(root, text)?)
+}
+
+/// Missing directories belong to USER; one that the image doesn't know is taken for root.
+fn make_workdir(step: &WorkdirStep, root: &Rootfs) -> Result<(), BuildErrorKind> {
+    let owner = resolve_user(root, &step.user).map_or(Owner { uid: 0, gid: 0 }, |user| user.owner);
+    root.create_dirs(&step.path, 0o755, owner)?;
+    Ok(())
+}
+
+fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resolv_conf: Vec<u8>) -> Process {
+    let mut env: Vec<(Vec<u8>, Vec<u8>)> = step
+        .env
+        .iter()
+        .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
+        .collect();
+    if !step.env.iter().any(|(name, _)| name == "HOME") {
+        env.push((b"HOME".to_vec(), user.home.clone()));
+    }
+    let scripts =
+        step.script.iter().map(|(name, content)| Script { name: name.to_vec(), content: content.to_vec() });
+    Process {
+        args: step.args.clone(),
+        env,
+        cwd: step.workdir.clone(),
+        user,
+        hostname: HOSTNAME.to_owned(),
+        hosts: HOSTS.as_bytes().to_vec(),
+        resolv_conf,
+        scripts: scripts.collect(),
+        presentation,
+    }
+}
+
+/// The image with its final config, annotations and times.
+fn finished(plan: &Plan, done: Done, clock: Clock) -> Image {
+    let Done { mut image, first_row, .. } = done;
+    let stage = &plan.stages[plan.target];
+    image.edit(|config| describe(config, stage, plan));
+    image.annotations = annotations(plan);
+    fill_times(&mut image, first_row, clock);
+    image
+}
+
+/// Puts everything that planning has found out into `config`.
+pub(super) fn describe(config: &mut crate::image::config::ImageConfig, stage: &StagePlan, plan: &Plan) {
+    config.config = stage.config.clone();
+    config.config.labels.extend(plan.labels.iter().cloned());
+    config.author.clone_from(&stage.author);
+    config.architecture.clone_from(&plan.platform.architecture);
+    config.os.clone_from(&plan.platform.os);
+    config.variant.clone_from(&plan.platform.variant);
+    config.os_version.clone_from(&plan.platform.os_version);
+    config.os_features = Some(plan.platform.os_features.clone()).filter(|features| !features.is_empty());
+}
+
+fn annotations(plan: &Plan) -> std::collections::BTreeMap<String, String> {
+    let mut annotations = std::collections::BTreeMap::new();
+    annotations.insert("io.builder.platform".to_owned(), plan.platform.to_string());
+    let mut stage = plan.stages.get(plan.target);
+    while let Some(current) = stage {
+        stage = match &current.base {
+            StageBase::Scratch => None,
+            StageBase::Stage(position) => plan.stages.get(*position),
+            StageBase::Image(base) => {
+                annotations
+                    .insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
+                annotations
+                    .insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
+                None
+            }
+        };
+    }
+    annotations
+}
+
+/// Rows that made no layer have the time of the layer before them, or of the first one of this build.
+fn fill_times(image: &mut Image, first_row: usize, clock: Clock) {
+    let rows = &image.config().history[first_row..];
+    let mut current = rows.iter().find_map(|row| row.created.clone()).unwrap_or_else(|| rfc3339(clock.now()));
+    let mut times = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(created) = &row.created {
+            current.clone_from(created);
+        }
+        times.push(current.clone());
+    }
+    image.set_created(first_row, |position, _| times.get(position - first_row).cloned());
+}

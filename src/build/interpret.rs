@@ -1,0 +1,467 @@
+//! One stage's instructions, turned into steps with everything expanded.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::error::{BuildError, BuildErrorKind};
+use super::scope::Scope;
+use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
+use crate::dockerfile::created_by as history;
+use crate::dockerfile::{
+    Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Network, Run,
+    RunAction, Security, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
+    expand_words, parse_ports, signal_number, suggest,
+};
+use crate::image::config::{Healthcheck, RunConfig};
+use crate::rootfs::GuestPath;
+
+/// What the shell form is run with where SHELL does not say otherwise.
+const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
+
+/// How many ports one instruction may expose: all of every protocol.
+const MOST_PORTS: usize = 3 * 65536;
+
+/// A stage while its instructions are read.
+pub(super) struct Interpreter<'a> {
+    escape: Escape,
+    scope: Scope,
+    config: RunConfig,
+    author: Option<String>,
+    /// Whether this stage has a CMD: then ENTRYPOINT leaves it alone.
+    has_cmd: bool,
+    steps: Vec<PlannedStep>,
+    warnings: &'a mut Vec<Warning>,
+    /// Resolves `--from`.
+    from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
+}
+
+/// What became of a stage.
+pub(super) struct Interpreted {
+    pub(super) scope: Scope,
+    pub(super) config: RunConfig,
+    pub(super) author: Option<String>,
+    pub(super) steps: Vec<PlannedStep>,
+}
+
+impl<'a> Interpreter<'a> {
+    /// Begins a stage on a base with `config`; `scope` has its environment.
+    pub(super) fn new(
+        escape: Escape,
+        scope: Scope,
+        config: RunConfig,
+        author: Option<String>,
+        warnings: &'a mut Vec<Warning>,
+        from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
+    ) -> Self {
+        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), warnings, from }
+    }
+
+    /// The end of the stage.
+    pub(super) fn finish(mut self) -> Interpreted {
+        self.config.env = self.scope.config_env();
+        Interpreted { scope: self.scope, config: self.config, author: self.author, steps: self.steps }
+    }
+
+    /// Reads one instruction; `shown` is its text for people.
+    pub(super) fn instruction(
+        &mut self,
+        span: Span,
+        shown: &str,
+        instruction: &Instruction,
+    ) -> Result<(), BuildError> {
+        let (created_by, step) =
+            self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
+        self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, step });
+        Ok(())
+    }
+
+    fn interpret(
+        &mut self,
+        span: Span,
+        instruction: &Instruction,
+    ) -> Result<(Option<String>, Step), BuildErrorKind> {
+        let created_by = match instruction {
+            Instruction::From(_) => {
+                return Err(BuildErrorKind::Invalid("FROM cannot be a trigger".to_owned()));
+            }
+            Instruction::Run(run) => return self.run(run).map(|(row, step)| (Some(row), step)),
+            Instruction::Copy(transfer) => return self.transfer(span, TransferKind::Copy, transfer),
+            Instruction::Add(transfer) => return self.transfer(span, TransferKind::Add, transfer),
+            Instruction::Workdir(text) => return self.workdir(span, text),
+            Instruction::Onbuild(text) => {
+                self.config.on_build.push(text.to_string());
+                return Ok((None, Step::Config));
+            }
+            Instruction::Env(assignments) => self.env(span, assignments)?,
+            Instruction::Label(assignments) => self.label(span, assignments)?,
+            Instruction::Arg(names) => self.arg(span, names)?,
+            Instruction::User(text) => {
+                self.config.user = self.expanded(span, text)?.to_string();
+                format!("USER {}", self.config.user)
+            }
+            Instruction::Expose(words) => self.expose(span, words)?,
+            Instruction::Volume(paths) => self.volume(span, paths)?,
+            Instruction::Cmd(command) => self.cmd(command),
+            Instruction::Entrypoint(command) => self.entrypoint(command),
+            Instruction::Shell(words) => {
+                self.config.shell = Some(strings(words));
+                format!("SHELL {}", history::plain_list(words))
+            }
+            Instruction::StopSignal(text) => {
+                let signal = self.expanded(span, text)?.to_string();
+                signal_number(&signal)?;
+                self.config.stop_signal = Some(signal.clone());
+                format!("STOPSIGNAL {signal}")
+            }
+            Instruction::Healthcheck(check) => {
+                self.config.healthcheck = Some(healthcheck(check));
+                history::healthcheck(check)
+            }
+            Instruction::Maintainer(text) => {
+                self.author = Some(text.to_string());
+                format!("MAINTAINER {text}")
+            }
+        };
+        Ok((Some(created_by), Step::Config))
+    }
+
+    /// Expands `text` and notes what was undefined.
+    fn expanded(&mut self, span: Span, text: &[u8]) -> Result<Text, BuildErrorKind> {
+        let expanded = expand(text, self.escape, &|name| lookup(&self.scope, name))?;
+        Ok(self.noted(span, expanded))
+    }
+
+    fn noted(&mut self, span: Span, expanded: Expanded) -> Text {
+        self.note_undefined(span, &expanded.undefined);
+        expanded.text
+    }
+
+    fn note_undefined(&mut self, span: Span, names: &[String]) {
+        for name in names {
+            let near = suggest(name, &self.scope.names().collect::<Vec<_>>());
+            self.warnings.push(Warning::undefined_variable(span, name, near));
+        }
+    }
+
+    fn pairs(
+        &mut self,
+        span: Span,
+        keyword: &str,
+        written: &Assignments,
+    ) -> Result<Vec<(String, String)>, BuildErrorKind> {
+        let mut pairs = Vec::with_capacity(written.pairs.len());
+        for (name, value) in &written.pairs {
+            let name = self.expanded(span, name)?.to_string();
+            if name.is_empty() {
+                return Err(BuildErrorKind::Invalid(format!("{keyword} names can not be blank")));
+            }
+            pairs.push((name, self.expanded(span, value)?.to_string()));
+        }
+        Ok(pairs)
+    }
+
+    fn env(&mut self, span: Span, written: &Assignments) -> Result<String, BuildErrorKind> {
+        let pairs = self.pairs(span, "ENV", written)?;
+        for (name, value) in &pairs {
+            self.scope.set_env(name, value);
+        }
+        Ok(history::assignments("ENV", &pairs))
+    }
+
+    fn label(&mut self, span: Span, written: &Assignments) -> Result<String, BuildErrorKind> {
+        let pairs = self.pairs(span, "LABEL", written)?;
+        self.config.labels.extend(pairs.iter().cloned());
+        Ok(history::assignments("LABEL", &pairs))
+    }
+
+    fn arg(&mut self, span: Span, names: &[(Text, Option<Text>)]) -> Result<String, BuildErrorKind> {
+        let mut row = "ARG".to_owned();
+        for (name, default) in names {
+            let name = name.to_string();
+            let default = match default {
+                Some(default) if self.scope.build_arg(&name).is_none() => {
+                    Some(self.expanded(span, default)?.to_string())
+                }
+                _ => None,
+            };
+            let value = self.scope.declare(&name, default);
+            row.push(' ');
+            row.push_str(&name);
+            if let Some(value) = value {
+                row.push('=');
+                row.push_str(&value);
+            }
+        }
+        Ok(row)
+    }
+
+    fn workdir(&mut self, span: Span, text: &Text) -> Result<(Option<String>, Step), BuildErrorKind> {
+        let written = self.expanded(span, text)?;
+        let directory = if written.starts_with(b"/") {
+            written.to_string()
+        } else {
+            let previous = GuestPath::clamp(self.workdir_text().as_bytes())?;
+            String::from_utf8_lossy(previous.join(&written)?.as_bytes()).into_owned()
+        };
+        let path = GuestPath::clamp(directory.as_bytes())?;
+        self.config.working_dir.clone_from(&directory);
+        let row = Some(format!("WORKDIR {directory}"));
+        if path.is_root() {
+            return Ok((row, Step::Config));
+        }
+        Ok((row, Step::Workdir(WorkdirStep { path, user: self.config.user.clone() })))
+    }
+
+    fn workdir_text(&self) -> &str {
+        if self.config.working_dir.is_empty() { "/" } else { &self.config.working_dir }
+    }
+
+    fn current_workdir(&self) -> Result<GuestPath, BuildErrorKind> {
+        Ok(GuestPath::clamp(self.workdir_text().as_bytes())?)
+    }
+
+    fn expose(&mut self, span: Span, words: &[Text]) -> Result<String, BuildErrorKind> {
+        let mut ranges = Vec::new();
+        for word in words {
+            let expanded = expand_words(word, self.escape, &|name| lookup(&self.scope, name))?;
+            self.note_undefined(span, &expanded.undefined);
+            for word in expanded.words.iter().filter(|word| !word.is_empty()) {
+                ranges.push(parse_ports(&word.to_string_lossy())?);
+            }
+        }
+        if ranges.iter().map(crate::dockerfile::PortRange::count).sum::<usize>() > MOST_PORTS {
+            return Err(BuildErrorKind::Invalid(format!("EXPOSE names more than {MOST_PORTS} ports")));
+        }
+        for name in ranges.iter().flat_map(crate::dockerfile::PortRange::names) {
+            self.config.exposed_ports.insert(name, empty_object());
+        }
+        Ok(history::expose(&ranges))
+    }
+
+    fn volume(&mut self, span: Span, paths: &[Text]) -> Result<String, BuildErrorKind> {
+        let mut expanded = Vec::with_capacity(paths.len());
+        for path in paths {
+            let path = self.expanded(span, path)?;
+            if path.is_empty() {
+                return Err(BuildErrorKind::Invalid(
+                    "VOLUME specified can not be an empty string".to_owned(),
+                ));
+            }
+            self.config.volumes.insert(path.to_string(), empty_object());
+            expanded.push(path);
+        }
+        Ok(format!("VOLUME {}", history::plain_list(&expanded)))
+    }
+
+    fn shell(&self) -> Vec<String> {
+        self.config.shell.clone().unwrap_or_else(|| DEFAULT_SHELL.map(str::to_owned).to_vec())
+    }
+
+    fn words(&self, command: &Command) -> Vec<String> {
+        match command {
+            Command::Exec(words) => strings(words),
+            Command::Shell(text) => {
+                let mut words = self.shell();
+                words.push(text.to_string());
+                words
+            }
+        }
+    }
+
+    fn cmd(&mut self, command: &Command) -> String {
+        let words = self.words(command);
+        let row = format!("CMD {}", history::quoted_list(&words));
+        self.config.cmd = Some(words).filter(|words| !words.is_empty());
+        self.config.args_escaped = true;
+        self.has_cmd = true;
+        row
+    }
+
+    fn entrypoint(&mut self, command: &Command) -> String {
+        let words = self.words(command);
+        let row = format!("ENTRYPOINT {}", history::quoted_list(&words));
+        self.config.entrypoint = Some(words).filter(|words| !words.is_empty());
+        if !self.has_cmd {
+            self.config.cmd = None;
+        }
+        row
+    }
+
+    fn run(&mut self, run: &Run) -> Result<(String, Step), BuildErrorKind> {
+        let unsupported = [
+            ("RUN --mount", !run.mounts.is_empty()),
+            ("RUN --network", run.network != Network::Default),
+            ("RUN --security=insecure", run.security != Security::Sandbox),
+            ("RUN --device", !run.devices.is_empty()),
+        ];
+        if let Some((flag, _)) = unsupported.iter().find(|(_, used)| *used) {
+            return Err(BuildErrorKind::Unsupported((*flag).to_owned()));
+        }
+        let with_shell = |last: &[u8]| {
+            let mut args: Vec<Vec<u8>> = self.shell().into_iter().map(String::into_bytes).collect();
+            args.push(last.to_vec());
+            args
+        };
+        let (args, script) = match run.action() {
+            RunAction::Exec(words) if words.is_empty() => {
+                return Err(BuildErrorKind::Invalid(
+                    "RUN needs a command: arguments are required".to_owned(),
+                ));
+            }
+            RunAction::Exec(words) => (words.iter().map(|word| word.as_bytes().to_vec()).collect(), None),
+            RunAction::Shell(text) => (with_shell(&text), None),
+            RunAction::Script { name, content } => {
+                let path = [b"/dev/pipes/".as_slice(), &name].concat();
+                (with_shell(&path), Some((name, content)))
+            }
+        };
+        let row = history::run(&self.scope.history_args(), &args);
+        let shown =
+            args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
+        let step = RunStep {
+            args,
+            env: self.scope.run_env(),
+            workdir: self.current_workdir()?,
+            user: self.config.user.clone(),
+            script,
+            shown,
+        };
+        Ok((row, Step::Run(step)))
+    }
+
+    fn transfer(
+        &mut self,
+        span: Span,
+        kind: TransferKind,
+        written: &Transfer,
+    ) -> Result<(Option<String>, Step), BuildErrorKind> {
+        refuse_unsupported(kind, written)?;
+        let mut expanded = written.clone();
+        for source in &mut expanded.sources {
+            match source {
+                Source::Path(path) => *path = self.expanded(span, path)?,
+                Source::Heredoc(heredoc) if heredoc.expansion == Expansion::Variables => {
+                    let body = expand_body(&heredoc.content(), &|name| lookup(&self.scope, name))?;
+                    heredoc.body = self.noted(span, body);
+                }
+                Source::Heredoc(heredoc) => heredoc.body = heredoc.content(),
+            }
+        }
+        expanded.destination = self.expanded(span, &written.destination)?;
+        expanded.chown = self.expanded_flag(span, written.chown.as_ref())?;
+        expanded.chmod = self.expanded_flag(span, written.chmod.as_ref())?;
+        for path in expanded.paths() {
+            refuse_remote(kind, path)?;
+        }
+        let from = match &written.from {
+            None => CopyFrom::Context,
+            Some(from) => (self.from)(from)?,
+        };
+        let row = history::transfer(kind, &expanded);
+        let step = CopyStep {
+            kind,
+            archives: archives(kind, written),
+            from,
+            sources: expanded.paths().cloned().collect(),
+            inline: inline_files(&expanded),
+            destination: expanded.destination.clone(),
+            workdir: self.current_workdir()?,
+            chown: expanded.chown.as_ref().map(Text::to_string),
+            chmod: octal(expanded.chmod.as_ref())?,
+        };
+        Ok((Some(row), Step::Copy(step)))
+    }
+
+    /// An empty value is as good as none.
+    fn expanded_flag(&mut self, span: Span, value: Option<&Text>) -> Result<Option<Text>, BuildErrorKind> {
+        match value {
+            None => Ok(None),
+            Some(value) => Ok(Some(self.expanded(span, value)?).filter(|value| !value.is_empty())),
+        }
+    }
+}
+
+fn lookup<'s>(scope: &'s Scope, name: &str) -> Option<Cow<'s, [u8]>> {
+    scope.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()))
+}
+
+fn strings(words: &[Text]) -> Vec<String> {
+    words.iter().map(Text::to_string).collect()
+}
+
+fn empty_object() -> Value {
+    Value::Object(Map::new())
+}
+
+fn healthcheck(check: &HealthCheck) -> Healthcheck {
+    let test = strings(&check.test());
+    match check {
+        HealthCheck::None => Healthcheck { test, ..Healthcheck::default() },
+        HealthCheck::Check(Health { interval, timeout, start_period, start_interval, retries, .. }) => {
+            Healthcheck {
+                test,
+                interval: interval.nanoseconds(),
+                timeout: timeout.nanoseconds(),
+                start_period: start_period.nanoseconds(),
+                start_interval: start_interval.nanoseconds(),
+                retries: i64::from(*retries),
+                other: Map::new(),
+            }
+        }
+    }
+}
+
+/// Flags that parse and would do nothing here.
+fn refuse_unsupported(kind: TransferKind, written: &Transfer) -> Result<(), BuildErrorKind> {
+    let flags = [
+        ("--link", written.link),
+        ("--parents", written.parents),
+        ("--exclude", !written.exclude.is_empty()),
+        ("--checksum", written.checksum.is_some()),
+        ("--keep-git-dir", written.keep_git_dir.is_some()),
+    ];
+    match flags.iter().find(|(_, used)| *used) {
+        Some((flag, _)) => Err(BuildErrorKind::Unsupported(format!("{} {flag}", kind.keyword()))),
+        None => Ok(()),
+    }
+}
+
+fn refuse_remote(kind: TransferKind, path: &[u8]) -> Result<(), BuildErrorKind> {
+    let is_url = path.starts_with(b"http://") || path.starts_with(b"https://");
+    let is_git = [&b"git://"[..], b"ssh://", b"git@"].iter().any(|prefix| path.starts_with(prefix));
+    match kind {
+        TransferKind::Copy if is_url => {
+            Err(BuildErrorKind::Invalid("source can't be a URL for COPY".to_owned()))
+        }
+        TransferKind::Copy if is_git => {
+            Err(BuildErrorKind::Invalid("source can't be a git ref for COPY".to_owned()))
+        }
+        TransferKind::Add if is_url => Err(BuildErrorKind::Unsupported("ADD of a URL".to_owned())),
+        TransferKind::Add if is_git => Err(BuildErrorKind::Unsupported("ADD of a git repository".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+fn archives(kind: TransferKind, written: &Transfer) -> Archives {
+    match (kind, written.unpack) {
+        (TransferKind::Add, None | Some(true)) => Archives::Extract,
+        _ => Archives::Keep,
+    }
+}
+
+/// Of two files with one name the later one counts.
+fn inline_files(expanded: &Transfer) -> Vec<(Text, Text)> {
+    let files: BTreeMap<&Text, &Text> =
+        expanded.heredocs().map(|heredoc| (&heredoc.name, &heredoc.body)).collect();
+    files.into_iter().map(|(name, body)| (name.clone(), body.clone())).collect()
+}
+
+fn octal(chmod: Option<&Text>) -> Result<Option<u32>, BuildErrorKind> {
+    match chmod.map(|text| Mode::parse(&text.to_string_lossy())).transpose()? {
+        None => Ok(None),
+        Some(Mode::Octal(bits)) => Ok(Some(bits)),
+        Some(Mode::Symbolic(_)) => Err(BuildErrorKind::Unsupported("a symbolic --chmod".to_owned())),
+    }
+}

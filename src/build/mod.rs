@@ -1,0 +1,19 @@
+//! The interpreter: Dockerfile to plan, plan to image.
+
+pub mod add;
+pub mod clock;
+pub mod copy;
+pub mod error;
+pub mod execute;
+mod interpret;
+pub mod plan;
+pub mod preview;
+pub mod progress;
+pub mod scope;
+pub mod services;
+pub mod step;
+
+pub use error::{BuildError, BuildErrorKind};
+pub use execute::{Services, execute};
+pub use plan::{PlanRequest, plan};
+pub use step::Plan;

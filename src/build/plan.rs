@@ -1,0 +1,515 @@
+//! From a Dockerfile to stages and steps: which stages are needed, what they stand on, what every step says.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::{BuildError, BuildErrorKind};
+use super::interpret::{Interpreted, Interpreter};
+use super::scope::{Globals, Scope};
+use super::services::{Base, ImageSource, Wanted};
+use super::step::{CopyFrom, Plan, StageBase, StagePlan};
+use crate::dockerfile::{
+    self, CheckDirective, Dockerfile, Instruction, Located, Span, Stage, Text, Violation, Warning, expand,
+    suggest,
+};
+use crate::image::config::RunConfig;
+use crate::image::label;
+use crate::image::matching::{Asked, MatchMode};
+use crate::image::platform::{Platform, Requested};
+use crate::image::reference::Reference;
+
+/// The PATH of images whose base sets none (BuildKit's).
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Triggers that one base may bring.
+const MOST_TRIGGERS: usize = 10_000;
+
+/// What is to be built.
+#[derive(Debug, Clone)]
+pub struct PlanRequest {
+    /// `--build-arg`.
+    pub build_args: BTreeMap<String, String>,
+    /// `--target`.
+    pub target: Option<String>,
+    /// `--label`.
+    pub labels: Vec<(String, String)>,
+    /// What the result is for.
+    pub platform: Requested,
+    /// Whether the user named that platform.
+    pub asked: Asked,
+    /// How near a base's platform must be.
+    pub mode: MatchMode,
+    /// This machine.
+    pub host: Platform,
+}
+
+/// Plans the build of `file`: bases are resolved, nothing is run.
+///
+/// # Errors
+/// [`BuildError`] with the lines of the instruction that cannot be built. Stages that nothing needs are not looked at.
+pub fn plan(file: &Dockerfile, request: &PlanRequest, source: &dyn ImageSource) -> Result<Plan, BuildError> {
+    let mut planner = Planner {
+        file,
+        request,
+        source,
+        globals: Globals::new(request.build_args.clone(), automatic(file, request)),
+        warnings: Vec::new(),
+        images: Vec::new(),
+    };
+    planner.declare_globals()?;
+    let target = planner.target()?;
+    let needed = planner.needed(target)?;
+    planner.interpret(needed)
+}
+
+/// The platform arguments and the name of the target.
+fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, String> {
+    let pairs = label::build_args(&request.host, &request.platform.normalised);
+    let mut values: BTreeMap<String, String> =
+        pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let last = file.stages.last().and_then(|stage| stage.name.clone());
+    let target = request.target.clone().or(last).unwrap_or_else(|| "default".to_owned());
+    values.insert("TARGETSTAGE".to_owned(), target);
+    values
+}
+
+struct Planner<'a> {
+    file: &'a Dockerfile,
+    request: &'a PlanRequest,
+    source: &'a dyn ImageSource,
+    globals: Globals,
+    warnings: Vec<Warning>,
+    images: Vec<Base>,
+}
+
+/// A stage that is needed, with everything that decides what it needs in turn.
+struct Needed {
+    base: NeededBase,
+    platform: Platform,
+    /// Triggers of the base, then the stage's own instructions.
+    instructions: Vec<(Located<Instruction>, String)>,
+}
+
+enum NeededBase {
+    Scratch,
+    /// Number in the Dockerfile.
+    Stage(usize),
+    Image(Box<Base>),
+}
+
+impl Planner<'_> {
+    fn declare_globals(&mut self) -> Result<(), BuildError> {
+        for argument in &self.file.global_args {
+            let Instruction::Arg(names) = &argument.value else { continue };
+            for (name, default) in names {
+                let name = name.to_string();
+                let default = match default {
+                    Some(default) if self.globals.build_arg(&name).is_none() => {
+                        Some(self.expand_global(argument.span, default)?.to_string())
+                    }
+                    _ => None,
+                };
+                self.globals.declare(&name, default);
+            }
+        }
+        Ok(())
+    }
+
+    fn expand_global(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
+        let lookup = |name: &str| self.globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
+        let expanded =
+            expand(text, self.file.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
+        for name in &expanded.undefined {
+            let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
+            self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
+        }
+        Ok(expanded.text)
+    }
+
+    /// The number of the stage that is asked for.
+    fn target(&self) -> Result<usize, BuildError> {
+        let last = self.file.stages.len().saturating_sub(1);
+        let Some(name) = &self.request.target else { return Ok(last) };
+        let wanted = name.to_lowercase();
+        self.stage_named(&wanted, self.file.stages.len()).ok_or_else(|| {
+            let names: Vec<String> = self
+                .file
+                .stages
+                .iter()
+                .filter_map(|stage| stage.name.as_ref())
+                .map(|n| format!("`{n}`"))
+                .collect();
+            let available = if names.is_empty() { "no named stage".to_owned() } else { names.join(", ") };
+            BuildError::at(None, BuildErrorKind::Target { name: name.clone(), available })
+        })
+    }
+
+    /// The last stage called `name` among the first `before`.
+    fn stage_named(&self, name: &str, before: usize) -> Option<usize> {
+        self.file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(name))
+    }
+
+    /// What `target` needs, by number. Stages refer to earlier ones only, so going down visits each once, with all who
+    /// need it known.
+    fn needed(&mut self, target: usize) -> Result<BTreeMap<usize, Needed>, BuildError> {
+        let mut open = BTreeSet::from([target]);
+        let mut needed = BTreeMap::new();
+        while let Some(index) = open.pop_last() {
+            let stage = self.stage(index)?;
+            if let NeededBase::Stage(base) = stage.base {
+                open.insert(base);
+            }
+            for (instruction, _) in &stage.instructions {
+                let Some(from) = from_of(&instruction.value) else { continue };
+                let origin =
+                    self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
+                if let Origin::Stage(other) = origin {
+                    open.insert(other);
+                }
+            }
+            needed.insert(index, stage);
+        }
+        Ok(needed)
+    }
+
+    fn stage(&mut self, index: usize) -> Result<Needed, BuildError> {
+        let stage = &self.file.stages[index];
+        let span = stage.from.span;
+        let from = &stage.from.value;
+        let name = self.expand_global(span, &from.image)?;
+        if name.is_empty() {
+            let message = format!("base name ({}) should not be blank", from.image);
+            return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
+        }
+        let (platform, asked) = self.stage_platform(stage)?;
+        let name = name.to_string();
+        let base = match self.stage_named(&name, index) {
+            Some(base) => NeededBase::Stage(base),
+            None if name == "scratch" => NeededBase::Scratch,
+            None => NeededBase::Image(Box::new(self.resolve(span, &name, &platform, asked)?)),
+        };
+        let triggers = self.triggers(&base, span)?;
+        let own = stage.instructions.iter().map(|located| (located.clone(), one_line(&located.text)));
+        let instructions = triggers.into_iter().chain(own).collect();
+        let platform = match &base {
+            NeededBase::Image(base) => platform_of(base, platform),
+            _ => platform,
+        };
+        Ok(Needed { base, platform, instructions })
+    }
+
+    /// The platform of a stage's base, and whether somebody named it.
+    fn stage_platform(&mut self, stage: &Stage) -> Result<(Platform, Asked), BuildError> {
+        let Some(written) = &stage.from.value.platform else {
+            return Ok((self.request.platform.normalised.clone(), self.request.asked));
+        };
+        let span = stage.from.span;
+        let text = self.expand_global(span, written)?;
+        if text.is_empty() {
+            let message = format!("empty platform value from expression {written}");
+            return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
+        }
+        let requested = Requested::parse(&text.to_string_lossy(), &self.request.host);
+        let requested = requested.map_err(|error| BuildError::at(Some(span), error))?;
+        Ok((requested.normalised, Asked::Explicitly))
+    }
+
+    fn resolve(&self, span: Span, name: &str, platform: &Platform, asked: Asked) -> Result<Base, BuildError> {
+        let reference: Reference =
+            name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
+        let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
+        self.source.resolve(&reference, &wanted).map_err(|source| {
+            BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
+        })
+    }
+
+    /// ONBUILD instructions of the base, which run first. Those of a stage of this file are its own alone: what it had
+    /// from its base has run in it.
+    fn triggers(
+        &self,
+        base: &NeededBase,
+        from: Span,
+    ) -> Result<Vec<(Located<Instruction>, String)>, BuildError> {
+        let texts: Vec<(Vec<u8>, Span)> = match base {
+            NeededBase::Scratch => Vec::new(),
+            NeededBase::Image(base) => {
+                base.config().config.on_build.iter().map(|text| (text.clone().into_bytes(), from)).collect()
+            }
+            NeededBase::Stage(index) => self.file.stages[*index]
+                .instructions
+                .iter()
+                .filter_map(|located| match &located.value {
+                    Instruction::Onbuild(text) => Some((text.as_bytes().to_vec(), located.span)),
+                    _ => None,
+                })
+                .collect(),
+        };
+        if texts.len() > MOST_TRIGGERS {
+            let message =
+                format!("base image has {} ONBUILD triggers, at most {MOST_TRIGGERS} are run", texts.len());
+            return Err(BuildError::at(Some(from), BuildErrorKind::Invalid(message)));
+        }
+        let parse = |(text, span): (Vec<u8>, Span)| {
+            let trigger = dockerfile::parse_trigger(&text).map_err(|error| {
+                let message = format!(
+                    "ONBUILD trigger `{}` of the base image: {error}",
+                    String::from_utf8_lossy(&text)
+                );
+                BuildError::at(Some(span), BuildErrorKind::Invalid(message))
+            })?;
+            let shown = one_line(&text);
+            Ok((Located { span, ..trigger }, format!("ONBUILD {shown}")))
+        };
+        texts.into_iter().map(parse).collect()
+    }
+
+    /// What `--from` of stage `index` names.
+    fn origin(&self, from: &Text, index: usize) -> Result<Origin, BuildErrorKind> {
+        let invalid = |message: String| Err(BuildErrorKind::Invalid(message));
+        if from.has_variables() {
+            return invalid(
+                "variable expansion is not supported for --from, define a new stage with FROM using ARG from global scope as a workaround"
+                    .to_owned(),
+            );
+        }
+        let name = from.to_string();
+        let lower = name.to_lowercase();
+        let own = self.file.stages[index].name.clone().unwrap_or_else(|| format!("stage-{index}"));
+        if let Ok(number) = name.parse::<usize>() {
+            return match number {
+                number if number < index => Ok(Origin::Stage(number)),
+                number if number == index => invalid(format!("circular dependency detected on stage: {own}")),
+                number => invalid(format!("invalid stage index {number}")),
+            };
+        }
+        if let Some(number) = self.stage_named(&lower, index) {
+            return Ok(Origin::Stage(number));
+        }
+        if lower == own {
+            return invalid(format!("circular dependency detected on stage: {own}"));
+        }
+        if self.stage_named(&lower, self.file.stages.len()).is_some() {
+            return invalid(format!(
+                "cannot copy from stage `{lower}`, it needs to be defined before current stage `{own}`"
+            ));
+        }
+        Ok(if name == "scratch" { Origin::Scratch } else { Origin::Image(name) })
+    }
+
+    /// Interprets the needed stages in the order of the file.
+    fn interpret(mut self, needed: BTreeMap<usize, Needed>) -> Result<Plan, BuildError> {
+        let positions: BTreeMap<usize, usize> =
+            needed.keys().enumerate().map(|(position, index)| (*index, position)).collect();
+        let mut stages: Vec<StagePlan> = Vec::with_capacity(needed.len());
+        let mut scopes: Vec<Scope> = Vec::with_capacity(needed.len());
+        for (index, stage) in needed {
+            let (plan, scope) = self.interpret_stage(index, stage, &positions, &stages, &scopes)?;
+            stages.push(plan);
+            scopes.push(scope);
+        }
+        let target = stages.len().saturating_sub(1);
+        let platform = self.output_platform(&stages);
+        let warnings = self.checked(&positions)?;
+        Ok(Plan {
+            target,
+            platform,
+            stages,
+            images: self.images,
+            labels: self.request.labels.clone(),
+            warnings,
+        })
+    }
+
+    /// The build checks that the needed stages do not pass, in the order of their lines.
+    fn checked(&mut self, needed: &BTreeMap<usize, usize>) -> Result<Vec<Warning>, BuildError> {
+        let directive = match self.globals.build_arg("BUILDKIT_DOCKERFILE_CHECK") {
+            Some(text) => CheckDirective::parse(text).map_err(|error| {
+                BuildError::at(None, BuildErrorKind::Invalid(format!("BUILDKIT_DOCKERFILE_CHECK: {error}")))
+            })?,
+            None => self.file.check.clone().unwrap_or_default(),
+        };
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.extend(dockerfile::check(self.file));
+        warnings.retain(|warning| {
+            directive.allows(warning.rule) && warning.stage.is_none_or(|stage| needed.contains_key(&stage))
+        });
+        warnings.sort();
+        warnings.dedup();
+        if directive.violation == Violation::Error && !warnings.is_empty() {
+            let names: BTreeSet<&str> = warnings.iter().map(|warning| warning.rule.name()).collect();
+            let names = names.into_iter().collect::<Vec<_>>().join(", ");
+            let line = warnings.first().map(|warning| Span::line(warning.line));
+            return Err(BuildError::at(
+                line,
+                BuildErrorKind::Invalid(format!("lint violation found for rules: {names}")),
+            ));
+        }
+        Ok(warnings)
+    }
+
+    fn interpret_stage(
+        &mut self,
+        index: usize,
+        needed: Needed,
+        positions: &BTreeMap<usize, usize>,
+        stages: &[StagePlan],
+        scopes: &[Scope],
+    ) -> Result<(StagePlan, Scope), BuildError> {
+        let position_of = |number: usize| positions.get(&number).copied().unwrap_or_default();
+        let origins = self.origins(&needed, index, &position_of)?;
+        let mut platform = needed.platform;
+        let (base, scope, config, author) = match needed.base {
+            NeededBase::Scratch => {
+                let config = RunConfig { working_dir: "/".to_owned(), ..RunConfig::default() };
+                (StageBase::Scratch, self.scope_on(&config), config, None)
+            }
+            NeededBase::Image(base) => {
+                let config = RunConfig { on_build: Vec::new(), ..base.config().config.clone() };
+                let author = base.config().author.clone();
+                (StageBase::Image(base), self.scope_on(&config), config, author)
+            }
+            NeededBase::Stage(number) => {
+                let position = position_of(number);
+                platform = stages[position].platform.clone();
+                let config = RunConfig { on_build: Vec::new(), ..stages[position].config.clone() };
+                (
+                    StageBase::Stage(position),
+                    scopes[position].clone(),
+                    config,
+                    stages[position].author.clone(),
+                )
+            }
+        };
+        let from = |text: &Text| {
+            let found = origins.iter().find(|(name, _)| name == text).map(|(_, from)| from.clone());
+            found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `--from={text}`")))
+        };
+        let mut interpreter =
+            Interpreter::new(self.file.escape, scope, config, author, &mut self.warnings, &from);
+        for (instruction, shown) in &needed.instructions {
+            interpreter.instruction(instruction.span, shown, &instruction.value)?;
+        }
+        let Interpreted { scope, config, author, steps } = interpreter.finish();
+        let stage = &self.file.stages[index];
+        let plan = StagePlan {
+            index,
+            name: stage.name.clone().unwrap_or_else(|| format!("stage-{index}")),
+            span: stage.from.span,
+            instruction: one_line(&stage.from.text),
+            base,
+            platform,
+            steps,
+            config,
+            author,
+        };
+        Ok((plan, scope))
+    }
+
+    /// Everything that the stage's `--from` flags name; images are resolved, each once.
+    fn origins(
+        &mut self,
+        needed: &Needed,
+        index: usize,
+        position_of: &dyn Fn(usize) -> usize,
+    ) -> Result<Vec<(Text, CopyFrom)>, BuildError> {
+        let mut origins: Vec<(Text, CopyFrom)> = Vec::new();
+        for (instruction, _) in &needed.instructions {
+            let Some(from) = from_of(&instruction.value) else { continue };
+            if origins.iter().any(|(name, _)| name == from) {
+                continue;
+            }
+            let origin =
+                self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
+            let resolved = match origin {
+                Origin::Scratch => CopyFrom::Scratch,
+                Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
+                Origin::Image(name) => {
+                    let base = self.resolve(instruction.span, &name, &needed.platform, self.request.asked)?;
+                    self.images.push(base);
+                    CopyFrom::Image(self.images.len() - 1)
+                }
+            };
+            origins.push((from.clone(), resolved));
+        }
+        Ok(origins)
+    }
+
+    /// The scope of a stage on `config`, with the default PATH where it has none.
+    fn scope_on(&self, config: &RunConfig) -> Scope {
+        // An entry without a name, or without `=`, is no definition; the host's value must never be taken for it.
+        let pairs = config.env.iter().filter_map(|entry| entry.split_once('='));
+        let mut env: Vec<(String, String)> = Vec::new();
+        for (name, value) in pairs.filter(|(name, _)| !name.is_empty()) {
+            match env.iter_mut().find(|(known, _)| known == name) {
+                Some((_, old)) => value.clone_into(old),
+                None => env.push((name.to_owned(), value.to_owned())),
+            }
+        }
+        if !env.iter().any(|(name, _)| name == "PATH") {
+            env.push(("PATH".to_owned(), DEFAULT_PATH.to_owned()));
+        }
+        Scope::new(self.globals.clone(), env)
+    }
+
+    /// What the result's config says it is for: what was asked for, else what its base is for.
+    fn output_platform(&self, stages: &[StagePlan]) -> Platform {
+        let mut base = None;
+        let mut stage = stages.last();
+        while let Some(current) = stage {
+            stage = match &current.base {
+                StageBase::Scratch => None,
+                StageBase::Stage(position) => stages.get(*position),
+                StageBase::Image(image) => {
+                    base = Some(Platform::from(image.config()));
+                    None
+                }
+            };
+        }
+        match (self.request.asked, base) {
+            (Asked::ByDefault, Some(base))
+                if !base.normalise().same_machine(&self.request.platform.normalised) =>
+            {
+                base
+            }
+            (_, base) => label::output_label(&self.request.platform, base.as_ref()),
+        }
+    }
+}
+
+/// At most this many characters of an instruction are shown.
+const LONGEST_SHOWN: usize = 160;
+
+/// An instruction for people: one line, not too long.
+fn one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = words.char_indices().nth(LONGEST_SHOWN) {
+        words.truncate(end);
+        words.push('…');
+    }
+    words
+}
+
+enum Origin {
+    Scratch,
+    Stage(usize),
+    Image(String),
+}
+
+fn from_of(instruction: &Instruction) -> Option<&Text> {
+    match instruction {
+        Instruction::Copy(transfer) => transfer.from.as_ref().filter(|from| !from.is_empty()),
+        _ => None,
+    }
+}
+
+/// What the base is really for: its config knows better than what was wished.
+fn platform_of(base: &Base, wanted: Platform) -> Platform {
+    let config = base.config();
+    if config.os.is_empty() || config.architecture.is_empty() {
+        return wanted;
+    }
+    let found = Platform::from(config).normalise();
+    // A config without variant says nothing about it: what was wanted holds.
+    if found.same_machine(&wanted) && config.variant.is_none() { wanted } else { found }
+}

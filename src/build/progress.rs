@@ -1,0 +1,63 @@
+//! What a build tells while it goes on.
+
+use std::time::Duration;
+
+use crate::dockerfile::Span;
+
+/// Where in the build something happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The stage's name, or `stage-N`; absent where the Dockerfile has only one.
+    pub stage: Option<String>,
+    /// The step's number within its stage, from 1; FROM is the first.
+    pub number: usize,
+    /// How many steps the stage has.
+    pub total: usize,
+}
+
+/// Something to tell.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A step begins; `instruction` is one line.
+    Started {
+        /// Where.
+        place: &'a Place,
+        /// The instruction, abbreviated.
+        instruction: &'a str,
+    },
+    /// What a RUN writes, as it comes: any bytes, not whole lines.
+    Output {
+        /// Where.
+        place: &'a Place,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// A step has ended well.
+    Finished {
+        /// Where.
+        place: &'a Place,
+        /// How long it took.
+        elapsed: Duration,
+        /// Size of the stored layer in bytes, if the step made one.
+        layer: Option<u64>,
+    },
+    /// Something that the user should change.
+    Warning {
+        /// The build check's name, or what the warning is about.
+        rule: &'a str,
+        /// Lines of the Dockerfile.
+        span: Option<Span>,
+        /// One sentence.
+        detail: &'a str,
+    },
+    /// Something that the user will want to know.
+    Note(&'a str),
+    /// Something for whoever looks for a fault.
+    Detail(&'a str),
+}
+
+/// Who is told. Called from several threads.
+pub trait Progress: Sync {
+    /// Tells one event.
+    fn tell(&self, event: &Event<'_>);
+}

@@ -1,0 +1,228 @@
+//! The variables of a build: build arguments, platform arguments, ARG and ENV, each visible where Docker shows it.
+
+use std::collections::BTreeMap;
+
+/// Proxy variables that RUN gets without an ARG when they are given as build arguments (Dockerfile reference,
+/// Predefined ARGs).
+const PROXIES: [&str; 5] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"];
+
+/// What is visible in front of the first FROM and in every FROM line.
+#[derive(Debug, Clone, Default)]
+pub struct Globals {
+    /// As given on the command line.
+    build_args: BTreeMap<String, String>,
+    /// Platform arguments and what global ARGs made of them.
+    values: BTreeMap<String, String>,
+}
+
+impl Globals {
+    /// `build_args` from the command line, `automatic` the platform arguments.
+    #[must_use]
+    pub fn new(build_args: BTreeMap<String, String>, automatic: BTreeMap<String, String>) -> Self {
+        Self { build_args, values: automatic }
+    }
+
+    /// The value of `name` in a FROM line or in the default of a global ARG.
+    #[must_use]
+    pub fn lookup(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// The names that are visible, for suggestions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
+    /// The value that the command line gives to `name`; with one, the default of an ARG is not even looked at.
+    #[must_use]
+    pub fn build_arg(&self, name: &str) -> Option<&str> {
+        self.build_args.get(name).map(String::as_str)
+    }
+
+    /// ARG in front of the first FROM. An automatic value stays where there is neither a build argument nor a default.
+    pub fn declare(&mut self, name: &str, default: Option<String>) {
+        let value = self.build_args.get(name).cloned().or(default);
+        if let Some(value) = value {
+            self.values.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Proxy variables in both spellings, for RUN alone: neither history nor config shows them.
+    fn proxies(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        for (name, value) in &self.build_args {
+            let upper = name.to_ascii_uppercase();
+            if PROXIES.contains(&upper.as_str()) {
+                found.entry(upper.to_ascii_lowercase()).or_insert_with(|| value.clone());
+                found.entry(upper).or_insert_with(|| value.clone());
+            }
+        }
+        found
+    }
+}
+
+/// What is visible within a stage. Of two statements about one name the later one counts, be it ARG or ENV.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    globals: Globals,
+    /// The image's environment, in the order of the first definition.
+    env: Vec<(String, String)>,
+    /// What an expansion sees.
+    visible: BTreeMap<String, String>,
+    /// Declared ARGs in the order of their first declaration, with their newest value.
+    args: Vec<(String, Option<String>)>,
+}
+
+impl Scope {
+    /// The scope of a stage whose base has the environment `env`.
+    #[must_use]
+    pub fn new(globals: Globals, env: Vec<(String, String)>) -> Self {
+        let visible = env.iter().cloned().collect();
+        Self { globals, env, visible, args: Vec::new() }
+    }
+
+    /// The value of `name`.
+    #[must_use]
+    pub fn lookup(&self, name: &str) -> Option<&str> {
+        self.visible.get(name).map(String::as_str)
+    }
+
+    /// The names that are visible, for suggestions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.visible.keys().map(String::as_str)
+    }
+
+    /// The value that the command line gives to `name`.
+    #[must_use]
+    pub fn build_arg(&self, name: &str) -> Option<&str> {
+        self.globals.build_arg(name)
+    }
+
+    /// ENV: kept in the image.
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        match self.env.iter_mut().find(|(known, _)| known == name) {
+            Some((_, old)) => value.clone_into(old),
+            None => self.env.push((name.to_owned(), value.to_owned())),
+        }
+        self.visible.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// ARG: build argument, else own default, else global value, else nothing new. Gives the value, which is what the
+    /// history shows.
+    pub fn declare(&mut self, name: &str, default: Option<String>) -> Option<String> {
+        let value = self
+            .globals
+            .build_arg(name)
+            .map(str::to_owned)
+            .or(default)
+            .or_else(|| self.globals.lookup(name).map(str::to_owned));
+        if let Some(value) = &value {
+            self.visible.insert(name.to_owned(), value.clone());
+        }
+        match self.args.iter_mut().find(|(known, _)| known == name) {
+            Some((_, old)) => old.clone_from(&value),
+            None => self.args.push((name.to_owned(), value.clone())),
+        }
+        value
+    }
+
+    /// The image's environment as its config holds it.
+    #[must_use]
+    pub fn config_env(&self) -> Vec<String> {
+        self.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    /// The environment of a RUN: the image's, with ARGs and proxies.
+    #[must_use]
+    pub fn run_env(&self) -> Vec<(String, String)> {
+        let mut rest = self.globals.proxies();
+        for (name, value) in &self.args {
+            if value.is_some() {
+                rest.insert(name.clone(), self.visible.get(name).cloned().unwrap_or_default());
+            }
+        }
+        let mut environment = Vec::with_capacity(self.env.len() + rest.len());
+        for (name, value) in &self.env {
+            rest.remove(name);
+            environment.push((name.clone(), self.visible.get(name).unwrap_or(value).clone()));
+        }
+        environment.extend(rest);
+        environment
+    }
+
+    /// The ARGs that the history row of a RUN names, unset ones with an empty value.
+    #[must_use]
+    pub fn history_args(&self) -> Vec<(String, String)> {
+        self.args.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> BTreeMap<String, String> {
+        list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn scope(build_args: &[(&str, &str)]) -> Scope {
+        Scope::new(Globals::new(pairs(build_args), pairs(&[("TARGETARCH", "arm")])), Vec::new())
+    }
+
+    #[test]
+    fn the_later_of_arg_and_env_counts() {
+        let mut given = scope(&[("X", "9")]);
+        given.set_env("X", "2");
+        given.declare("X", None);
+        assert_eq!(given.lookup("X"), Some("9"));
+        assert_eq!(given.config_env(), ["X=2"]);
+        assert_eq!(given.run_env(), [("X".to_owned(), "9".to_owned())]);
+
+        let mut unset = scope(&[]);
+        unset.set_env("X", "2");
+        unset.declare("X", None);
+        assert_eq!(unset.lookup("X"), Some("2"));
+
+        let mut default = scope(&[]);
+        default.set_env("X", "2");
+        default.declare("X", Some("3".to_owned()));
+        assert_eq!(default.lookup("X"), Some("3"));
+
+        let mut env_last = scope(&[("X", "9")]);
+        env_last.declare("X", None);
+        env_last.set_env("X", "2");
+        assert_eq!(env_last.run_env(), [("X".to_owned(), "2".to_owned())]);
+    }
+
+    #[test]
+    fn a_platform_argument_shows_in_a_stage_only_once_declared() {
+        let mut scope = scope(&[]);
+        assert_eq!(scope.lookup("TARGETARCH"), None);
+        scope.declare("TARGETARCH", None);
+        assert_eq!(scope.lookup("TARGETARCH"), Some("arm"));
+        scope.declare("TARGETARCH", Some("zz".to_owned()));
+        assert_eq!(scope.lookup("TARGETARCH"), Some("zz"));
+    }
+
+    #[test]
+    fn history_counts_every_declared_arg_once() {
+        let mut scope = scope(&[("B", "2")]);
+        scope.declare("A", None);
+        scope.declare("B", Some("1".to_owned()));
+        scope.declare("A", Some("3".to_owned()));
+        assert_eq!(
+            scope.history_args(),
+            [("A".to_owned(), "3".to_owned()), ("B".to_owned(), "2".to_owned())]
+        );
+    }
+
+    #[test]
+    fn a_proxy_reaches_run_in_both_spellings_and_nothing_else() {
+        let scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
+        assert_eq!(
+            scope.run_env(),
+            [("HTTP_PROXY".to_owned(), "p".to_owned()), ("http_proxy".to_owned(), "p".to_owned())]
+        );
+        assert_eq!(scope.history_args(), []);
+    }
+}

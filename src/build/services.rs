@@ -1,0 +1,54 @@
+//! What a build needs from elsewhere, as traits: images, and places to put them.
+
+use std::error::Error;
+
+use crate::image::digest::Digest;
+use crate::image::manifest::Image;
+use crate::image::matching::{Asked, MatchMode};
+use crate::image::platform::Platform;
+use crate::image::reference::Reference;
+use crate::store::unpacked::Chain;
+
+/// What went wrong elsewhere. The command line knows the types behind it.
+pub type ServiceError = Box<dyn Error + Send + Sync>;
+
+/// The platform that an image is wanted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Normalised.
+    pub platform: Platform,
+    /// Whether the user named it.
+    pub asked: Asked,
+    /// How near an image's platform must be.
+    pub mode: MatchMode,
+}
+
+/// An image to build on.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// Config and layers; the layers may still be elsewhere.
+    pub image: Image,
+    /// The name it was asked for by.
+    pub reference: Reference,
+    /// The digest of the manifest of the chosen platform.
+    pub digest: Digest,
+    /// What the user should know of the choice, for instance that a lower variant was taken.
+    pub notes: Vec<String>,
+    /// What the user should change.
+    pub warnings: Vec<String>,
+}
+
+/// Where base images come from.
+pub trait ImageSource: Sync {
+    /// Finds the image: manifest and config alone.
+    ///
+    /// # Errors
+    /// When there is none, none for the platform, or it could not be asked for.
+    fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError>;
+
+    /// The image's layers on disk: fetched, verified and unpacked where they are not yet.
+    ///
+    /// # Errors
+    /// When a layer can't be fetched, isn't what was announced, or can't be unpacked.
+    fn unpack(&self, image: &Image) -> Result<Chain, ServiceError>;
+}

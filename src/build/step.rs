@@ -1,0 +1,187 @@
+//! Steps: instructions with nothing left to resolve.
+
+use crate::dockerfile::{Span, Text, TransferKind, Warning};
+use crate::image::config::{ImageConfig, RunConfig};
+use crate::image::platform::Platform;
+use crate::image::reference::Reference;
+use crate::rootfs::GuestPath;
+
+use super::services::Base;
+
+/// What a build would do: everything but the files.
+#[derive(Debug)]
+pub struct Plan {
+    /// The stages that are needed, each after those it needs.
+    pub stages: Vec<StagePlan>,
+    /// The images that COPY takes files from.
+    pub images: Vec<Base>,
+    /// Position in `stages` of the one whose image is the result; the last.
+    pub target: usize,
+    /// What the result is for, as its config says.
+    pub platform: Platform,
+    /// Labels of the command line, for the result alone.
+    pub labels: Vec<(String, String)>,
+    /// Build checks that the Dockerfile does not pass.
+    pub warnings: Vec<Warning>,
+}
+
+/// One stage.
+#[derive(Debug)]
+pub struct StagePlan {
+    /// The stage's number in the Dockerfile, from 0.
+    pub index: usize,
+    /// Its name, or `stage-N`.
+    pub name: String,
+    /// The lines of FROM.
+    pub span: Span,
+    /// FROM as written, one line.
+    pub instruction: String,
+    /// What it stands on.
+    pub base: StageBase,
+    /// What its files are for.
+    pub platform: Platform,
+    /// Its steps.
+    pub steps: Vec<PlannedStep>,
+    /// The `config` of its image.
+    pub config: RunConfig,
+    /// The `author` of its image.
+    pub author: Option<String>,
+}
+
+/// What a stage stands on.
+#[derive(Debug)]
+pub enum StageBase {
+    /// Nothing.
+    Scratch,
+    /// Another stage; its position in [`Plan::stages`].
+    Stage(usize),
+    /// An image.
+    Image(Box<Base>),
+}
+
+/// One instruction.
+#[derive(Debug)]
+pub struct PlannedStep {
+    /// Its lines; those of FROM for a trigger of the base image.
+    pub span: Span,
+    /// The instruction, one line.
+    pub instruction: String,
+    /// Its history row; ONBUILD has none.
+    pub created_by: Option<String>,
+    /// What to do.
+    pub step: Step,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing: the config was changed while planning.
+    Config,
+    /// Make the working directory.
+    Workdir(WorkdirStep),
+    /// Copy files into the image.
+    Copy(CopyStep),
+    /// Run a process.
+    Run(RunStep),
+}
+
+impl Step {
+    /// Whether the step makes a layer, be it empty.
+    #[must_use]
+    pub fn makes_layer(&self) -> bool {
+        !matches!(self, Self::Config)
+    }
+}
+
+/// WORKDIR.
+#[derive(Debug)]
+pub struct WorkdirStep {
+    /// The directory.
+    pub path: GuestPath,
+    /// USER as it stands, who owns what is made.
+    pub user: String,
+}
+
+/// COPY, or ADD of files.
+#[derive(Debug)]
+pub struct CopyStep {
+    /// Which instruction.
+    pub kind: TransferKind,
+    /// Whether ADD extracts archives.
+    pub archives: Archives,
+    /// Where paths are read.
+    pub from: CopyFrom,
+    /// Paths and patterns.
+    pub sources: Vec<Text>,
+    /// Files that the Dockerfile holds: name and content.
+    pub inline: Vec<(Text, Text)>,
+    /// Where to.
+    pub destination: Text,
+    /// What a relative destination is relative to.
+    pub workdir: GuestPath,
+    /// `--chown`.
+    pub chown: Option<String>,
+    /// `--chmod`, octal.
+    pub chmod: Option<u32>,
+}
+
+/// What ADD does with archives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Archives {
+    /// Extracts them.
+    Extract,
+    /// Copies them like any file.
+    Keep,
+}
+
+/// Where COPY reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopyFrom {
+    /// The build context.
+    Context,
+    /// Nothing: `--from=scratch`.
+    Scratch,
+    /// A stage; its position in [`Plan::stages`].
+    Stage(usize),
+    /// An image; its position in [`Plan::images`].
+    Image(usize),
+}
+
+/// RUN.
+#[derive(Debug)]
+pub struct RunStep {
+    /// The program and its arguments.
+    pub args: Vec<Vec<u8>>,
+    /// The environment; HOME is added from the image's passwd where it is missing.
+    pub env: Vec<(String, String)>,
+    /// The working directory.
+    pub workdir: GuestPath,
+    /// USER as it stands.
+    pub user: String,
+    /// A here-document that is a script: name and content.
+    pub script: Option<(Text, Text)>,
+    /// The command line as errors show it.
+    pub shown: String,
+}
+
+impl Base {
+    /// The base's config.
+    #[must_use]
+    pub fn config(&self) -> &ImageConfig {
+        self.image.config()
+    }
+}
+
+impl StageBase {
+    /// The base as the plan shows it.
+    #[must_use]
+    pub fn shown(&self, stages: &[StagePlan]) -> String {
+        match self {
+            Self::Scratch => "scratch".to_owned(),
+            Self::Stage(position) => {
+                stages.get(*position).map_or_else(String::new, |stage| stage.name.clone())
+            }
+            Self::Image(base) => Reference::to_string(&base.reference),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The command line as it is typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "builder",
+    about = "Builds container images without a daemon, for the CPU you name",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]"
+)]
+pub(super) struct CommandLine {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What to do; without a word it is `build`.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Build an image and push or write it (the default)
+    Build(Box<BuildArgs>),
+    /// Print what a build would give as JSON, without running anything
+    Plan(Box<BuildArgs>),
+    /// Print the version
+    Version,
+}
+
+/// The flags of `build` and `plan`.
+#[derive(Debug, Args)]
+pub(super) struct BuildArgs {
+    /// Directory that COPY and ADD read
+    #[arg(long, short = 'c', value_name = "DIR", conflicts_with = "positional_context")]
+    pub(super) context: Option<OsString>,
+
+    /// The same, as docker spells it
+    #[arg(value_name = "CONTEXT")]
+    pub(super) positional_context: Option<OsString>,
+
+    /// Dockerfile, relative to the current directory or to the context [default: Dockerfile]
+    #[arg(long, short = 'f', visible_alias = "file", value_name = "FILE")]
+    pub(super) dockerfile: Option<PathBuf>,
+
+    /// Name to push the image to (repeatable)
+    #[arg(long, short = 'd', short_alias = 't', visible_alias = "tag", value_name = "NAME")]
+    pub(super) destination: Vec<String>,
+
+    /// Platform to build for, for instance linux/arm/v7 [default: this machine's]
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    pub(super) custom_platform: Option<String>,
+
+    /// Deprecated spelling of --custom-platform
+    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT]", hide = true)]
+    pub(super) custom_platform_deprecated: Option<String>,
+
+    /// How near the base's platform must be: exact, compatible, loose or none
+    #[arg(long, value_name = "MODE", default_value = "compatible")]
+    pub(super) platform_match: String,
+
+    /// Value for an ARG; without `=VALUE` it is taken from the environment (repeatable)
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(super) build_arg: Vec<String>,
+
+    /// Stage to build [default: the last]
+    #[arg(long, value_name = "STAGE")]
+    pub(super) target: Option<String>,
+
+    /// Label to put on the image (repeatable)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) label: Vec<String>,
+
+    /// Build without pushing
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) no_push: bool,
+
+    /// Write the image to an OCI layout directory
+    #[arg(long, value_name = "DIR")]
+    pub(super) oci_layout_path: Option<PathBuf>,
+
+    /// Write the image to an archive that `docker load` reads
+    #[arg(long, visible_alias = "tarPath", value_name = "FILE")]
+    pub(super) tar_path: Option<PathBuf>,
+
+    /// Write the image's digest to a file
+    #[arg(long, value_name = "FILE")]
+    pub(super) digest_file: Option<PathBuf>,
+
+    /// Push over plain HTTP
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) insecure: bool,
+
+    /// Pull over plain HTTP
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) insecure_pull: bool,
+
+    /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(super) insecure_registry: Vec<String>,
+
+    /// Directory for blobs and unpacked layers [env: BUILDER_STORE] [default: /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    /// How much to say: trace, debug, info, warn, error, fatal or panic
+    #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
+    pub(super) verbosity: String,
+}
+
+const COMMANDS: [&str; 3] = ["build", "plan", "version"];
+
+/// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `-`,
+/// or something with a `/`). Any other first word is a command.
+pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some(first) = arguments.get(1).map(|word| word.to_string_lossy().into_owned()) else {
+        return arguments;
+    };
+    let asks_for_help = matches!(first.as_str(), "-h" | "--help" | "--version" | "-V");
+    let is_context = first == "." || first == "-" || first.contains('/');
+    let is_flag = first.starts_with('-') && first != "-";
+    if COMMANDS.contains(&first.as_str()) || asks_for_help || !(is_context || is_flag) {
+        return arguments;
+    }
+    let mut arguments = arguments;
+    arguments.insert(1, "build".into());
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command_of(words: &[&str]) -> Option<String> {
+        let arguments = std::iter::once("builder").chain(words.iter().copied()).map(OsString::from).collect();
+        with_command(arguments).get(1).map(|word| word.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn a_context_or_a_flag_in_first_place_means_build() {
+        for (words, command) in [
+            (&["."][..], "build"),
+            (&["./x"], "build"),
+            (&["-"], "build"),
+            (&["https://example.org/x.git"], "build"),
+            (&["--context", "."], "build"),
+            (&["-t", "x", "."], "build"),
+            (&["plan", "."], "plan"),
+            (&["frobnicate"], "frobnicate"),
+            (&["--help"], "--help"),
+        ] {
+            assert_eq!(command_of(words).as_deref(), Some(command), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn kaniko_s_and_docker_s_spellings_are_one_flag() {
+        for words in [
+            ["build", "--destination", "a/b:1", "--custom-platform", "linux/arm/v7"],
+            ["build", "-d", "a/b:1", "--platform", "linux/arm/v7"],
+            ["build", "-t", "a/b:1", "--platform", "linux/arm/v7"],
+            ["build", "--tag", "a/b:1", "--custom-platform", "linux/arm/v7"],
+        ] {
+            let line = CommandLine::try_parse_from(std::iter::once("builder").chain(words)).unwrap();
+            let Command::Build(args) = line.command else { panic!("not a build") };
+            assert_eq!(args.destination, ["a/b:1"]);
+            assert_eq!(args.custom_platform.as_deref(), Some("linux/arm/v7"));
+        }
+    }
+
+    #[test]
+    fn booleans_take_a_value_only_behind_an_equals_sign() {
+        let no_push = |words: &[&str]| {
+            let line = CommandLine::try_parse_from(["builder", "build"].iter().chain(words)).unwrap();
+            let Command::Build(args) = line.command else { panic!("not a build") };
+            args.no_push
+        };
+        assert!(no_push(&["--no-push"]));
+        assert!(no_push(&["--no-push", "."]));
+        assert!(!no_push(&["--no-push=false"]));
+        assert!(!no_push(&[]));
+    }
+}

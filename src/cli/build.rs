@@ -1,0 +1,353 @@
+//! `builder build` and `builder plan`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use serde_json::Value;
+
+use super::failure::{Excerpt, Failure};
+use super::images::{Images, Unpacking};
+use super::progress::{Colour, Lines};
+use super::settings::Settings;
+use crate::build::clock::rfc3339;
+use crate::build::progress::{Event, Progress};
+use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
+use crate::context::{Context, FoundDockerfile};
+use crate::dockerfile::{self, Dockerfile, Span};
+use crate::image::manifest::{EncodedImage, Image};
+use crate::image::reference::Reference;
+use crate::registry::{Client, ClientError, TransferError};
+use crate::sandbox::{Cancel, Exit, Isolated};
+use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
+use crate::store::export::{Content, Export};
+use crate::store::unpacked::Unpacked;
+use crate::store::workspace::{Janitor, Workspace, sweep};
+use crate::store::{Store, archive, layout};
+
+/// What both commands begin with.
+struct Opened {
+    context: Context,
+    found: FoundDockerfile,
+    file: Dockerfile,
+}
+
+/// Prints what a build would give.
+pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
+    let progress = Lines::to_stderr(settings.verbosity, colour);
+    let opened = open(settings, &progress)?;
+    let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
+    let client = client(settings)?;
+    let images = Images { client: &client, store: &store, progress: &progress, unpacking: None };
+    let plan = make_plan(&opened, settings, &images)?;
+    let document: Value = build::preview::document(&plan);
+    let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
+    super::print(&format!("{text}\n"))
+}
+
+/// Builds, writes and pushes.
+pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
+    let progress = Lines::to_stderr(settings.verbosity, colour);
+    let opened = open(settings, &progress)?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("a build needs root: steps run in namespaces and on overlay mounts")
+            .hint("run it as root; `builder plan` works as any user"));
+    }
+    // In this order, and before any thread exists: the janitor must outlive the mounts and see the host's.
+    let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
+    enter_private_mounts().map_err(|error| {
+        Failure::new(format!("cannot make a mount namespace: {error}")).hint("builds need CAP_SYS_ADMIN")
+    })?;
+    let stop = Stop::new()?;
+    let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
+    match stop.signal() {
+        0 => result,
+        signal => {
+            Err(Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(stopped(signal)) })
+        }
+    }
+}
+
+fn stopped(signal: i32) -> String {
+    let name = if signal == signal_hook::consts::SIGINT { "SIGINT" } else { "SIGTERM" };
+    format!("stopped by {name}; nothing was pushed under a tag")
+}
+
+struct Build<'a> {
+    settings: &'a Settings,
+    progress: &'a Lines<std::io::Stderr>,
+    opened: Opened,
+    janitor: Janitor,
+    stop: &'a Stop,
+}
+
+impl Build<'_> {
+    fn run(self) -> Result<(), Failure> {
+        let settings = self.settings;
+        let progress: &dyn Progress = self.progress;
+        let mut opened = self.opened;
+        let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
+        hide_outputs(&mut opened.context, settings)?;
+        sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
+        let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
+            .map_err(|error| Failure::from_error(&error))?;
+        let workspace = Arc::new(workspace);
+        let client = client(settings)?;
+        self.stop.watch(client.clone())?;
+        let unpacking = Unpacking {
+            unpacked: Unpacked::open(store.root().join("unpacked"))
+                .map_err(|error| Failure::from_error(&error))?,
+            workspace: &workspace,
+            cancel: &self.stop.cancel,
+        };
+        let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
+        for destination in &settings.push {
+            client.check_push(destination).map_err(|error| transfer_failure(&error))?;
+        }
+        let plan = make_plan(&opened, settings, &images)?;
+        warn(&plan, progress);
+        let image =
+            execute(settings, progress, &opened, self.stop, &plan, &store, Arc::clone(&workspace), &images)?;
+        let encoded = image.encode().map_err(|error| Failure::from_error(&error))?;
+        publish(settings, &images, &image, &encoded, progress)
+    }
+}
+
+/// Runs the plan.
+#[expect(clippy::too_many_arguments, reason = "everything that a build is made of, used once")]
+fn execute(
+    settings: &Settings,
+    progress: &dyn Progress,
+    opened: &Opened,
+    stop: &Stop,
+    plan: &Plan,
+    store: &Store,
+    workspace: Arc<Workspace>,
+    images: &Images<'_>,
+) -> Result<Image, Failure> {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let services = Services {
+        source: images,
+        snapshotter: &OverlaySnapshotter::new(workspace),
+        sandbox: &Isolated::new(program),
+        blobs: store.blobs(),
+        context: &opened.context,
+        clock: settings.clock,
+        progress,
+        cancel: &stop.cancel,
+        // RUN shares the machine's network, so the machine's name servers are the right ones.
+        resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
+    };
+    build::execute(plan, &services).map_err(|error| build_failure(&error, &opened.found))
+}
+
+/// Stops a build when a signal asks for it.
+struct Stop {
+    cancel: Cancel,
+    signal: Arc<AtomicI32>,
+}
+
+impl Stop {
+    fn new() -> Result<Self, Failure> {
+        let cancel = Cancel::new()
+            .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
+        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
+    }
+
+    /// The signal that came, or 0.
+    fn signal(&self) -> i32 {
+        self.signal.load(Ordering::SeqCst)
+    }
+
+    /// Waits for signals in a thread. The first stops the build in an orderly way, the second at once.
+    fn watch(&self, client: Arc<Client>) -> Result<(), Failure> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
+        let cancel = self.cancel.clone();
+        let received = Arc::clone(&self.signal);
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                if received.swap(signal, Ordering::SeqCst) != 0 {
+                    #[expect(clippy::exit, reason = "asked for twice: the janitor and the kernel clean up")]
+                    std::process::exit(128 + signal);
+                }
+                cancel.cancel("a signal asked for it");
+                client.cancel();
+            }
+        });
+        Ok(())
+    }
+}
+
+fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure> {
+    for warning in &settings.warnings {
+        progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
+    }
+    let mut context = Context::open_dir(&settings.context).map_err(|error| Failure::from_error(&error))?;
+    let found = context
+        .read_dockerfile(settings.dockerfile.as_deref())
+        .map_err(|error| Failure::from_error(&error))?;
+    context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
+    let file = dockerfile::parse(&found.content).map_err(|error| build_failure(&error.into(), &found))?;
+    Ok(Opened { context, found, file })
+}
+
+/// What the build itself writes must not be part of its context.
+fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
+    let outputs = [Some(&settings.store), settings.layout.as_ref(), settings.archive.as_ref()];
+    for path in outputs.into_iter().flatten() {
+        context.exclude(path).map_err(|error| Failure::from_error(&error))?;
+    }
+    Ok(())
+}
+
+fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
+    Client::new(settings.client.clone())
+        .map(Arc::new)
+        .map_err(|error: ClientError| Failure::from_error(&error))
+}
+
+fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
+    build::plan(&opened.file, &settings.request, images).map_err(|error| build_failure(&error, &opened.found))
+}
+
+fn warn(plan: &Plan, progress: &dyn Progress) {
+    for warning in &plan.warnings {
+        progress.tell(&Event::Warning {
+            rule: warning.rule.name(),
+            span: Some(Span::line(warning.line)),
+            detail: &warning.detail,
+        });
+    }
+}
+
+/// Writes and pushes the image, then says its digest.
+fn publish(
+    settings: &Settings,
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    progress: &dyn Progress,
+) -> Result<(), Failure> {
+    images.keep(encoded).map_err(|error| store_failure(&error))?;
+    if settings.layout.is_some() || settings.archive.is_some() {
+        images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+    }
+    let created = image.config().created.clone().unwrap_or_else(|| rfc3339(settings.clock.now()));
+    if let Some(path) = &settings.layout {
+        layout::write(
+            path,
+            &[Export { content: Content::Image(encoded), names: &settings.names }],
+            images.store.blobs(),
+            &created,
+        )
+        .map_err(|error| Failure::from_error(&error))?;
+        progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
+    }
+    if let Some(path) = &settings.archive {
+        archive::write(
+            path,
+            &[Export { content: Content::Image(encoded), names: &settings.names }],
+            images.store.blobs(),
+            &created,
+        )
+        .map_err(|error| Failure::from_error(&error))?;
+        progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
+    }
+    for destination in &settings.push {
+        push(images, image, encoded, destination, progress)?;
+    }
+    let digest = &encoded.manifest.digest;
+    if let Some(path) = &settings.digest_file {
+        write_digest(path, &digest.to_string())?;
+    }
+    super::print(&format!("{digest}\n"))
+}
+
+fn push(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    destination: &Reference,
+    progress: &dyn Progress,
+) -> Result<(), Failure> {
+    let name = destination.familiar();
+    progress.tell(&Event::Note(&format!("pushing {name}")));
+    images.push(image, encoded, destination).map_err(|error| service_failure(&*error))?;
+    progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
+    Ok(())
+}
+
+/// The digest alone, without a line feed, as kaniko writes it; missing directories are made.
+fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
+    let failed = |error: &std::io::Error| {
+        Failure::new(format!("cannot write the digest to `{}`: {error}", path.display()))
+    };
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
+    }
+    std::fs::write(path, digest).map_err(|error| failed(&error))
+}
+
+/// Adds the lines of the Dockerfile and what to do.
+fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
+    let mut failure = Failure::from_error(error);
+    failure.excerpt =
+        error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
+    match &error.kind {
+        BuildErrorKind::Process { exit, .. } => {
+            failure.code = match exit {
+                Exit::Code(code) => *code,
+                Exit::Signal(_) => 255,
+            };
+        }
+        BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
+        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source),
+        BuildErrorKind::Copy(error) => failure.hint = copy_hint(error),
+        _ => {}
+    }
+    failure
+}
+
+fn copy_hint(error: &build::copy::CopyError) -> Option<String> {
+    match error {
+        build::copy::CopyError::NotFound { written, excluded: Some(_), .. } => {
+            Some(format!("add `!{written}` at the end of `.dockerignore` to have it in the context"))
+        }
+        build::copy::CopyError::NotFound { .. } => {
+            Some("sources are relative to the build context, not to the Dockerfile".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<String> {
+    if let Some(transfer) = error.downcast_ref::<TransferError>() {
+        return transfer.hint();
+    }
+    if let Some(problem) = error.downcast_ref::<super::images::ImageProblem>() {
+        return problem.hint();
+    }
+    None
+}
+
+fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
+    let failure = Failure::from_error(error);
+    match hint_of(error) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn transfer_failure(error: &TransferError) -> Failure {
+    let failure = Failure::from_error(error);
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn store_failure(error: &crate::store::StoreError) -> Failure {
+    Failure::from_error(error)
+}

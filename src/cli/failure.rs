@@ -1,0 +1,150 @@
+//! How a failure is shown: what, where in the Dockerfile, why, and what to do.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use super::progress::{Colour, escaped};
+use crate::dockerfile::Span;
+
+/// At most this many lines of an instruction are shown.
+const EXCERPT_LINES: usize = 8;
+
+/// The end of a command that did not succeed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// What went wrong, in one sentence.
+    pub(super) message: String,
+    /// Where in the Dockerfile.
+    pub(super) excerpt: Option<Excerpt>,
+    /// What was behind it, outermost first.
+    pub(super) causes: Vec<String>,
+    /// What to do about it.
+    pub(super) hint: Option<String>,
+    /// The exit code of the process.
+    pub(super) code: u8,
+}
+
+/// Lines of a Dockerfile.
+#[derive(Debug)]
+pub(super) struct Excerpt {
+    /// The file's name as the user gave it.
+    pub(super) file: String,
+    /// Which lines.
+    pub(super) span: Span,
+    /// Their text.
+    pub(super) lines: Vec<String>,
+}
+
+impl Excerpt {
+    /// The lines `span` of `text`.
+    pub(super) fn of(file: &str, text: &[u8], span: Span) -> Self {
+        let count = (span.last_line + 1).saturating_sub(span.first_line).min(EXCERPT_LINES);
+        let lines = text.split(|&byte| byte == b'\n').skip(span.first_line.saturating_sub(1)).take(count);
+        let lines = lines.map(|line| escaped(line.strip_suffix(b"\r").unwrap_or(line))).collect();
+        Self { file: file.to_owned(), span, lines }
+    }
+}
+
+impl Failure {
+    /// A failure with nothing but a sentence; exit code 1.
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), excerpt: None, causes: Vec::new(), hint: None, code: 1 }
+    }
+
+    /// `error` with all its sources.
+    pub(super) fn from_error(error: &(dyn Error + 'static)) -> Self {
+        let mut failure = Self::new(error.to_string());
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // Wrappers such as `io::Error` repeat what they wrap.
+            if failure.causes.last().unwrap_or(&failure.message) != &text {
+                failure.causes.push(text);
+            }
+            source = cause.source();
+        }
+        failure
+    }
+
+    /// Adds what to do.
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The text to show, several lines that end with a line feed.
+    pub(super) fn render(&self, colour: Colour) -> String {
+        let paint = |code: &str, text: &str| match colour {
+            Colour::Yes => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            Colour::No => text.to_owned(),
+        };
+        let mut text = format!("{} {}\n", paint("1;31", "error:"), escaped(self.message.as_bytes()));
+        if let Some(excerpt) = &self.excerpt {
+            let width = excerpt.span.last_line.to_string().len();
+            let _ = writeln!(
+                text,
+                "{:width$}{} {}:{}",
+                "",
+                paint("36", "-->"),
+                excerpt.file,
+                excerpt.span.first_line
+            );
+            for (offset, line) in excerpt.lines.iter().enumerate() {
+                let number = excerpt.span.first_line + offset;
+                let _ = writeln!(text, "{} {line}", paint("36", &format!("{number:>width$} |")));
+            }
+            let all = excerpt.span.last_line + 1 - excerpt.span.first_line;
+            if all > excerpt.lines.len() {
+                let _ = writeln!(
+                    text,
+                    "{:width$} {} {} more lines",
+                    "",
+                    paint("36", "…"),
+                    all - excerpt.lines.len()
+                );
+            }
+        }
+        for cause in &self.causes {
+            let _ = writeln!(text, "  caused by: {}", escaped(cause.as_bytes()));
+        }
+        if let Some(hint) = &self.hint {
+            let _ = writeln!(text, "{} {}", paint("1;32", "hint:"), escaped(hint.as_bytes()));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_shows_what_where_why_and_what_to_do() {
+        let dockerfile = b"FROM scratch\nCOPY missing.txt /app/\n";
+        let failure = Failure {
+            excerpt: Some(Excerpt::of("Dockerfile", dockerfile, Span { first_line: 2, last_line: 2 })),
+            causes: vec!["excluded by `.dockerignore` line 3: `*.txt`".to_owned()],
+            ..Failure::new("COPY source `missing.txt` is not in the build context")
+        };
+        let failure = failure.hint("add `!missing.txt` to `.dockerignore`");
+        assert_eq!(
+            failure.render(Colour::No),
+            "error: COPY source `missing.txt` is not in the build context\n \
+             --> Dockerfile:2\n2 | COPY missing.txt /app/\n  \
+             caused by: excluded by `.dockerignore` line 3: `*.txt`\nhint: add `!missing.txt` to `.dockerignore`\n"
+        );
+    }
+
+    #[test]
+    fn a_long_instruction_is_cut() {
+        let text = "x\n".repeat(30);
+        let failure = Failure {
+            excerpt: Some(Excerpt::of("D", text.as_bytes(), Span { first_line: 1, last_line: 20 })),
+            ..Failure::new("m")
+        };
+        assert!(
+            failure.render(Colour::No).ends_with("8 | x\n   … 12 more lines\n")
+                || failure.render(Colour::No).contains("12 more lines")
+        );
+    }
+}

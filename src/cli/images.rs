@@ -1,0 +1,364 @@
+//! Images in registries as a build sees them: bases to build on, and destinations to push to.
+
+use std::fs::File;
+use std::io;
+
+use super::progress::size;
+use crate::build;
+use crate::build::progress::Event;
+use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
+use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
+use crate::image::descriptor::{Descriptor, media_type};
+use crate::image::digest::{Digest, VerifyingReader};
+use crate::image::document;
+use crate::image::index::{flatten, parse_index};
+use crate::image::json::Encoded;
+use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
+use crate::image::matching::{self, MatchMode, Single, Unfit};
+use crate::image::platform::Platform;
+use crate::image::reference::Reference;
+use crate::layer::Limits;
+use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
+use crate::sandbox::Cancel;
+use crate::store::unpacked::{Chain, Progress, Unpack, Unpacked};
+use crate::store::workspace::Workspace;
+use crate::store::{Store, StoreError};
+
+/// Blobs that are fetched or sent at once.
+const JOBS: usize = 4;
+
+/// Why an image can't be built on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ImageProblem {
+    /// No entry of the index will do.
+    #[error("there is no image for `{wanted}`: it has {available}")]
+    NoPlatform {
+        /// What was looked for.
+        wanted: Platform,
+        /// What there is.
+        available: String,
+    },
+    /// The only image there is will not do.
+    #[error("it {0}")]
+    Unfit(#[from] Unfit),
+    /// The document is neither manifest nor index.
+    #[error("`{0}` is not the type of an image")]
+    MediaType(String),
+}
+
+/// A nested index that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read an index within the index")]
+struct Nested(#[source] ServiceError);
+
+/// Registries, with the store in front of them.
+pub(super) struct Images<'a> {
+    pub(super) client: &'a Client,
+    pub(super) store: &'a Store,
+    pub(super) progress: &'a dyn build::progress::Progress,
+    /// What unpacking needs; planning does none.
+    pub(super) unpacking: Option<Unpacking<'a>>,
+}
+
+/// What unpacking needs.
+pub(super) struct Unpacking<'a> {
+    pub(super) unpacked: Unpacked,
+    pub(super) workspace: &'a Workspace,
+    pub(super) cancel: &'a Cancel,
+}
+
+/// A manifest with its config.
+struct Documents {
+    manifest: Manifest,
+    digest: Digest,
+    config: ImageConfig,
+}
+
+impl ImageSource for Images<'_> {
+    fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
+        let fetched = self.manifest(reference)?;
+        let mut notes = Vec::new();
+        let mut warnings = Vec::new();
+        let documents = if media_type::is_index(&fetched.media_type) {
+            self.from_index(reference, wanted, &fetched, &mut notes)?
+        } else if media_type::is_manifest(&fetched.media_type) {
+            let documents = self.documents(reference, &fetched)?;
+            judge_single(reference, wanted, &documents.config, &mut notes, &mut warnings)?;
+            documents
+        } else {
+            return Err(ImageProblem::MediaType(fetched.media_type).into());
+        };
+        let Documents { manifest, digest, mut config } = documents;
+        config.drop_legacy();
+        for entry in config.drop_invalid_env() {
+            warnings.push(format!(
+                "{} has `{entry}` in its environment, which is no `name=value`: left out",
+                reference.familiar()
+            ));
+        }
+        let diff_ids = config.rootfs.diff_ids.iter().cloned();
+        let layers = manifest
+            .layers
+            .into_iter()
+            .zip(diff_ids)
+            .map(|(blob, diff_id)| Layer { blob, diff_id, origin: Origin::Registry(reference.clone()) })
+            .collect();
+        let image = Image::from_parts(config, layers)?;
+        Ok(Base { image, reference: reference.clone(), digest, notes, warnings })
+    }
+
+    fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
+        let unpacking = self.unpacking.as_ref().ok_or("nothing is unpacked while planning")?;
+        let layers: Vec<(_, _)> =
+            image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
+        let open = |digest: &Digest| {
+            let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
+            if let Some(layer) = layer {
+                self.fetch(layer).map_err(io::Error::other)?;
+            }
+            self.open(digest)
+        };
+        let progress = |progress: Progress<'_>| match progress {
+            Progress::Found(blob) => self.tell(&format!("{} is unpacked already", blob.digest)),
+            Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
+            Progress::Finished(blob, applied) => {
+                self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
+                for skipped in &applied.skipped {
+                    self.progress.tell(&Event::Note(&format!(
+                        "layer {}: left out `{}`: {}",
+                        blob.digest, skipped.path, skipped.what
+                    )));
+                }
+            }
+        };
+        let unpack = Unpack {
+            open_blob: &open,
+            workspace: unpacking.workspace,
+            progress: &progress,
+            cancelled: &|| unpacking.cancel.is_cancelled(),
+            jobs: JOBS,
+            limits: &Limits::default(),
+        };
+        Ok(unpacking.unpacked.chain(&layers, &unpack)?)
+    }
+}
+
+impl Images<'_> {
+    fn tell(&self, text: &str) {
+        self.progress.tell(&Event::Detail(text));
+    }
+
+    /// The document that `reference` names. One that is named by its digest is asked for only once.
+    fn manifest(&self, reference: &Reference) -> Result<Fetched, ServiceError> {
+        if let Some(digest) = reference.digest() {
+            if let Some(bytes) = self.stored_document(digest)? {
+                let media_type = document::parse(&bytes, None)?.media_type().to_owned();
+                return Ok(Fetched { media_type, digest: digest.clone(), bytes });
+            }
+        }
+        let fetched = self.client.manifest(reference)?;
+        self.store.blobs().put(&fetched.bytes)?;
+        Ok(fetched)
+    }
+
+    /// The document that an entry of an index points to.
+    fn manifest_of(&self, reference: &Reference, entry: &Descriptor) -> Result<Fetched, ServiceError> {
+        if let Some(bytes) = self.stored_document(&entry.digest)? {
+            return Ok(Fetched { media_type: entry.media_type.clone(), digest: entry.digest.clone(), bytes });
+        }
+        let fetched = self.client.manifest_of(reference, entry)?;
+        self.store.blobs().put(&fetched.bytes)?;
+        Ok(fetched)
+    }
+
+    /// A small document of the store, verified.
+    fn stored_document(&self, digest: &Digest) -> Result<Option<Vec<u8>>, ServiceError> {
+        let Ok(file) = self.store.blobs().open(digest) else { return Ok(None) };
+        let size = file.metadata()?.len();
+        if document::check_size(document::Kind::Config, size).is_err() {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let intact =
+            io::Read::read_to_end(&mut VerifyingReader::new(file, digest.clone(), size), &mut bytes).is_ok();
+        Ok(intact.then_some(bytes))
+    }
+
+    fn from_index(
+        &self,
+        reference: &Reference,
+        wanted: &Wanted,
+        fetched: &Fetched,
+        notes: &mut Vec<String>,
+    ) -> Result<Documents, ServiceError> {
+        let index = parse_index(&fetched.bytes, Some(&fetched.media_type))?;
+        let mut nested = |entry: &Descriptor| -> Result<_, Nested> {
+            let fetched = self.manifest_of(reference, entry).map_err(Nested)?;
+            parse_index(&fetched.bytes, Some(&entry.media_type)).map_err(|error| Nested(error.into()))
+        };
+        let entries = flatten(index, &mut nested)?;
+        let mut config_of = |entry: &Descriptor| -> Result<Platform, ServiceError> {
+            Ok(Platform::from(&self.entry(reference, entry)?.config))
+        };
+        let choice = matching::choose(&wanted.platform, &entries, wanted.mode, &mut config_of)?;
+        let Some(choice) = choice else {
+            return Err(ImageProblem::NoPlatform {
+                wanted: wanted.platform.clone(),
+                available: matching::available(&entries),
+            }
+            .into());
+        };
+        let entry = &entries[choice.position];
+        if !choice.exact {
+            notes.push(format!(
+                "FROM {}: {} not in index, using {} ({})",
+                reference.familiar(),
+                wanted.platform,
+                choice.platform,
+                entry.digest
+            ));
+        }
+        self.entry(reference, entry)
+    }
+
+    fn entry(&self, reference: &Reference, entry: &Descriptor) -> Result<Documents, ServiceError> {
+        let fetched = self.manifest_of(reference, entry)?;
+        self.documents(reference, &fetched)
+    }
+
+    fn documents(&self, reference: &Reference, fetched: &Fetched) -> Result<Documents, ServiceError> {
+        let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type))?;
+        let bytes = match self.stored_document(&manifest.config.digest)? {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = self.client.small_blob(reference, &manifest.config, CONFIG_LIMIT)?;
+                self.store.blobs().put(&bytes)?;
+                bytes
+            }
+        };
+        let config = parse_config(&bytes)?;
+        if config.rootfs.diff_ids.len() != manifest.layers.len() {
+            return Err(crate::image::manifest::ImageError::Layers {
+                layers: manifest.layers.len(),
+                diff_ids: config.rootfs.diff_ids.len(),
+            }
+            .into());
+        }
+        Ok(Documents { manifest, digest: fetched.digest.clone(), config })
+    }
+
+    /// Brings a layer's bytes into the store.
+    fn fetch(&self, layer: &Layer) -> Result<(), ServiceError> {
+        match &layer.origin {
+            Origin::Registry(reference) if !self.store.blobs().contains(&layer.blob) => {
+                self.fetch_blob(reference, &layer.blob)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn fetch_blob(&self, reference: &Reference, blob: &Descriptor) -> Result<(), ServiceError> {
+        self.tell(&format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar()));
+        let writer =
+            self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
+        writer.commit(&blob.digest, blob.size)?;
+        Ok(())
+    }
+
+    /// Pushes everything that `image` consists of to `destination`; the manifest goes last, and only then is the tag moved.
+    pub(super) fn push(
+        &self,
+        image: &Image,
+        encoded: &EncodedImage,
+        destination: &Reference,
+    ) -> Result<(), ServiceError> {
+        in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
+        let config = Descriptor::new(
+            media_type::OCI_CONFIG,
+            encoded.config.digest.clone(),
+            encoded.config.bytes.len() as u64,
+        );
+        let open = || self.open(&config.digest);
+        self.client.upload(destination, &config, &open, None)?;
+        Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
+    }
+
+    /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.
+    fn upload_layer(&self, layer: &Layer, destination: &Reference) -> Result<(), TransferError> {
+        let mount_from = match &layer.origin {
+            Origin::Registry(reference) if reference.registry() == destination.registry() => Some(reference),
+            _ => None,
+        };
+        let open = || {
+            self.fetch(layer).map_err(io::Error::other)?;
+            self.open(&layer.blob.digest)
+        };
+        let how = match self.client.upload(destination, &layer.blob, &open, mount_from)? {
+            Uploaded::Existed => "was there",
+            Uploaded::Mounted => "mounted",
+            Uploaded::Sent => "sent",
+        };
+        self.tell(&format!("{} {how}", layer.blob.digest));
+        Ok(())
+    }
+
+    fn open(&self, digest: &Digest) -> io::Result<File> {
+        self.store.blobs().open(digest).map_err(io::Error::other)
+    }
+
+    /// Brings all layers and documents of `image` into the store, for writing it elsewhere.
+    pub(super) fn complete(&self, image: &Image, encoded: &EncodedImage) -> Result<(), ServiceError> {
+        in_parallel(image.layers(), JOBS, |layer| self.fetch(layer))?;
+        self.keep(encoded)?;
+        Ok(())
+    }
+
+    /// Puts the documents of an image into the store.
+    pub(super) fn keep(&self, encoded: &EncodedImage) -> Result<(), StoreError> {
+        let put = |document: &Encoded| self.store.blobs().put(&document.bytes);
+        put(&encoded.config)?;
+        put(&encoded.manifest)?;
+        Ok(())
+    }
+}
+
+/// Judges a base that is no index.
+fn judge_single(
+    reference: &Reference,
+    wanted: &Wanted,
+    config: &ImageConfig,
+    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
+) -> Result<(), ImageProblem> {
+    let name = reference.familiar();
+    let platform = Platform::from(config);
+    match matching::accept_single(&wanted.platform, &platform, wanted.asked, wanted.mode)? {
+        Single::Fits => {}
+        Single::WillDo(found) => notes.push(format!("FROM {name}: it is for {found}, which {} runs", wanted.platform)),
+        Single::Keep(found) => warnings.push(format!(
+            "base image {name} is for {found}, not for this machine ({}): the result will be for {found} too; name a platform with --custom-platform",
+            wanted.platform
+        )),
+        Single::Unchecked(found) => warnings.push(format!(
+            "base image {name} is for {found}, not {}; taken because of --platform-match={}",
+            wanted.platform,
+            MatchMode::None
+        )),
+    }
+    Ok(())
+}
+
+impl ImageProblem {
+    /// What to do.
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoPlatform { .. } => {
+                Some("name one of these with --custom-platform, or see --platform-match".to_owned())
+            }
+            Self::Unfit(_) => {
+                Some("take another base, another --custom-platform, or --platform-match=none".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

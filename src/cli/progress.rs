@@ -1,0 +1,293 @@
+//! Progress as lines of plain text on standard error.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+use crate::build::progress::{Event, Place, Progress};
+
+/// How much to say; kaniko's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verbosity {
+    /// Nothing but the error that ends the program (`error`, `fatal`, `panic`).
+    Error,
+    /// Warnings too.
+    Warn,
+    /// Steps and the output of RUN too.
+    Info,
+    /// What was looked up and decided too (`debug`, `trace`).
+    Debug,
+}
+
+impl FromStr for Verbosity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "panic" | "fatal" | "error" => Ok(Self::Error),
+            "warn" | "warning" => Ok(Self::Warn),
+            "info" => Ok(Self::Info),
+            "debug" | "trace" => Ok(Self::Debug),
+            _ => Err(format!(
+                "`{text}` is not a verbosity: expected trace, debug, info, warn, error, fatal or panic"
+            )),
+        }
+    }
+}
+
+/// The longest line of a RUN that is held back until it is complete, in bytes.
+const LONGEST_LINE: usize = 8192;
+
+/// Whether to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Colour {
+    /// Yes: standard error is a terminal.
+    Yes,
+    /// No.
+    No,
+}
+
+/// Writes events as lines; every line of a RUN's output stands behind its step.
+pub(super) struct Lines<W> {
+    verbosity: Verbosity,
+    colour: Colour,
+    state: Mutex<State<W>>,
+}
+
+struct State<W> {
+    out: W,
+    /// The beginning of a line that has not ended yet, by step.
+    unfinished: BTreeMap<String, Vec<u8>>,
+}
+
+impl Lines<io::Stderr> {
+    /// To standard error.
+    pub(super) fn to_stderr(verbosity: Verbosity, colour: Colour) -> Self {
+        Self::new(io::stderr(), verbosity, colour)
+    }
+}
+
+impl<W: Write> Lines<W> {
+    fn new(out: W, verbosity: Verbosity, colour: Colour) -> Self {
+        Self { verbosity, colour, state: Mutex::new(State { out, unfinished: BTreeMap::new() }) }
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        match self.colour {
+            Colour::Yes => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            Colour::No => text.to_owned(),
+        }
+    }
+
+    fn lines_of(&self, event: &Event<'_>, unfinished: &mut BTreeMap<String, Vec<u8>>) -> Vec<String> {
+        match event {
+            Event::Started { place, instruction } => {
+                vec![format!("{} {}", self.paint("36", &tag(place)), escaped(instruction.as_bytes()))]
+            }
+            Event::Output { place, bytes } => {
+                let tag = tag(place);
+                let held = unfinished.entry(tag.clone()).or_default();
+                complete_lines(held, bytes).iter().map(|line| self.output_line(&tag, line)).collect()
+            }
+            Event::Finished { place, elapsed, layer } => {
+                let tag = tag(place);
+                let rest = unfinished.remove(&tag).filter(|line| !line.is_empty());
+                let mut lines: Vec<String> = rest.iter().map(|line| self.output_line(&tag, line)).collect();
+                let size = layer.map(|bytes| format!(", layer {}", size(bytes))).unwrap_or_default();
+                let done = format!("done in {:.1} s{size}", elapsed.as_secs_f64());
+                lines.push(format!("{} {}", self.paint("36", &tag), self.paint("2", &done)));
+                lines
+            }
+            Event::Warning { rule, span, detail } => {
+                let place = span.map(|span| format!(" (line {})", span.first_line)).unwrap_or_default();
+                vec![format!(
+                    "{} {rule}: {}{place}",
+                    self.paint("33", "warning:"),
+                    escaped(detail.as_bytes())
+                )]
+            }
+            Event::Note(text) | Event::Detail(text) => vec![escaped(text.as_bytes())],
+        }
+    }
+
+    fn output_line(&self, tag: &str, line: &[u8]) -> String {
+        format!("{} {} {}", self.paint("36", tag), self.paint("2", "|"), escaped(line))
+    }
+}
+
+impl<W: Write + Send> Progress for Lines<W> {
+    fn tell(&self, event: &Event<'_>) {
+        let needed = match event {
+            Event::Warning { .. } => Verbosity::Warn,
+            Event::Detail(_) => Verbosity::Debug,
+            _ => Verbosity::Info,
+        };
+        if self.verbosity < needed {
+            return;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { out, unfinished } = &mut *state;
+        let mut text = self.lines_of(event, unfinished).join("\n");
+        if text.is_empty() {
+            return;
+        }
+        text.push('\n');
+        // Nobody is left to tell when standard error is closed; the build goes on.
+        let _ = out.write_all(text.as_bytes());
+    }
+}
+
+/// `[2/5]`, or `[compile 2/5]` where there are several stages.
+fn tag(place: &Place) -> String {
+    match &place.stage {
+        Some(stage) => format!("[{stage} {}/{}]", place.number, place.total),
+        None => format!("[{}/{}]", place.number, place.total),
+    }
+}
+
+/// The complete lines of `held` and `bytes`; what is left over stays in `held`, which never grows beyond
+/// [`LONGEST_LINE`].
+fn complete_lines(held: &mut Vec<u8>, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut lines = Vec::new();
+    for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+        for chunk in piece.chunks(LONGEST_LINE) {
+            if held.len() + chunk.len() > LONGEST_LINE {
+                lines.push(std::mem::take(held));
+            }
+            held.extend_from_slice(chunk);
+        }
+        if held.last() == Some(&b'\n') {
+            let mut line = std::mem::take(held);
+            line.pop();
+            if line.last() == Some(&b'\r') {
+                line.pop();
+            }
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// `bytes` as text that cannot steer a terminal: control characters but tab are escaped, colours of programs are dropped.
+pub(super) fn escaped(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut out = String::with_capacity(text.len());
+    for character in without_colours(&text).chars() {
+        match character {
+            '\t' => out.push('\t'),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Removes `ESC [ … m`: many programs colour their output whatever it goes to.
+fn without_colours(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find("\u{1b}[") {
+        let parameters = &rest[start + 2..];
+        let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(parameters.len());
+        out.push_str(&rest[..start]);
+        match parameters[end..].strip_prefix('m') {
+            Some(after) => rest = after,
+            None => {
+                out.push_str("\u{1b}[");
+                rest = parameters;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Bytes for a human: three digits and a unit.
+pub(super) fn size(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn shown(verbosity: Verbosity, events: &[Event<'_>]) -> String {
+        let lines = Lines::new(Vec::new(), verbosity, Colour::No);
+        for event in events {
+            lines.tell(event);
+        }
+        String::from_utf8(lines.state.into_inner().unwrap().out).unwrap()
+    }
+
+    #[test]
+    fn every_line_of_a_run_stands_behind_its_step() {
+        let place = Place { stage: Some("compile".to_owned()), number: 2, total: 3 };
+        let text = shown(
+            Verbosity::Info,
+            &[
+                Event::Started { place: &place, instruction: "RUN make" },
+                Event::Output { place: &place, bytes: b"one\ntw" },
+                Event::Output { place: &place, bytes: b"o\r\nthree" },
+                Event::Finished {
+                    place: &place,
+                    elapsed: Duration::from_millis(1230),
+                    layer: Some(2_300_000),
+                },
+            ],
+        );
+        assert_eq!(
+            text,
+            "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | two\n[compile 2/3] | three\n\
+             [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
+        );
+    }
+
+    #[test]
+    fn verbosity_warn_shows_warnings_alone() {
+        let text = shown(
+            Verbosity::Warn,
+            &[
+                Event::Note("x"),
+                Event::Warning { rule: "LegacyKeyValueFormat", span: None, detail: "write `ENV a=b`" },
+            ],
+        );
+        assert_eq!(text, "warning: LegacyKeyValueFormat: write `ENV a=b`\n");
+    }
+
+    #[test]
+    fn output_cannot_steer_the_terminal() {
+        assert_eq!(
+            escaped(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\ta\x00"),
+            "red \\u{1b}]0;title\\u{7}\ta\\u{0}"
+        );
+    }
+
+    #[test]
+    fn a_line_without_end_is_shown_in_pieces() {
+        let mut held = Vec::new();
+        let lines = complete_lines(&mut held, &vec![b'x'; 3 * LONGEST_LINE + 1]);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(held.len(), 1);
+    }
+
+    #[test]
+    fn sizes_have_three_digits_at_most() {
+        for (bytes, text) in
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_960, "100 kB"), (2_345_678, "2.3 MB")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Arguments and environment, turned into values; the only reader of the environment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use super::args::BuildArgs;
+use super::failure::Failure;
+use super::progress::Verbosity;
+use crate::build::PlanRequest;
+use crate::build::clock::Clock;
+use crate::http::{self, Pem, Proxies};
+use crate::image::matching::{Asked, MatchMode};
+use crate::image::platform::{Platform, Requested};
+use crate::image::reference::Reference;
+use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
+
+/// Where kaniko looks for its context, and what its users' pods mount.
+const DEFAULT_CONTEXT: &str = "/workspace";
+
+/// The store of root.
+const ROOT_STORE: &str = "/var/lib/builder";
+
+/// The largest file of settings that is read, in bytes.
+const LARGEST_FILE: u64 = 8 << 20;
+
+/// What the process was started with.
+pub(super) struct Environment(BTreeMap<OsString, OsString>);
+
+impl Environment {
+    /// Reads it; called once.
+    pub(super) fn read() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+        Self(std::env::vars_os().collect())
+    }
+
+    /// A variable that is set to something.
+    fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.get(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    /// Whether the user wants no colour (no-color.org).
+    pub(super) fn forbids_colour(&self) -> bool {
+        self.get("NO_COLOR").is_some() || self.get("TERM") == Some(OsStr::new("dumb"))
+    }
+
+    /// A variable in its upper or lower-case spelling.
+    fn either(&self, name: &str) -> Option<String> {
+        self.text(name).or_else(|| self.text(&name.to_ascii_lowercase()))
+    }
+}
+
+/// Everything that a build is told.
+pub(super) struct Settings {
+    /// What to build.
+    pub(super) request: PlanRequest,
+    /// The directory of the build context.
+    pub(super) context: PathBuf,
+    /// The Dockerfile, if named.
+    pub(super) dockerfile: Option<PathBuf>,
+    /// Names to push to; none with `--no-push`.
+    pub(super) push: Vec<Reference>,
+    /// Names that the image has, pushed or not.
+    pub(super) names: Vec<Reference>,
+    /// OCI layout to write.
+    pub(super) layout: Option<PathBuf>,
+    /// Archive to write.
+    pub(super) archive: Option<PathBuf>,
+    /// File for the digest.
+    pub(super) digest_file: Option<PathBuf>,
+    /// The store.
+    pub(super) store: PathBuf,
+    /// How registries are spoken to.
+    pub(super) client: ClientOptions,
+    /// How much to say.
+    pub(super) verbosity: Verbosity,
+    /// Where times come from.
+    pub(super) clock: Clock,
+    /// What to warn about before anything else.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Whether an image is to come out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// `builder build`
+    Build,
+    /// `builder plan`: destinations are not needed.
+    Plan,
+}
+
+impl Settings {
+    /// Checks everything that can be checked without looking at the context.
+    pub(super) fn resolve(
+        args: &BuildArgs,
+        environment: &Environment,
+        purpose: Purpose,
+    ) -> Result<Self, Failure> {
+        let verbosity = args.verbosity.parse().map_err(|message: String| Failure::new(message))?;
+        let mut warnings = Vec::new();
+        let host = host_platform();
+        let (platform, asked) = platform(args, &host, &mut warnings)?;
+        let mode: MatchMode = args.platform_match.parse().map_err(|error| {
+            Failure::from_error(&error).hint("--platform-match takes exact, compatible, loose or none")
+        })?;
+        let names = destinations(&args.destination)?;
+        if names.is_empty() && !args.no_push && purpose == Purpose::Build {
+            return Err(Failure::new("there is no destination to push to")
+                .hint("add --destination NAME, or --no-push"));
+        }
+        let build_args = build_args(&args.build_arg, environment);
+        let clock = clock(build_args.get("SOURCE_DATE_EPOCH"))?;
+        Ok(Self {
+            request: PlanRequest {
+                build_args,
+                target: args.target.clone().filter(|target| !target.is_empty()),
+                labels: labels(&args.label)?,
+                platform,
+                asked,
+                mode,
+                host,
+            },
+            context: context(args)?,
+            dockerfile: args.dockerfile.clone(),
+            push: if args.no_push { Vec::new() } else { names.clone() },
+            names,
+            layout: args.oci_layout_path.clone(),
+            archive: args.tar_path.clone(),
+            digest_file: args.digest_file.clone(),
+            store: store(args, environment)?,
+            client: client(args, environment)?,
+            verbosity,
+            clock,
+            warnings,
+        })
+    }
+}
+
+/// This machine.
+pub(super) fn host_platform() -> Platform {
+    // Only the variant comes from there, and only on arm.
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    Platform::host(std::env::consts::OS, std::env::consts::ARCH, &cpuinfo).normalise()
+}
+
+fn platform(
+    args: &BuildArgs,
+    host: &Platform,
+    warnings: &mut Vec<String>,
+) -> Result<(Requested, Asked), Failure> {
+    if args.custom_platform_deprecated.is_some() {
+        warnings.push("--customPlatform is deprecated, use --custom-platform".to_owned());
+    }
+    // kaniko lets the old spelling win where both are given.
+    let Some(text) = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref()) else {
+        return Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault));
+    };
+    if text.contains(',') {
+        return Err(Failure::new(format!(
+            "`{text}` names several platforms: building for several at once is not supported yet"
+        ))
+        .hint("run one build for each platform"));
+    }
+    let requested = Requested::parse(text, host).map_err(|error| {
+        Failure::from_error(&error)
+            .hint("--custom-platform takes os/architecture[/variant], for instance linux/arm/v7")
+    })?;
+    Ok((requested, Asked::Explicitly))
+}
+
+fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
+    let given = args.context.as_ref().or(args.positional_context.as_ref());
+    let Some(given) = given else { return Ok(PathBuf::from(DEFAULT_CONTEXT)) };
+    let text = given.to_string_lossy();
+    if text == "-" {
+        return Err(Failure::new("a build context from standard input is not supported yet"));
+    }
+    if let Some(directory) = text.strip_prefix("dir://") {
+        return Ok(PathBuf::from(directory));
+    }
+    match text.split_once("://") {
+        Some((scheme, _)) => {
+            Err(Failure::new(format!("a build context from `{scheme}://` is not supported yet"))
+                .hint("fetch it first and pass the directory with --context"))
+        }
+        None => Ok(PathBuf::from(given)),
+    }
+}
+
+fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
+    let mut references = Vec::with_capacity(names.len());
+    for name in names {
+        let reference: Reference = name.parse().map_err(|error| Failure::from_error(&error))?;
+        if reference.digest().is_some() {
+            return Err(Failure::new(format!(
+                "`{name}` is no destination: it has a digest, which only the build can tell"
+            ))
+            .hint("give the name with a tag or without anything"));
+        }
+        references.push(reference);
+    }
+    Ok(references)
+}
+
+fn build_args(given: &[String], environment: &Environment) -> BTreeMap<String, String> {
+    let mut values = BTreeMap::new();
+    for argument in given {
+        match argument.split_once('=') {
+            Some((name, value)) => {
+                values.insert(name.to_owned(), value.to_owned());
+            }
+            // As docker does: a variable that is not set is not given either.
+            None => {
+                if let Some(value) = environment.0.get(OsStr::new(argument)) {
+                    values.insert(argument.clone(), value.to_string_lossy().into_owned());
+                }
+            }
+        }
+    }
+    values
+}
+
+fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    given
+        .iter()
+        .map(|label| match label.split_once('=') {
+            Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+            _ => Err(Failure::new(format!("`{label}` is not a label: expected `name=value`"))),
+        })
+        .collect()
+}
+
+fn clock(epoch: Option<&String>) -> Result<Clock, Failure> {
+    match epoch.map(String::as_str) {
+        None | Some("") => Ok(Clock::Machine),
+        Some(text) => match text.parse() {
+            Ok(seconds) => Ok(Clock::Fixed(seconds)),
+            Err(_) => Err(Failure::new(format!("invalid SOURCE_DATE_EPOCH: {text}"))
+                .hint("give seconds since 1970 as one number")),
+        },
+    }
+}
+
+fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {
+    if let Some(path) = &args.store {
+        return absolute(path);
+    }
+    if let Some(path) = environment.get("BUILDER_STORE") {
+        return absolute(Path::new(path));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from(ROOT_STORE));
+    }
+    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+    let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
+    match data.or(home) {
+        Some(directory) => Ok(directory.join("builder")),
+        None => Err(Failure::new("there is no place for the store: neither XDG_DATA_HOME nor HOME is set")
+            .hint("name a directory with --store")),
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path)
+        .map_err(|error| Failure::new(format!("`{}` is not a usable path: {error}", path.display())))
+}
+
+fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, Failure> {
+    let http = http::Options {
+        certificates: certificates(environment)?,
+        proxies: Proxies {
+            http: environment.either("HTTP_PROXY"),
+            https: environment.either("HTTPS_PROXY"),
+            none: environment.either("NO_PROXY").unwrap_or_default(),
+        },
+        ..http::Options::default()
+    };
+    Ok(ClientOptions {
+        http,
+        insecure: Insecure {
+            registries: args
+                .insecure_registry
+                .iter()
+                .map(|host| registry_name(host))
+                .collect::<BTreeSet<_>>(),
+            pull: args.insecure_pull,
+            push: args.insecure,
+        },
+        credentials: docker_config(environment)?,
+        helpers: Helpers {
+            path: environment
+                .get("PATH")
+                .map(|path| std::env::split_paths(path).collect())
+                .unwrap_or_default(),
+            // They are programs of the machine and find their own settings in its environment.
+            environment: environment.0.clone().into_iter().collect(),
+            ..Helpers::default()
+        },
+        ..ClientOptions::default()
+    })
+}
+
+/// A registry as people write it: with or without a scheme or a slash at the end.
+fn registry_name(text: &str) -> String {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or(text);
+    host.trim_end_matches('/').to_owned()
+}
+
+/// `SSL_CERT_FILE` and the files of `SSL_CERT_DIR`, on top of the roots that are compiled in.
+fn certificates(environment: &Environment) -> Result<Vec<Pem>, Failure> {
+    let mut found = Vec::new();
+    if let Some(file) = environment.get("SSL_CERT_FILE") {
+        found
+            .extend(read_setting("SSL_CERT_FILE", Path::new(file))?.map(|bytes| pem(Path::new(file), bytes)));
+    }
+    for directory in environment.get("SSL_CERT_DIR").iter().flat_map(|list| std::env::split_paths(list)) {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths.iter().filter(|path| path.is_file()) {
+            let Some(bytes) = read_setting("SSL_CERT_DIR", path)? else { continue };
+            if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
+                found.push(pem(path, bytes));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn pem(path: &Path, bytes: Vec<u8>) -> Pem {
+    Pem { origin: path.display().to_string(), bytes }
+}
+
+/// Docker's `config.json`: in `DOCKER_CONFIG`, else in `~/.docker`.
+fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failure> {
+    let home = environment.get("HOME").map(|home| Path::new(home).join(".docker"));
+    let Some(directory) = environment.get("DOCKER_CONFIG").map(PathBuf::from).or(home) else {
+        return Ok(None);
+    };
+    let path = directory.join("config.json");
+    let bytes = read_setting("DOCKER_CONFIG", &path)?;
+    Ok(bytes.map(|bytes| ConfigFile { path: path.display().to_string(), bytes }))
+}
+
+/// A file of settings; `None` if it isn't there.
+fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    use std::io::{ErrorKind, Read as _};
+    let failed = |error: &std::io::Error| {
+        Failure::new(format!("cannot read `{}` ({variable}): {error}", path.display()))
+    };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        Environment(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+
+    #[test]
+    fn a_build_argument_without_value_is_the_environment_s_or_none() {
+        let environment = environment(&[("A", "1"), ("E", "")]);
+        let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
+        let values = build_args(&given, &environment);
+        let values: Vec<(&str, &str)> =
+            values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
+    }
+
+    #[test]
+    fn source_date_epoch_is_a_number_or_an_error() {
+        assert_eq!(clock(Some(&"100".to_owned())).unwrap(), Clock::Fixed(100));
+        assert_eq!(clock(Some(&String::new())).unwrap(), Clock::Machine);
+        assert!(
+            clock(Some(&"abc".to_owned())).unwrap_err().message.contains("invalid SOURCE_DATE_EPOCH: abc")
+        );
+    }
+
+    #[test]
+    fn registries_may_be_written_as_urls() {
+        for text in ["r.example:5000", "http://r.example:5000/", "https://r.example:5000"] {
+            assert_eq!(registry_name(text), "r.example:5000");
+        }
+    }
+
+    #[test]
+    fn a_destination_has_no_digest() {
+        let name = format!("r.example/a@sha256:{}", "0".repeat(64));
+        assert!(destinations(&[name]).is_err());
+        assert_eq!(destinations(&["r.example/a".to_owned()]).unwrap()[0].tag(), Some("latest"));
+    }
+}

@@ -1,0 +1,386 @@
+//! The rules of a `.dockerignore` file, as moby's `ignorefile` reads and its `patternmatcher` applies them.
+
+use super::glob::{DoubleStar, Glob};
+
+/// The largest file of rules, in bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+/// The most patterns a file may have.
+pub const MAX_PATTERNS: usize = 10_000;
+
+/// Rules that cannot be followed. Lines count from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IgnoreError {
+    /// More than [`MAX_BYTES`].
+    #[error("the file is longer than {MAX_BYTES} bytes")]
+    TooLarge,
+    /// More than [`MAX_PATTERNS`].
+    #[error("line {line}: more than {MAX_PATTERNS} patterns")]
+    TooManyPatterns {
+        /// The first pattern too many.
+        line: usize,
+    },
+    /// `!` with nothing to include.
+    #[error("line {line}: illegal exclusion pattern: \"!\"")]
+    IllegalExclusion {
+        /// Where it is.
+        line: usize,
+    },
+    /// A class that does not end, for instance.
+    #[error("line {line}: syntax error in pattern: `{pattern}`")]
+    Syntax {
+        /// Where it is.
+        line: usize,
+        /// The line, shortened.
+        pattern: String,
+    },
+}
+
+/// Which paths of a build context do not exist for COPY and ADD.
+///
+/// Paths are relative to the context and clean: `a/b`.
+#[derive(Debug, Clone, Default)]
+pub struct IgnoreRules {
+    /// The name of the file, where it is not the usual one.
+    file: Option<String>,
+    rules: Vec<Rule>,
+    /// Paths that no rule brings back.
+    hidden: Vec<Vec<u8>>,
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    glob: Glob,
+    effect: Effect,
+    line: usize,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Exclude,
+    /// A pattern behind `!`.
+    Include,
+}
+
+impl IgnoreRules {
+    /// Reads the content of a file.
+    ///
+    /// # Errors
+    /// When the file is too large or a pattern is not valid.
+    pub fn parse(content: &[u8]) -> Result<Self, IgnoreError> {
+        if content.len() > MAX_BYTES {
+            return Err(IgnoreError::TooLarge);
+        }
+        let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
+        let mut rules = Vec::new();
+        for (index, text) in content.split(|byte| *byte == b'\n').enumerate() {
+            let line = index + 1;
+            let Some((effect, pattern)) = pattern_of(text, line)? else { continue };
+            if rules.len() == MAX_PATTERNS {
+                return Err(IgnoreError::TooManyPatterns { line });
+            }
+            let text = shown(text);
+            let glob = Glob::parse(&pattern, DoubleStar::AnyDepth)
+                .map_err(|_| IgnoreError::Syntax { line, pattern: text.clone() })?;
+            rules.push(Rule { glob, effect, line, text });
+        }
+        Ok(Self { file: None, rules, hidden: Vec::new() })
+    }
+
+    /// Excludes `path` and all below it, whatever the rules say; the empty path is not one.
+    pub fn hide(&mut self, path: &[u8]) {
+        if !path.is_empty() {
+            self.hidden.push(path.to_vec());
+        }
+    }
+
+    /// These rules as those of the file `name`, with what `other` hides.
+    #[must_use]
+    pub(super) fn of_file(mut self, name: String, other: &Self) -> Self {
+        self.file = Some(name);
+        self.hidden.extend_from_slice(&other.hidden);
+        self
+    }
+
+    /// The name of the file that [`IgnoreRules::deciding_line`] counts in.
+    #[must_use]
+    pub fn file_name(&self) -> &str {
+        self.file.as_deref().unwrap_or(".dockerignore")
+    }
+
+    /// Whether `path` is excluded: the last rule decides that matches it or a directory above it. The context itself
+    /// never is.
+    #[must_use]
+    pub fn excludes(&self, path: &[u8]) -> bool {
+        !path.is_empty()
+            && (self.is_hidden(path)
+                || self.decide(path).is_some_and(|(_, rule)| rule.effect == Effect::Exclude))
+    }
+
+    /// The line that excludes `path` and its text; none where a path is not excluded, or not by a rule.
+    #[must_use]
+    pub fn deciding_line(&self, path: &[u8]) -> Option<(usize, &str)> {
+        let (_, rule) = self.decide(path)?;
+        (rule.effect == Effect::Exclude).then_some((rule.line, rule.text.as_str()))
+    }
+
+    /// Whether something below `directory` may not be excluded; may say yes where nothing is. Where it says no, the
+    /// directory need not be looked at.
+    #[must_use]
+    pub fn may_include_below(&self, directory: &[u8]) -> bool {
+        if directory.is_empty() {
+            return true;
+        }
+        if self.is_hidden(directory) {
+            return false;
+        }
+        match self.decide(directory) {
+            Some((index, Rule { effect: Effect::Exclude, .. })) => {
+                let later = &self.rules[index + 1..];
+                later
+                    .iter()
+                    .any(|rule| rule.effect == Effect::Include && rule.glob.may_match_below(directory))
+            }
+            _ => true,
+        }
+    }
+
+    fn is_hidden(&self, path: &[u8]) -> bool {
+        let holds = |hidden: &Vec<u8>| {
+            path.strip_prefix(hidden.as_slice()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        };
+        self.hidden.iter().any(holds)
+    }
+
+    /// The last rule that matches `path` or a directory above it.
+    fn decide(&self, path: &[u8]) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().rev().find(|(_, rule)| rule.glob.matches_or_parent(path))
+    }
+}
+
+/// What a line says; nothing where it is blank or a comment.
+fn pattern_of(text: &[u8], line: usize) -> Result<Option<(Effect, Vec<u8>)>, IgnoreError> {
+    if text.starts_with(b"#") {
+        return Ok(None);
+    }
+    let text = trim(text);
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let (effect, text) = match text.strip_prefix(b"!") {
+        Some(included) => (Effect::Include, trim(included)),
+        None => (Effect::Exclude, text),
+    };
+    let cleaned = if text.is_empty() { Vec::new() } else { clean(text) };
+    let pattern = match cleaned.as_slice() {
+        [b'/', rest @ ..] if !rest.is_empty() => rest.to_vec(),
+        _ => cleaned,
+    };
+    // moby cleans once more with the `!` in front, which leaves nothing of `!/`.
+    if effect == Effect::Include && (pattern.is_empty() || pattern == b"/") {
+        return Err(IgnoreError::IllegalExclusion { line });
+    }
+    Ok(Some((effect, pattern)))
+}
+
+/// Takes away blanks at both ends, those of Unicode as well where the line is UTF-8.
+fn trim(text: &[u8]) -> &[u8] {
+    match std::str::from_utf8(text) {
+        Ok(text) => text.trim().as_bytes(),
+        Err(_) => text.trim_ascii(),
+    }
+}
+
+/// Go's `path.Clean`.
+fn clean(path: &[u8]) -> Vec<u8> {
+    let absolute = path.starts_with(b"/");
+    let mut components: Vec<&[u8]> = Vec::new();
+    for component in path.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => match components.last() {
+                Some(last) if *last != b".." => drop(components.pop()),
+                _ if absolute => {}
+                _ => components.push(component),
+            },
+            _ => components.push(component),
+        }
+    }
+    let joined = components.join(&b'/');
+    match (absolute, joined.is_empty()) {
+        (true, _) => [b"/".as_slice(), &joined].concat(),
+        (false, true) => b".".to_vec(),
+        (false, false) => joined,
+    }
+}
+
+/// A line as it is shown in a message.
+fn shown(text: &[u8]) -> String {
+    const LIMIT: usize = 200;
+    let text = String::from_utf8_lossy(trim(text));
+    let mut shown = String::new();
+    for character in text.chars().take(LIMIT) {
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    if text.chars().nth(LIMIT).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Directories end in a slash.
+    const TREE: &[&str] = &[
+        "!n",
+        "#c",
+        ".dockerignore",
+        ".hid",
+        "Dockerfile",
+        "README.md",
+        "a/",
+        "a/.hid",
+        "a/b/",
+        "a/b/c/",
+        "a/b/c/x.go",
+        "a/b/foo.txt",
+        "a/b/x.go",
+        "a/foo.txt",
+        "a/x.go",
+        "d/",
+        "d/b/",
+        "d/b/y",
+        "d/z",
+        "e/",
+        "foo.txt",
+        "foobar",
+        "temp/",
+        "temp/t",
+        "tempa",
+        "we[i]rd",
+        "x.go",
+    ];
+
+    fn parse(text: &str) -> IgnoreRules {
+        IgnoreRules::parse(text.as_bytes()).unwrap()
+    }
+
+    fn present(rules: &IgnoreRules) -> Vec<&'static str> {
+        let included = |entry: &str| !rules.excludes(entry.trim_end_matches('/').as_bytes());
+        let holds = |directory: &str| {
+            directory.ends_with('/')
+                && TREE.iter().any(|entry| entry.starts_with(directory) && included(entry))
+        };
+        TREE.iter().copied().filter(|entry| included(entry) || holds(entry)).collect()
+    }
+
+    /// `a/...` is the directory and all below it.
+    fn named(list: &str) -> Vec<&'static str> {
+        let words: Vec<_> = list.split(' ').filter(|word| !word.is_empty()).collect();
+        let is_named = |entry: &str| {
+            let matches =
+                |word: &&str| word.strip_suffix("...").map_or(*word == entry, |top| entry.starts_with(top));
+            words.iter().any(matches)
+        };
+        let named: Vec<_> = TREE.iter().copied().filter(|entry| is_named(entry)).collect();
+        assert!(named.len() >= words.len(), "{list} names something that is not in the tree");
+        named
+    }
+
+    #[test]
+    fn every_row_of_the_table_holds() {
+        let table = include_str!("../../testdata/ignore/table.tsv");
+        let mut rows = 0;
+        for row in table.lines().filter(|line| !line.starts_with("##")) {
+            let (rules, expected) = row.split_once('\t').unwrap();
+            rows += 1;
+            let rules = rules.replace('⏎', "\n").replace('␠', " ").replace('␉', "\t").replace('␍', "\r");
+            let (verb, list) = expected.split_once(':').unwrap();
+            match verb {
+                "keeps" => assert_eq!(present(&parse(&rules)), named(list), "{row}"),
+                "removes" => {
+                    let removed = named(list);
+                    let kept: Vec<_> =
+                        TREE.iter().copied().filter(|entry| !removed.contains(entry)).collect();
+                    assert_eq!(present(&parse(&rules)), kept, "{row}");
+                }
+                "error" => {
+                    let error = IgnoreRules::parse(rules.as_bytes()).unwrap_err().to_string();
+                    assert!(error.contains(list.trim()), "{row}: {error}");
+                }
+                _ => panic!("{row}"),
+            }
+        }
+        assert!(rows > 50);
+    }
+
+    #[test]
+    fn no_directory_is_left_out_that_holds_something_included() {
+        let table = include_str!("../../testdata/ignore/table.tsv");
+        for row in table.lines().filter(|line| !line.starts_with("##") && !line.contains("\terror:")) {
+            let rules = row.split('\t').next().unwrap().replace('⏎', "\n");
+            let rules = parse(&rules);
+            for directory in TREE.iter().filter(|entry| entry.ends_with('/')) {
+                let included = TREE.iter().any(|entry| {
+                    entry.len() > directory.len()
+                        && entry.starts_with(directory)
+                        && present(&rules).contains(entry)
+                });
+                let name = directory.trim_end_matches('/').as_bytes();
+                assert!(!included || rules.may_include_below(name), "{row}: {directory}");
+            }
+        }
+        let rules = parse("node_modules\n!src/keep\n!node_modules/a/b");
+        assert!(rules.may_include_below(b"node_modules"));
+        assert!(rules.may_include_below(b"node_modules/a"));
+        assert!(!rules.may_include_below(b"node_modules/c"));
+        assert!(!parse("a\n!b").may_include_below(b"a"));
+        assert!(!parse("!a/b\na").may_include_below(b"a"));
+    }
+
+    #[test]
+    fn the_deciding_line_is_the_last_that_matches() {
+        let rules = parse("# comment\n*.md\n\n  *.txt \n!keep.txt\n");
+        assert_eq!(rules.deciding_line(b"a.txt"), Some((4, "*.txt")));
+        assert_eq!(rules.deciding_line(b"a.md"), Some((2, "*.md")));
+        assert_eq!(rules.deciding_line(b"keep.txt"), None);
+        assert_eq!(rules.deciding_line(b"other"), None);
+        assert_eq!(parse("a").deciding_line(b"a/b/c"), Some((1, "a")));
+        assert_eq!(parse("a\x1bb*").deciding_line(b"a\x1bb1"), Some((1, "a\\u{1b}b*")));
+    }
+
+    #[test]
+    fn hidden_paths_stay_hidden() {
+        let mut rules = parse("!out\n!out/x");
+        rules.hide(b"out");
+        assert!(rules.excludes(b"out") && rules.excludes(b"out/x") && !rules.excludes(b"outer"));
+        assert!(!rules.may_include_below(b"out"));
+        assert_eq!(rules.deciding_line(b"out"), None);
+        assert!(!rules.excludes(b""));
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_can_be_ignored() {
+        let rules = IgnoreRules::parse(b"a\xff\n\xfe*  \n").unwrap();
+        assert!(rules.excludes(b"a\xff") && rules.excludes(b"\xfeb") && !rules.excludes(b"a"));
+    }
+
+    #[test]
+    fn files_beyond_the_limits_are_errors() {
+        assert_eq!(IgnoreRules::parse(&vec![b'#'; MAX_BYTES + 1]).unwrap_err(), IgnoreError::TooLarge);
+        let many = "a\n".repeat(MAX_PATTERNS);
+        assert!(IgnoreRules::parse(many.as_bytes()).is_ok());
+        let error = IgnoreRules::parse((many + "# fine\na").as_bytes()).unwrap_err();
+        assert_eq!(error, IgnoreError::TooManyPatterns { line: MAX_PATTERNS + 2 });
+        assert_eq!(
+            IgnoreRules::parse(b"a\n[a-\n").unwrap_err().to_string(),
+            "line 2: syntax error in pattern: `[a-`"
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! Where COPY and ADD read: the build context and its `.dockerignore`.
+
+pub mod dir;
+pub mod glob;
+pub mod ignore;
+
+pub use dir::{Context, ContextError, FoundDockerfile};
+pub use ignore::{IgnoreError, IgnoreRules};

@@ -1,0 +1,544 @@
+//! Strict reading of manifests, indexes and configs from outside.
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Map, Value};
+
+use super::config::CONFIG_LIMIT;
+use super::descriptor::{Descriptor, DescriptorError, media_type};
+use super::index::{INDEX_LIMIT, Index, MOST_IMAGES};
+use super::manifest::{MANIFEST_LIMIT, Manifest};
+use super::shown;
+
+/// The most layers of an image.
+pub const MOST_LAYERS: usize = 10_000;
+
+/// Keys that decide what a document is. Go's decoder ignores their case, so another spelling would be read by some.
+const DECISIVE: [&str; 6] = ["schemaVersion", "mediaType", "config", "layers", "manifests", "fsLayers"];
+
+/// What a document is meant to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A manifest or an index: which one is seen on reading.
+    Manifest,
+    /// The config of an image.
+    Config,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Manifest => "manifest",
+            Self::Config => "config",
+        }
+    }
+
+    fn limit(self) -> u64 {
+        match self {
+            Self::Manifest => {
+                if MANIFEST_LIMIT > INDEX_LIMIT {
+                    MANIFEST_LIMIT
+                } else {
+                    INDEX_LIMIT
+                }
+            }
+            Self::Config => CONFIG_LIMIT,
+        }
+    }
+}
+
+/// A manifest or an index.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Document {
+    /// One image.
+    Manifest(Box<Manifest>),
+    /// Several images.
+    Index(Index),
+}
+
+impl Document {
+    /// What it is: as it says itself, else OCI's type.
+    #[must_use]
+    pub fn media_type(&self) -> &str {
+        let (own, usual) = match self {
+            Self::Manifest(manifest) => (&manifest.media_type, media_type::OCI_MANIFEST),
+            Self::Index(index) => (&index.media_type, media_type::OCI_INDEX),
+        };
+        own.as_deref().unwrap_or(usual)
+    }
+}
+
+/// A document that is not what it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    /// Larger than any honest one.
+    #[error("{what} is {size} bytes long, more than the limit of {limit}")]
+    TooLarge {
+        /// Manifest or config.
+        what: &'static str,
+        /// Its size.
+        size: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// No JSON, or JSON of another shape.
+    #[error("{what} is not valid{place}")]
+    Json {
+        /// Manifest or config.
+        what: &'static str,
+        /// Where in the document, or nothing.
+        place: String,
+        /// What is wrong there.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Docker's first format.
+    #[error("docker schema 1 manifests are not supported; re-push the image with a current client")]
+    Schema1,
+    /// `schemaVersion` is absent or something else.
+    #[error("`schemaVersion` is {0}, expected 2")]
+    SchemaVersion(String),
+    /// A manifest and an index at once: readers would disagree.
+    #[error("has both `{0}` and `{1}`: neither clearly a manifest nor clearly an index")]
+    Ambiguous(&'static str, &'static str),
+    /// A key that some readers take for another.
+    #[error("key `{found}` differs from `{key}` in its case only")]
+    Case {
+        /// As it is written.
+        found: String,
+        /// As it should be.
+        key: &'static str,
+    },
+    /// The document says something else about itself than its descriptor or registry does.
+    #[error("media type is `{found}` in the document, but `{declared}` outside of it")]
+    MediaType {
+        /// By the descriptor or `Content-Type`.
+        declared: String,
+        /// By `mediaType`.
+        found: String,
+    },
+    /// An index instead of a manifest, or the other way round.
+    #[error("is {found}, expected {expected}")]
+    Other {
+        /// What it is.
+        found: &'static str,
+        /// What was wanted.
+        expected: &'static str,
+    },
+    /// Something that a registry keeps beside images, for instance a chart.
+    #[error("not an image: {what} is `{media_type}`")]
+    NotAnImage {
+        /// Which part.
+        what: &'static str,
+        /// Its type.
+        media_type: String,
+    },
+    /// Encrypted layers.
+    #[error("encrypted layers are not supported: layer {0} is `{1}`")]
+    Encrypted(usize, String),
+    /// The config has no bytes.
+    #[error("not an image: the config is empty")]
+    EmptyConfig,
+    /// Too many of something.
+    #[error("has {count} {what}, more than the limit of {limit}")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A descriptor that cannot be right.
+    #[error("a descriptor is not valid")]
+    Descriptor(#[from] DescriptorError),
+    /// A config without layers, not even none.
+    #[error("config has no `rootfs`")]
+    NoRootfs,
+    /// Not made of layers.
+    #[error("`rootfs.type` of the config is `{0}`, expected `layers`")]
+    RootfsType(String),
+}
+
+/// Reads a manifest or an index. `declared` is its media type as the descriptor or the registry has it; types that say
+/// nothing, such as `application/json`, are as good as none.
+///
+/// # Errors
+/// [`DocumentError`] unless the document is clearly one of both, in agreement with `declared`.
+pub fn parse(bytes: &[u8], declared: Option<&str>) -> Result<Document, DocumentError> {
+    check_size(Kind::Manifest, bytes.len() as u64)?;
+    let probe: Probe = from_json(Kind::Manifest, bytes)?;
+    let declared = declared.and_then(essence);
+    probe.check_version(declared.as_deref())?;
+    match probe.shape(declared.as_deref())? {
+        Shape::Manifest => {
+            let manifest: Manifest = from_json(Kind::Manifest, bytes)?;
+            check_keys(&manifest.other)?;
+            check_manifest(&manifest)?;
+            Ok(Document::Manifest(Box::new(manifest)))
+        }
+        Shape::Index => {
+            let index: Index = from_json(Kind::Manifest, bytes)?;
+            check_keys(&index.other)?;
+            check_count("images", index.manifests.len(), MOST_IMAGES)?;
+            index.manifests.iter().try_for_each(Descriptor::check)?;
+            Ok(Document::Index(index))
+        }
+    }
+}
+
+/// Whether there is a value is all that counts for most of them.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Probe {
+    schema_version: Option<Value>,
+    media_type: Option<String>,
+    config: Option<IgnoredAny>,
+    layers: Option<IgnoredAny>,
+    manifests: Option<IgnoredAny>,
+    fs_layers: Option<IgnoredAny>,
+}
+
+enum Shape {
+    Manifest,
+    Index,
+}
+
+impl Probe {
+    fn check_version(&self, declared: Option<&str>) -> Result<(), DocumentError> {
+        const SCHEMA_1: [&str; 2] = [
+            "application/vnd.docker.distribution.manifest.v1+json",
+            "application/vnd.docker.distribution.manifest.v1+prettyjws",
+        ];
+        let types = [declared, self.media_type.as_deref()];
+        if self.fs_layers.is_some() || types.iter().flatten().any(|name| SCHEMA_1.contains(name)) {
+            return Err(DocumentError::Schema1);
+        }
+        match &self.schema_version {
+            Some(version) if version.as_u64() == Some(2) => Ok(()),
+            Some(version) => Err(DocumentError::SchemaVersion(shown(&version.to_string()))),
+            None => Err(DocumentError::SchemaVersion("absent".to_owned())),
+        }
+    }
+
+    fn shape(&self, declared: Option<&str>) -> Result<Shape, DocumentError> {
+        let body = self.media_type.as_deref();
+        if let (Some(declared), Some(found)) = (declared, body)
+            && declared != found
+        {
+            return Err(DocumentError::MediaType { declared: shown(declared), found: shown(found) });
+        }
+        for (key, value) in [("layers", &self.layers), ("config", &self.config)] {
+            if value.is_some() && self.manifests.is_some() {
+                return Err(DocumentError::Ambiguous(key, "manifests"));
+            }
+        }
+        let is_manifest = self.layers.is_some() || self.config.is_some();
+        match declared.or(body) {
+            Some(name) if media_type::is_manifest(name) => match self.manifests {
+                None => Ok(Shape::Manifest),
+                Some(_) => {
+                    Err(DocumentError::Other { found: "an index", expected: "a manifest by its media type" })
+                }
+            },
+            Some(name) if media_type::is_index(name) => {
+                if is_manifest {
+                    return Err(DocumentError::Other {
+                        found: "a manifest",
+                        expected: "an index by its media type",
+                    });
+                }
+                Ok(Shape::Index)
+            }
+            Some(name) => Err(DocumentError::NotAnImage { what: "the document", media_type: shown(name) }),
+            None if is_manifest => Ok(Shape::Manifest),
+            None if self.manifests.is_some() => Ok(Shape::Index),
+            None => Err(DocumentError::Other { found: "neither", expected: "a manifest or an index" }),
+        }
+    }
+}
+
+/// A media type without parameters; nothing where it says nothing.
+fn essence(text: &str) -> Option<String> {
+    let name = text.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let vague = matches!(name.as_str(), "" | "application/json" | "application/octet-stream" | "text/plain");
+    (!vague).then_some(name)
+}
+
+fn check_keys(other: &Map<String, Value>) -> Result<(), DocumentError> {
+    for key in other.keys() {
+        let similar =
+            DECISIVE.into_iter().find(|decisive| decisive.eq_ignore_ascii_case(key) && decisive != key);
+        if let Some(decisive) = similar {
+            return Err(DocumentError::Case { found: shown(key), key: decisive });
+        }
+    }
+    Ok(())
+}
+
+fn check_manifest(manifest: &Manifest) -> Result<(), DocumentError> {
+    let config = &manifest.config;
+    if !media_type::is_config(&config.media_type) {
+        let media_type = shown(&config.media_type);
+        return Err(DocumentError::NotAnImage { what: "its config", media_type });
+    }
+    if config.size == 0 {
+        return Err(DocumentError::EmptyConfig);
+    }
+    check_size(Kind::Config, config.size)?;
+    config.check()?;
+    check_count("layers", manifest.layers.len(), MOST_LAYERS)?;
+    for (position, layer) in manifest.layers.iter().enumerate() {
+        if layer.media_type.ends_with("+encrypted") {
+            return Err(DocumentError::Encrypted(position + 1, shown(&layer.media_type)));
+        }
+        if !media_type::is_layer(&layer.media_type) {
+            return Err(DocumentError::NotAnImage { what: "a layer", media_type: shown(&layer.media_type) });
+        }
+        layer.check()?;
+    }
+    Ok(())
+}
+
+/// Checks the size of a document, before or after it is read.
+///
+/// # Errors
+/// [`DocumentError::TooLarge`].
+pub fn check_size(kind: Kind, size: u64) -> Result<(), DocumentError> {
+    let limit = kind.limit();
+    if size > limit { Err(DocumentError::TooLarge { what: kind.name(), size, limit }) } else { Ok(()) }
+}
+
+pub(super) fn check_count(what: &'static str, count: usize, limit: usize) -> Result<(), DocumentError> {
+    if count > limit { Err(DocumentError::TooMany { what, count, limit }) } else { Ok(()) }
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, DocumentError> {
+    serde_json::from_slice(bytes).map_err(|source| {
+        let place = place(bytes, source.line(), source.column());
+        let place = if place.is_empty() { place } else { format!(" at `{place}`") };
+        DocumentError::Json { what: kind.name(), place, source }
+    })
+}
+
+/// The path of the value that ends at a line and column of a JSON text, for instance `layers[0].size`.
+fn place(bytes: &[u8], line: usize, column: usize) -> String {
+    /// As many as serde_json goes.
+    const DEEPEST: usize = 128;
+    enum Frame {
+        Object(Option<String>),
+        Array(usize),
+    }
+    let start: usize = bytes.split(|b| *b == b'\n').take(line.saturating_sub(1)).map(|l| l.len() + 1).sum();
+    let end = (start + column).min(bytes.len());
+    let mut stack = Vec::new();
+    let mut at = 0;
+    while at < end && stack.len() < DEEPEST {
+        match bytes[at] {
+            b'{' => stack.push(Frame::Object(None)),
+            b'[' => stack.push(Frame::Array(0)),
+            b'}' | b']' => drop(stack.pop()),
+            b',' => match stack.last_mut() {
+                Some(Frame::Object(key)) => *key = None,
+                Some(Frame::Array(index)) => *index += 1,
+                None => {}
+            },
+            b'"' => {
+                let from = at + 1;
+                at = from;
+                while at < end && bytes[at] != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                if let Some(Frame::Object(key @ None)) = stack.last_mut() {
+                    *key = Some(String::from_utf8_lossy(&bytes[from..at.min(end)]).into_owned());
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let mut path = String::new();
+    for frame in &stack {
+        match frame {
+            Frame::Object(Some(key)) if path.is_empty() => path.push_str(key),
+            Frame::Object(Some(key)) => path.extend([".", key]),
+            Frame::Object(None) => {}
+            Frame::Array(index) => path.push_str(&format!("[{index}]")),
+        }
+    }
+    shown(&path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::Digest;
+    use super::super::index::parse_index;
+    use super::super::json;
+    use super::super::manifest::parse_manifest;
+    use super::*;
+
+    const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn descriptor(kind: &str, size: &str) -> String {
+        format!(r#"{{"mediaType":"{kind}","digest":"{DIGEST}","size":{size}}}"#)
+    }
+
+    fn manifest(config: &str, layers: &str) -> String {
+        format!(r#"{{"schemaVersion":2,"config":{config},"layers":{layers}}}"#)
+    }
+
+    fn good_config() -> String {
+        descriptor(media_type::OCI_CONFIG, "2")
+    }
+
+    fn error(text: &str, declared: Option<&str>) -> String {
+        let error = parse(text.as_bytes(), declared).expect_err(text);
+        let source =
+            std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        format!("{error}{source}")
+    }
+
+    #[test]
+    fn documents_that_are_clearly_one_thing_are_read() {
+        use media_type::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
+        let plain = manifest(&good_config(), "null");
+        let typed = |kind: &str| plain.replacen('{', &format!(r#"{{"mediaType":"{kind}","#), 1);
+        let index = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, descriptor("something/else", "2"));
+        for (text, declared, is_index) in [
+            (plain.clone(), None, false),
+            (plain.clone(), Some(OCI_MANIFEST), false),
+            (plain.clone(), Some("application/json"), false),
+            (typed(OCI_MANIFEST), Some("Application/vnd.oci.image.manifest.v1+json; charset=utf-8"), false),
+            (typed(DOCKER_MANIFEST), Some(DOCKER_MANIFEST), false),
+            (typed(DOCKER_MANIFEST), None, false),
+            (index.clone(), None, true),
+            (index.clone(), Some(OCI_INDEX), true),
+            (index, Some(DOCKER_LIST), true),
+            (r#"{"schemaVersion":2,"manifests":null}"#.to_owned(), Some(OCI_INDEX), true),
+        ] {
+            let document = parse(text.as_bytes(), declared).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(matches!(document, Document::Index(_)), is_index, "{text}");
+            assert_eq!(parse_index(text.as_bytes(), declared).is_ok(), is_index, "{text}");
+            assert_eq!(parse_manifest(text.as_bytes(), declared).is_ok(), !is_index, "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_survive_a_round_trip() {
+        let layer = descriptor(media_type::OCI_LAYER_GZIP, "3")
+            .replace('}', r#","urls":["http://x/"],"annotations":{"a":"b\n"}}"#);
+        let text = manifest(&good_config(), &format!("[{layer},{layer}]")).replacen(
+            '{',
+            r#"{"subject":{"x":1},"artifactType":"t","annotations":{"k":"v"},"#,
+            1,
+        );
+        let parsed = parse_manifest(text.as_bytes(), None).unwrap();
+        assert_eq!(serde_json::to_value(&parsed).unwrap(), serde_json::from_str::<Value>(&text).unwrap());
+        let again = json::encode(&parsed).unwrap();
+        assert_eq!(parse_manifest(&again.bytes, None).unwrap(), parsed);
+        let sha512 = text.replace(DIGEST, &format!("sha512:{}", "a".repeat(128)));
+        assert!(parse_manifest(sha512.as_bytes(), None).is_ok());
+    }
+
+    #[test]
+    fn documents_that_readers_could_take_for_two_things_are_refused() {
+        use media_type::{DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
+        let good = manifest(&good_config(), "[]");
+        let with = |extra: &str| good.replacen('{', &format!("{{{extra},"), 1);
+        let index = r#"{"schemaVersion":2,"manifests":[]}"#;
+        for (text, declared, expected) in [
+            (with(r#""manifests":[]"#), None, "has both `layers` and `manifests`"),
+            (with(r#""manifests":[]"#), Some(OCI_INDEX), "has both `layers` and `manifests`"),
+            (with(r#""Manifests":[]"#), None, "key `Manifests` differs from `manifests` in its case only"),
+            (with(r#""layers":[]"#), None, "duplicate field `layers`"),
+            (with(r#""fsLayers":[]"#), None, "schema 1 manifests are not supported"),
+            (good.clone(), Some(OCI_INDEX), "is a manifest, expected an index by its media type"),
+            (index.to_owned(), Some(OCI_MANIFEST), "is an index, expected a manifest by its media type"),
+            (
+                with(r#""mediaType":"application/vnd.oci.image.index.v1+json""#),
+                None,
+                "is a manifest, expected an index",
+            ),
+            (
+                with(r#""mediaType":"application/vnd.oci.image.manifest.v1+json""#),
+                Some(DOCKER_MANIFEST),
+                "media type is `application/vnd.oci.image.manifest.v1+json` in the document, but",
+            ),
+            (good.clone(), Some("application/vnd.cncf.helm.config.v1+json"), "not an image: the document is"),
+            (r#"{"schemaVersion":2}"#.to_owned(), None, "is neither, expected a manifest or an index"),
+        ] {
+            let error = error(&text, declared);
+            assert!(error.contains(expected), "{error:?} does not say {expected:?} for {text}");
+        }
+    }
+
+    #[test]
+    fn documents_of_another_shape_are_refused_with_the_place() {
+        let good = manifest(&good_config(), "[]");
+        let layers = |layer: &str| manifest(&good_config(), &format!("[{layer}]"));
+        let gzip = media_type::OCI_LAYER_GZIP;
+        for (text, expected) in [
+            (good.replace(":2,", ":1,"), "`schemaVersion` is 1, expected 2"),
+            (good.replace(":2,", ":\"2\","), "`schemaVersion` is \"2\", expected 2"),
+            (good.replace("\"schemaVersion\":2,", ""), "`schemaVersion` is absent, expected 2"),
+            (r#"{"schemaVersion":1,"name":"x","fsLayers":[]}"#.to_owned(), "re-push the image"),
+            (good.clone() + "x", "trailing characters"),
+            (format!("\u{feff}{good}"), "manifest is not valid"),
+            ("[".repeat(100_000), "manifest is not valid"),
+            ("[2]".to_owned(), "is"),
+            (
+                good.replacen('{', &format!("{{\"x\":{}{},", "[".repeat(9999), "]".repeat(9999)), 1),
+                "recursion limit",
+            ),
+            (layers(&descriptor(gzip, "-1")), "at `layers[0].size`"),
+            (layers(&descriptor(gzip, "1.5")), "at `layers[0].size`"),
+            (layers(&descriptor(gzip, "9223372036854775808")), "size 9223372036854775808 of"),
+            (
+                layers(&format!(r#"{{"mediaType":"{gzip}","digest":"{DIGEST}"}}"#)),
+                "at `layers[0]`: missing field `size`",
+            ),
+            (layers(&descriptor(gzip, "1").replace("e3b0", "E3B0")), "at `layers[0].digest`"),
+            (layers(&descriptor(gzip, "1").replace("sha256:", "md5:")), "is not a digest"),
+            (
+                layers(&descriptor(&format!("{gzip}+encrypted"), "1")),
+                "encrypted layers are not supported: layer 1 is",
+            ),
+            (
+                layers(&descriptor("application/vnd.cncf.helm.chart.content.v1.tar+gzip", "1")),
+                "not an image: a layer is `application/vnd.cncf.helm.chart.content.v1.tar+gzip`",
+            ),
+            (
+                manifest(&descriptor("application/vnd.oci.empty.v1+json", "2"), "[]"),
+                "not an image: its config is `application/vnd.oci.empty.v1+json`",
+            ),
+            (manifest(&descriptor(media_type::OCI_CONFIG, "0"), "[]"), "the config is empty"),
+            (
+                manifest(&descriptor(media_type::OCI_CONFIG, "8388609"), "[]"),
+                "config is 8388609 bytes long, more than the limit of 8388608",
+            ),
+            (
+                layers(&vec![descriptor(gzip, "1"); 10_001].join(",")),
+                "has 10001 layers, more than the limit of 10000",
+            ),
+            (" ".repeat(5 << 20), "manifest is 5242880 bytes long, more than the limit of 4194304"),
+        ] {
+            let error = error(&text, None);
+            assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+        }
+        assert!(parse(&[b'{', b'"', 0xff, b'"', b':', b'1', b'}'], None).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused() {
+        use proptest::prelude::*;
+        let config =
+            serde_json::to_vec(&Descriptor::new(media_type::OCI_CONFIG, Digest::of(b"{}"), 2)).unwrap();
+        let good = manifest(std::str::from_utf8(&config).unwrap(), "[]").into_bytes();
+        proptest!(|(at in 0..good.len(), byte: u8, cut in 0..good.len())| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            drop(parse(&bytes, None));
+            drop(parse(&bytes[..cut], Some(media_type::OCI_MANIFEST)));
+        });
+    }
+}

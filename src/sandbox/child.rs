@@ -1,0 +1,130 @@
+//! The supervisor: a small process between the builder and process 1 of the sandbox.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
+use rustix::thread::UnshareFlags;
+
+use super::wire::{self, Report};
+use super::{Exit, Process, launch, mounts};
+use crate::sys::{self, Forked};
+
+/// The first argument that makes this program the supervisor of a sandbox.
+pub const CHILD_ARGUMENT: &str = "sandbox-supervisor";
+
+/// The result of a step on the way to the command; failure is what the builder will be told.
+pub(super) type Step<T> = Result<T, Report>;
+
+/// Names what was tried when `result` is a failure.
+pub(super) fn during<T, E: Into<io::Error>>(result: Result<T, E>, step: impl Into<String>) -> Step<T> {
+    result.map_err(|error| Report::Setup {
+        step: step.into(),
+        errno: error.into().raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+    })
+}
+
+/// The whole life of the supervisor, and of process 1 until it becomes the command. To be called first thing in `main`,
+/// before any thread exists, when the first argument is [`CHILD_ARGUMENT`].
+#[must_use]
+pub fn child_main() -> ExitCode {
+    // Standard input is the socket. Whatever else the builder's other threads had open at the moment of its fork is
+    // none of our business, and might be the end of another step's pipe.
+    if sys::close_inherited_descriptors().is_err() {
+        return ExitCode::FAILURE;
+    }
+    // A signal to the terminal's process group, or to all processes of a container, reaches the builder as well, and
+    // that decides; the supervisor must live to end what it supervises.
+    sys::reset_signals();
+    sys::block_signals();
+    let Ok(socket) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else {
+        return ExitCode::FAILURE;
+    };
+    // Without an order, the builder is gone, or this is no sandbox at all but somebody who tries the argument.
+    let Ok((process, root)) = wire::receive_order(socket.as_fd()) else { return ExitCode::FAILURE };
+    let report = match supervise(&process, root, socket.as_fd()) {
+        Ok(exit) => Report::Exit(exit),
+        Err(report) => report,
+    };
+    match wire::send_report(socket.as_fd(), &report) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Starts process 1 and waits for its end. In process 1 this returns only when the command could not be started.
+fn supervise(process: &Process, root: OwnedFd, socket: BorrowedFd<'_>) -> Step<Exit> {
+    // A session of its own keeps a terminal's job control away.
+    during(rustix::process::setsid(), "start a session")?;
+    let root = mounts::separate_root(root)?;
+    during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
+    match during(sys::fork_single_threaded(), "fork")? {
+        Forked::Child => Err(become_command(process, root)),
+        Forked::Parent(first) => {
+            drop(root);
+            during(wait(first, socket), "wait for the process")
+        }
+    }
+}
+
+/// Process 1: makes itself at home in `root`, then executes the command.
+fn become_command(process: &Process, root: OwnedFd) -> Report {
+    match mounts::enter(process, root).and_then(|()| launch::launch(process)) {
+        Ok(never) => match never {},
+        Err(report) => report,
+    }
+}
+
+/// Waits until process 1 has ended, which takes every other process of its namespace along. Ends it when the builder
+/// closes its end of the socket: on purpose, or because it is dead.
+fn wait(first: Pid, socket: BorrowedFd<'_>) -> io::Result<Exit> {
+    let handle = match pidfd_open(first, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        Err(error) => {
+            let _ = rustix::process::kill_process(first, Signal::KILL);
+            return reap(first).and(Err(error.into()));
+        }
+    };
+    let mut builder_is_there = true;
+    loop {
+        // The socket is left out once it has said what it has to say.
+        let mut waiting = vec![PollFd::new(&handle, PollFlags::IN)];
+        if builder_is_there {
+            waiting.push(PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP));
+        }
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                let _ = pidfd_send_signal(&handle, Signal::KILL);
+                return reap(first).and(Err(error.into()));
+            }
+        }
+        let happened: Vec<bool> = waiting.iter().map(|entry| !entry.revents().is_empty()).collect();
+        if happened.get(1) == Some(&true) {
+            builder_is_there = false;
+            let _ = pidfd_send_signal(&handle, Signal::KILL);
+        }
+        if happened[0] {
+            return reap(first);
+        }
+    }
+}
+
+fn reap(first: Pid) -> io::Result<Exit> {
+    loop {
+        match waitpid(Some(first), WaitOptions::empty()) {
+            Ok(Some((_, status))) => {
+                if let Some(signal) = status.terminating_signal() {
+                    return Ok(Exit::Signal(signal));
+                }
+                let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+                return Ok(Exit::Code(code.unwrap_or(u8::MAX)));
+            }
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One process inside a root file system, cut off from the machine.
+//!
+//! ```text
+//! builder (threads) ── socket: order and root in, reports out ──> supervisor ── fork ──> process 1 of a pid namespace
+//!        <──────────────── pipes: standard output and error ───────────────────────────  own mounts, then the command
+//! ```
+//!
+//! The supervisor is this program again, started with [`CHILD_ARGUMENT`]: a process with threads can neither fork safely
+//! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
+//! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
+
+mod cancel;
+mod child;
+pub mod emulation;
+mod launch;
+mod mounts;
+mod namespaces;
+mod stubs;
+mod wire;
+
+use std::io;
+
+pub use cancel::Cancel;
+pub use child::{CHILD_ARGUMENT, child_main};
+pub use launch::StartProblem;
+pub use namespaces::Isolated;
+
+use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
+
+/// The host name that processes see, as under BuildKit.
+pub const HOSTNAME: &str = "buildkitsandbox";
+
+/// What to run. Nothing comes from the builder's own environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// The program and its arguments. A program without a slash is looked for in the `PATH` of `env`.
+    pub args: Vec<Vec<u8>>,
+    /// The whole environment, in order.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The working directory, which must exist.
+    pub cwd: GuestPath,
+    /// User and groups.
+    pub user: ResolvedUser,
+    /// The host name, usually [`HOSTNAME`].
+    pub hostname: String,
+    /// What `/etc/hosts` holds meanwhile.
+    pub hosts: Vec<u8>,
+    /// What `/etc/resolv.conf` holds meanwhile.
+    pub resolv_conf: Vec<u8>,
+    /// Files at `/dev/pipes`.
+    pub scripts: Vec<Script>,
+    /// How the kernel presents the machine.
+    pub presentation: Presentation,
+}
+
+/// A read-only file `/dev/pipes/NAME` with mode 0755.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    /// The name, one path component.
+    pub name: Vec<u8>,
+    /// The content.
+    pub content: Vec<u8>,
+}
+
+/// How the kernel presents the machine to a process (personality(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presentation {
+    /// As what it is.
+    Native,
+    /// As its 32-bit predecessor: `uname -m` prints `i686` on x86-64 and `armv8l` on arm64.
+    ThirtyTwoBit,
+}
+
+/// Which stream a chunk of output came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Error,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A way to run processes.
+pub trait Sandbox: Sync {
+    /// Runs `process` in `root` to its end and hands on its output in chunks of at most 64 KiB, as they come; a slow
+    /// `output` slows the process down. When this returns, no process of the step is left.
+    ///
+    /// # Errors
+    /// When the process could not be started, or was cancelled. A process that ran and failed is an [`Exit`].
+    fn run(
+        &self,
+        root: &Rootfs,
+        process: &Process,
+        output: &mut dyn FnMut(Stream, &[u8]),
+        cancel: &Cancel,
+    ) -> Result<Exit, SandboxError>;
+}
+
+/// Why a process did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// This program could not be started again.
+    #[error("cannot start the process that holds the sandbox")]
+    Spawn(#[source] io::Error),
+    /// The socket or a pipe failed.
+    #[error("cannot talk to the process that holds the sandbox")]
+    Connection(#[source] io::Error),
+    /// The supervisor ended without saying how the step did.
+    #[error("the process that holds the sandbox was killed")]
+    Lost,
+    /// The kernel refused part of the isolation.
+    #[error("cannot {step} for the sandbox")]
+    Setup {
+        /// What was tried.
+        step: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The image has something else where the kernel's file systems belong.
+    #[error("`{path}` in the image is a {found}, not a directory: nothing can be mounted there")]
+    MountPoint {
+        /// `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`.
+        path: String,
+        /// What is there.
+        found: String,
+    },
+    /// `/etc/hosts` or `/etc/resolv.conf` could not be provided.
+    #[error("cannot prepare `/{path}` in the image")]
+    Prepare {
+        /// Which file, or `etc` when what was made could not be taken away; without leading slash.
+        path: &'static str,
+        /// Why.
+        #[source]
+        source: RootfsError,
+    },
+    /// The working directory could not be entered.
+    #[error("cannot enter the working directory `{path}`")]
+    WorkingDirectory {
+        /// The directory.
+        path: GuestPath,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The command could not be started.
+    #[error(transparent)]
+    Start(#[from] StartProblem),
+    /// The build was cancelled.
+    #[error("cancelled: {reason}")]
+    Cancelled {
+        /// What [`Cancel::cancel`] was told.
+        reason: String,
+    },
+}

@@ -1,0 +1,383 @@
+//! What process 1 mounts before it starts the command: the root, the kernel's file systems, a small /dev.
+//!
+//! Everything is mounted by descriptor: nothing in the image can lead a mount elsewhere. The lists are those of BuildKit
+//! (`executor/oci`) and containerd (`pkg/oci`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, ResolveFlags, major, makedev, minor};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
+};
+use rustix::thread::UnshareFlags;
+
+use super::child::{Step, during};
+use super::wire::Report;
+use super::{Process, Script};
+use crate::sys::{self, MountReach};
+
+const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
+const NOEXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
+const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+const INERT: MountAttrFlags = NOSUID.union(NODEV).union(NOEXEC);
+
+/// Paths that would tell too much about the machine, or hang it: files are covered by /dev/null, directories by nothing.
+const MASKED: [&str; 11] = [
+    "proc/acpi",
+    "proc/asound",
+    "proc/kcore",
+    "proc/keys",
+    "proc/latency_stats",
+    "proc/timer_list",
+    "proc/timer_stats",
+    "proc/sched_debug",
+    "proc/scsi",
+    "sys/firmware",
+    "sys/devices/virtual/powercap",
+];
+
+/// Parts of /proc that set up the machine.
+const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
+
+/// Names in /dev with major and minor number.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+
+const LINKS: [(&str, &str); 6] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("core", "/proc/kcore"),
+    ("ptmx", "pts/ptmx"),
+];
+
+/// Where in /dev the files to be bound elsewhere lie, until everything is mounted.
+const STAGING: &str = ".builder";
+
+/// The files that are provided from outside, by their path in the image and their name in [`STAGING`].
+pub(super) const PROVIDED: [(&str, &str); 2] = [("etc/resolv.conf", "resolv.conf"), ("etc/hosts", "hosts")];
+
+/// Gives the sandbox a mount of its own for the directory `root`, so that neither its flags nor what is mounted in it are
+/// seen by the builder. For the supervisor: it still is in the builder's mount namespace.
+///
+/// No device node of an image can be opened: those of /dev are bound from outside. A step has CAP_MKNOD, as under Docker,
+/// but no device control group holds it off the machine's disks.
+pub(super) fn separate_root(root: OwnedFd) -> Step<OwnedFd> {
+    let copy = match clone_tree(root.as_fd(), "", MountReach::One) {
+        Ok(copy) => copy,
+        // Before Linux 6.15, a mount that is attached nowhere (as fsmount returns it) cannot be cloned; it can be
+        // moved, once.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => root,
+        Err(error) => return during(Err(error), "clone the mount of the root"),
+    };
+    during(sys::restrict_mount(&copy, NODEV, MountReach::One), "restrict the mount of the root")?;
+    Ok(copy)
+}
+
+/// Moves this process into namespaces of its own and makes `root`, from [`separate_root`], its root.
+pub(super) fn enter(process: &Process, root: OwnedFd) -> Step<()> {
+    let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    during(sys::unshare(namespaces), "make mount, ipc and uts namespaces")?;
+    // Hides the builder's place in the hierarchy; kernels without control groups have nothing to hide.
+    let _ = sys::unshare(UnshareFlags::NEWCGROUP);
+    during(rustix::system::sethostname(process.hostname.as_bytes()), "set the host name")?;
+    // Modes are what the calls below say.
+    rustix::process::umask(Mode::empty());
+    let propagation = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    during(mount_change("/", propagation), "cut off the mounts of the machine")?;
+    // On top of the old root, which exists everywhere; pivot_root(2) needs the new one to be a mount below it.
+    let old = during(rustix::fs::open("/", PLACE, Mode::empty()), "open the old root")?;
+    during(attach(&root, &old), "mount the root")?;
+
+    let guest = Guest { root };
+    // Before anything is mounted in the root: the builder looked at it in that state.
+    let mut targets = Vec::new();
+    for (path, name) in PROVIDED {
+        targets.push((guest.file_to_cover(path)?, path, name));
+    }
+    let proc = guest.mount_point("proc")?;
+    let sys = guest.mount_point("sys")?;
+    let dev = guest.mount_point("dev")?;
+    during(new_mount("proc", &[], INERT).and_then(|mount| attach(&mount, &proc)), "mount `/proc`")?;
+    during(mount_sys(&sys), "mount `/sys`")?;
+    mount_cgroups(&guest);
+    let staging = mount_dev(process, &dev)?;
+    guest.restrict()?;
+    for (target, path, name) in targets {
+        let bound =
+            bind(&staging, name, RDONLY | INERT, &target).map_err(|error| (error, format!("bind `/{path}`")));
+        bound.or_else(|(error, step)| during(Err(error), step))?;
+    }
+    drop(staging);
+    pivot(&guest.root)
+}
+
+const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// The root while the machine's own is still there.
+struct Guest {
+    root: OwnedFd,
+}
+
+impl Guest {
+    /// A path below the root on which no symbolic link may lie.
+    fn place(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve)
+    }
+
+    /// The directory `name` of the root; it is made when there is nothing, and stays, as under BuildKit.
+    fn mount_point(&self, name: &str) -> Step<OwnedFd> {
+        let step = || format!("prepare `/{name}`");
+        match rustix::fs::mkdirat(&self.root, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return during(Err(error), step()),
+        }
+        let stat = during(rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW), step())?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => during(self.place(name), step()),
+            other => Err(Report::MountPoint { path: format!("/{name}"), found: describe(other).to_owned() }),
+        }
+    }
+
+    /// The file that is to be covered, through links of the image. The builder has made it if there was none.
+    fn file_to_cover(&self, path: &str) -> Step<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let step = || format!("find `/{path}`");
+        let target = during(rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve), step())?;
+        match FileType::from_raw_mode(during(rustix::fs::fstat(&target), step())?.st_mode) {
+            found @ FileType::Directory => {
+                Err(Report::MountPoint { path: format!("/{path}"), found: describe(found).to_owned() })
+            }
+            _ => Ok(target),
+        }
+    }
+
+    /// Covers [`MASKED`] paths and makes [`READ_ONLY`] ones read-only.
+    fn restrict(&self) -> Step<()> {
+        for path in MASKED {
+            let Some(target) = during(existing(self.place(path)), format!("find `/{path}`"))? else {
+                continue;
+            };
+            let stat = during(rustix::fs::fstat(&target), format!("find `/{path}`"))?;
+            let masked = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)
+                    .and_then(|mount| attach(&mount, &target))
+            } else {
+                bind(&self.root, "dev/null", NOSUID | NOEXEC, &target)
+            };
+            during(masked, format!("mask `/{path}`"))?;
+        }
+        for path in READ_ONLY {
+            let Some(target) = during(existing(self.place(path)), format!("find `/{path}`"))? else {
+                continue;
+            };
+            let bound = clone_tree(self.root.as_fd(), path, MountReach::Tree).and_then(|mount| {
+                sys::restrict_mount(&mount, RDONLY, MountReach::Tree)?;
+                attach(&mount, &target)
+            });
+            during(bound, format!("make `/{path}` read-only"))?;
+        }
+        Ok(())
+    }
+}
+
+fn existing(result: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<OwnedFd>> {
+    match result {
+        Ok(place) => Ok(Some(place)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn describe(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::Fifo => "named pipe",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        FileType::Unknown => "thing of unknown kind",
+    }
+}
+
+/// /sys of the network that the step uses, read-only.
+fn mount_sys(target: &OwnedFd) -> io::Result<()> {
+    match new_mount("sysfs", &[], RDONLY | INERT) {
+        Ok(mount) => attach(&mount, target),
+        // Allowed only to the owner of the network namespace; then the machine's own has to do.
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
+            sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
+            attach(&mount, target)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The control groups of the sandbox, read-only, where the machine uses version 2. Programs look there for limits; with an
+/// empty directory they find none, so failure and version 1 do no harm.
+fn mount_cgroups(guest: &Guest) {
+    const CGROUP2_MAGIC: u64 = 0x6367_7270;
+    let version = rustix::fs::statfs("/sys/fs/cgroup").map(|stat| stat.f_type as u64);
+    if version == Ok(CGROUP2_MAGIC)
+        && let Ok(target) = guest.place("sys/fs/cgroup")
+    {
+        let _ = new_mount("cgroup2", &[], RDONLY | INERT).and_then(|mount| attach(&mount, &target));
+    }
+}
+
+/// A /dev of six devices. Returns the staging directory, which holds the files to be bound elsewhere.
+fn mount_dev(process: &Process, target: &OwnedFd) -> Step<OwnedFd> {
+    // Like the root, without usable device nodes: the six are bound. Scripts in it can be executed.
+    let dev =
+        during(new_mount("tmpfs", &[("mode", "755"), ("size", "65536k")], NOSUID | NODEV), "mount `/dev`")?;
+    during(attach(&dev, target), "mount `/dev`")?;
+    let directory = |name: &str| {
+        let step = format!("make `/dev/{name}`");
+        during(rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)), step.as_str())?;
+        during(rustix::fs::openat(&dev, name, PLACE | OFlags::NOFOLLOW, Mode::empty()), step)
+    };
+    let staging = during(new_mount("tmpfs", &[("mode", "755")], NOSUID), "mount the provided files")?;
+    during(attach(&staging, &directory(STAGING)?), "mount the provided files")?;
+    fill(process, &staging)?;
+
+    for (name, major, minor) in DEVICES {
+        let step = || format!("make `/dev/{name}`");
+        let file = during(new_file(&dev, name.as_bytes(), 0o666), step())?;
+        during(mount_device(&staging, name, makedev(major, minor), &file), step())?;
+    }
+    for (name, to) in LINKS {
+        during(rustix::fs::symlinkat(to, &dev, name), format!("make `/dev/{name}`"))?;
+    }
+    let pts = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+    during(mount_at("devpts", &pts, NOSUID | NOEXEC, &directory("pts")?), "mount `/dev/pts`")?;
+    let shm = [("mode", "1777"), ("size", "65536k")];
+    during(mount_at("tmpfs", &shm, INERT, &directory("shm")?), "mount `/dev/shm`")?;
+    match mount_at("mqueue", &[], INERT, &directory("mqueue")?) {
+        // A kernel without message queues.
+        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {}
+        result => during(result, "mount `/dev/mqueue`")?,
+    }
+    if !process.scripts.is_empty() {
+        during(bind(&staging, "pipes", RDONLY | NOSUID | NODEV, &directory("pipes")?), "bind `/dev/pipes`")?;
+    }
+    Ok(staging)
+}
+
+/// Writes the provided files.
+fn fill(process: &Process, staging: &OwnedFd) -> Step<()> {
+    for ((path, name), content) in PROVIDED.iter().zip([&process.resolv_conf, &process.hosts]) {
+        let step = || format!("write `/{path}`");
+        let file = during(new_file(staging, name.as_bytes(), 0o644), step())?;
+        during(write_all(&file, content), step())?;
+    }
+    during(rustix::fs::mkdirat(staging, "pipes", Mode::from_raw_mode(0o755)), "make `/dev/pipes`")?;
+    for Script { name, content } in &process.scripts {
+        let step = || format!("write `/dev/pipes/{}`", crate::rootfs::Escaped::new(name));
+        if matches!(name.as_slice(), b"" | b"." | b"..") || name.contains(&b'/') {
+            return during(Err(Errno::INVAL), step());
+        }
+        let path = [b"pipes/", name.as_slice()].concat();
+        let file = during(new_file(staging, &path, 0o755), step())?;
+        during(write_all(&file, content), step())?;
+    }
+    Ok(())
+}
+
+fn new_file(directory: &OwnedFd, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode))
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        bytes = &bytes[rustix::io::write(file, bytes)?..];
+    }
+    Ok(())
+}
+
+/// Binds a device over `target`: one made in `staging`, or the machine's own where none can be made.
+fn mount_device(staging: &OwnedFd, name: &str, device: Dev, target: &OwnedFd) -> io::Result<()> {
+    match rustix::fs::mknodat(staging, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), device) {
+        Ok(()) => bind(staging, name, NOSUID | NOEXEC, target),
+        Err(Errno::PERM) => {
+            let mount = clone_tree(CWD, &format!("/dev/{name}"), MountReach::One)?;
+            let stat = rustix::fs::fstat(&mount)?;
+            let same = (major(stat.st_rdev), minor(stat.st_rdev)) == (major(device), minor(device));
+            if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice || !same {
+                return Err(Errno::NODEV.into());
+            }
+            sys::restrict_mount(&mount, NOSUID | NOEXEC, MountReach::One)?;
+            attach(&mount, target)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A mount of a new file system of the type `kind`, attached nowhere.
+fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // What /proc/mounts shows in its first column.
+    fsconfig_set_string(&context, "source", kind)?;
+    for (key, value) in options {
+        if value.is_empty() {
+            rustix::mount::fsconfig_set_flag(&context, *key)?;
+        } else {
+            fsconfig_set_string(&context, *key, *value)?;
+        }
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+fn mount_at(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+    target: &OwnedFd,
+) -> io::Result<()> {
+    attach(&new_mount(kind, options, attributes)?, target)
+}
+
+/// Shows `path` below `from`, with `attributes`, at `target`.
+fn bind(from: &OwnedFd, path: &str, attributes: MountAttrFlags, target: &OwnedFd) -> io::Result<()> {
+    let mount = clone_tree(from.as_fd(), path, MountReach::One)?;
+    sys::restrict_mount(&mount, attributes, MountReach::One)?;
+    attach(&mount, target)
+}
+
+fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    if reach == MountReach::Tree {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(from, path, flags)?)
+}
+
+fn attach(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", target, "", flags)?)
+}
+
+/// Leaves the machine's root for good.
+fn pivot(root: &OwnedFd) -> Step<()> {
+    during(rustix::process::fchdir(root), "enter the root")?;
+    // The old root ends up on top of the new one, from where it is taken off: runc's way, without a directory for it.
+    during(rustix::process::pivot_root(".", "."), "exchange the root")?;
+    during(rustix::mount::unmount(".", UnmountFlags::DETACH), "leave the old root")?;
+    during(rustix::process::chdir("/"), "enter the root")?;
+    // All of /dev is ours, and nobody else is here yet: names are safe.
+    let staging = format!("/dev/{STAGING}");
+    during(rustix::mount::unmount(&staging, UnmountFlags::DETACH), "unmount the provided files")?;
+    during(rustix::fs::rmdir(&staging), "remove the directory of the provided files")
+}

@@ -1,0 +1,252 @@
+//! Empty files in the root, over which files from outside are bound, and which leave no trace afterwards.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+
+use super::SandboxError;
+use super::mounts::PROVIDED;
+use crate::rootfs::{
+    FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, metadata_at, metadata_of,
+};
+
+/// What was made in a root for the time of a step.
+#[derive(Debug, Default)]
+pub(super) struct Stubs(Vec<Stub>);
+
+/// One file or directory that was made.
+#[derive(Debug)]
+struct Stub {
+    path: GuestPath,
+    parent: OwnedFd,
+    name: Vec<u8>,
+    /// The entry when it had just been made.
+    made: Metadata,
+    /// The modification time of the parent before and after that.
+    before: Timestamp,
+    after: Timestamp,
+}
+
+impl Stubs {
+    /// Makes what is missing in `root`: the files themselves, or what their links point to, with all directories above.
+    pub(super) fn make(root: &Rootfs) -> Result<Self, SandboxError> {
+        let mut stubs = Self::default();
+        for (path, _) in PROVIDED {
+            if let Err(source) = stubs.make_one(root, path) {
+                // The first failure is the one to report.
+                let _ = stubs.remove();
+                return Err(SandboxError::Prepare { path, source });
+            }
+        }
+        Ok(stubs)
+    }
+
+    fn make_one(&mut self, root: &Rootfs, path: &str) -> Result<(), RootfsError> {
+        let path = root.resolve(&GuestPath::root().child(path.as_bytes()))?;
+        if root.metadata(&path, Follow::No)?.is_some() {
+            return Ok(());
+        }
+        let mut missing = vec![path.clone()];
+        while let Some(parent) = missing.last().and_then(GuestPath::parent) {
+            if root.metadata(&parent, Follow::No)?.is_some() {
+                break;
+            }
+            missing.push(parent);
+        }
+        for stub in missing.iter().rev() {
+            let kind = if *stub == path { FileKind::File } else { FileKind::Directory };
+            self.0.push(Stub::make(root, stub, kind)?);
+        }
+        Ok(())
+    }
+
+    /// Takes away what is still as it was made, latest first.
+    pub(super) fn remove(&mut self) -> Result<(), RootfsError> {
+        let mut result = Ok(());
+        while let Some(stub) = self.0.pop() {
+            result = result.and(stub.remove().map_err(|source| RootfsError::Io {
+                action: "remove",
+                path: stub.path.clone(),
+                source,
+            }));
+        }
+        result
+    }
+}
+
+/// For the ways out that report another error.
+impl Drop for Stubs {
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}
+
+impl Stub {
+    fn make(root: &Rootfs, path: &GuestPath, kind: FileKind) -> Result<Self, RootfsError> {
+        let io = |source: io::Error| RootfsError::Io { action: "make", path: path.clone(), source };
+        let (parent, name) = root.parent(path)?;
+        let before = metadata_of(&parent).map_err(io)?.mtime;
+        if kind == FileKind::Directory {
+            root.create_dirs(path, 0o755, Owner::ROOT)?;
+        } else {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, name.as_slice(), flags, Mode::from_raw_mode(0o644))
+                .map_err(|error| io(error.into()))?;
+        }
+        let made = metadata_at(parent.as_fd(), &name).map_err(io)?;
+        let after = metadata_of(&parent).map_err(io)?.mtime;
+        Ok(Self { path: path.clone(), parent, name, made, before, after })
+    }
+
+    /// Removes the entry by directory and inode, wherever the step has moved the directory; by path, a link that the step
+    /// put there could lead to anybody's empty file (CVE-2024-23652).
+    fn remove(&self) -> io::Result<()> {
+        let now = match metadata_at(self.parent.as_fd(), &self.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            result => result?,
+        };
+        if !now.same_file(&self.made) || now.kind != self.made.kind {
+            return Ok(());
+        }
+        if now.kind == FileKind::File && now.size != 0 {
+            return Ok(());
+        }
+        let current = metadata_of(&self.parent)?.mtime;
+        let how = if now.kind == FileKind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match rustix::fs::unlinkat(&self.parent, self.name.as_slice(), how) {
+            // The step has put something there: then the directory is part of the result.
+            Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(()),
+            result => result?,
+        }
+        // The step's own change of the directory counts, ours does not.
+        let mtime = if current == self.after { self.before } else { current };
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() },
+        };
+        Ok(rustix::fs::utimensat(&self.parent, ".", &times, AtFlags::empty())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// Every path with its modification time.
+    fn tree(top: &Path) -> Vec<(PathBuf, Timestamp)> {
+        let mut found = Vec::new();
+        let mut pending = vec![top.to_owned()];
+        while let Some(path) = pending.pop() {
+            let directory = fs::File::open(path.parent().unwrap()).unwrap();
+            let name = path.file_name().unwrap().as_encoded_bytes();
+            let metadata = metadata_at(directory.as_fd(), name).unwrap();
+            if metadata.kind == FileKind::Directory {
+                pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+            found.push((path, metadata.mtime));
+        }
+        found.sort();
+        found
+    }
+
+    fn age(path: &Path) {
+        let old = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+        fs::File::open(path).unwrap().set_modified(old).unwrap();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "trees of the test's own making")]
+    fn link(target: &str, name: &Path) {
+        symlink(target, name).unwrap();
+    }
+
+    #[test]
+    fn leave_no_trace_whatever_the_image_has() {
+        type Prepare = fn(&Path);
+        let cases: [(&str, Prepare, &[&str]); 6] = [
+            ("nothing", |_| {}, &["etc/resolv.conf", "etc/hosts"]),
+            ("only the directory", |top| fs::create_dir(top.join("etc")).unwrap(), &["etc/resolv.conf"]),
+            (
+                "both files",
+                |top| {
+                    fs::create_dir(top.join("etc")).unwrap();
+                    fs::write(top.join("etc/hosts"), "mine").unwrap();
+                    fs::write(top.join("etc/resolv.conf"), "mine").unwrap();
+                },
+                &["etc/resolv.conf"],
+            ),
+            (
+                "a dangling link, as of systemd",
+                |top| {
+                    fs::create_dir(top.join("etc")).unwrap();
+                    link("../run/systemd/resolve/stub-resolv.conf", &top.join("etc/resolv.conf"));
+                },
+                &["run/systemd/resolve/stub-resolv.conf"],
+            ),
+            (
+                "a link out of the root",
+                |top| {
+                    fs::create_dir(top.join("etc")).unwrap();
+                    link("../../../../tmp/builder-stub-canary", &top.join("etc/resolv.conf"));
+                },
+                &["tmp/builder-stub-canary"],
+            ),
+            ("a link as directory", |top| link("/usr/etc", &top.join("etc")), &["usr/etc/hosts"]),
+        ];
+        for (name, prepare, expected) in cases {
+            let directory = tempfile::tempdir().unwrap();
+            let top = directory.path().join("root");
+            fs::create_dir(&top).unwrap();
+            prepare(&top);
+            for (path, _) in tree(&top).iter().filter(|(path, _)| path.is_dir() && !path.is_symlink()) {
+                age(path);
+            }
+            let before = tree(&top);
+            let mut stubs = Stubs::make(&Rootfs::open(&top).unwrap()).unwrap();
+            for path in expected {
+                assert!(top.join(path).exists(), "{name}: {path}");
+            }
+            assert!(!Path::new("/tmp/builder-stub-canary").exists());
+            stubs.remove().unwrap();
+            assert_eq!(tree(&top), before, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_step_did_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        fs::create_dir(top.join("etc")).unwrap();
+        age(&top.join("etc"));
+        let mut stubs = Stubs::make(&Rootfs::open(top).unwrap()).unwrap();
+        fs::write(top.join("etc/new"), "").unwrap();
+        fs::remove_file(top.join("etc/resolv.conf")).unwrap();
+        fs::write(top.join("etc/resolv.conf"), "written by the step").unwrap();
+        fs::write(top.join("etc/hosts"), "also written").unwrap();
+        let changed = fs::metadata(top.join("etc")).unwrap().modified().unwrap();
+        stubs.remove().unwrap();
+        assert!(top.join("etc/resolv.conf").exists());
+        assert!(top.join("etc/hosts").exists());
+        assert_eq!(fs::metadata(top.join("etc")).unwrap().modified().unwrap(), changed);
+    }
+
+    #[test]
+    fn a_link_put_in_the_way_leads_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let (top, host) = (directory.path().join("root"), directory.path().join("host"));
+        fs::create_dir(&top).unwrap();
+        fs::create_dir(&host).unwrap();
+        fs::write(host.join("hosts"), "").unwrap();
+        let mut stubs = Stubs::make(&Rootfs::open(&top).unwrap()).unwrap();
+        fs::rename(top.join("etc"), top.join("moved")).unwrap();
+        link(host.to_str().unwrap(), &top.join("etc"));
+        stubs.remove().unwrap();
+        assert!(host.join("hosts").exists());
+        assert!(!top.join("moved/hosts").exists(), "removed where the step moved it");
+    }
+}

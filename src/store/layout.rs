@@ -1,0 +1,582 @@
+//! OCI image layouts (OCI image-spec `image-layout.md`): a directory that holds images.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags};
+use serde::Deserialize;
+
+use super::LAYOUT_FILE;
+use super::blobs::BlobStore;
+use super::catalog::REF_NAME;
+use super::export::{Export, ExportError, Plan};
+use super::staged::{self, StagedDir};
+use crate::image::config::{CONFIG_LIMIT, parse_config};
+use crate::image::descriptor::{Descriptor, media_type};
+use crate::image::digest::{Digest, Mismatch, VerifyingReader};
+use crate::image::document::{Document, DocumentError, parse};
+use crate::image::index::{DEEPEST, INDEX_LIMIT, Index, parse_index};
+use crate::image::manifest::MANIFEST_LIMIT;
+use crate::image::matching::is_attestation;
+use crate::image::shown;
+
+/// The most bytes of the file `oci-layout`.
+const LAYOUT_FILE_LIMIT: u64 = 4096;
+
+/// Writes images into the directory `dest`; `created` is the time for the index, RFC 3339.
+///
+/// A layout that is there already is replaced: it stays valid until its `index.json` is exchanged, and what the new one
+/// does not need is removed then. A directory that is not there appears whole.
+///
+/// # Errors
+/// [`ExportError`]; `dest` is then as it was before. A directory that holds something else is refused.
+pub fn write(
+    dest: &Path,
+    exports: &[Export<'_>],
+    blobs: &BlobStore,
+    created: &str,
+) -> Result<(), ExportError> {
+    let plan = Plan::new(exports, blobs, created)?;
+    if occupied(dest)? {
+        let _lock = lock(dest)?;
+        let stage = StagedDir::within(dest, OsStr::new(".layout.")).map_err(io_error("write to", dest))?;
+        fill(&plan, stage.path())?;
+        exchange(&plan, stage.path(), dest)?;
+        remove_others(&plan, dest)
+    } else {
+        let parent = staged::parent(dest);
+        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+        let stage = StagedDir::beside(dest).map_err(io_error("write to", parent))?;
+        fill(&plan, stage.path())?;
+        stage.publish(dest).map_err(io_error("make", dest))
+    }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ExportError {
+    move |source| ExportError::Io { action, path: path.to_owned(), source }
+}
+
+/// Whether `dest` is there, and may be written to: it is empty or a layout.
+fn occupied(dest: &Path) -> Result<bool, ExportError> {
+    match fs::metadata(dest) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(ExportError::NotALayout(dest.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(io_error("read", dest)(error)),
+    }
+    let mut empty = true;
+    for entry in fs::read_dir(dest).map_err(io_error("read", dest))? {
+        let name = entry.map_err(io_error("read", dest))?.file_name();
+        empty &= name == "lost+found" || staged::is_staged(&name);
+    }
+    let layout = empty || Directory::open(dest).and_then(|dir| dir.check_version()).is_ok();
+    if layout { Ok(true) } else { Err(ExportError::NotALayout(dest.to_owned())) }
+}
+
+fn lock(dest: &Path) -> Result<File, ExportError> {
+    let dir = File::open(dest).map_err(io_error("open", dest))?;
+    staged::lock(&dir, FlockOperation::LockExclusive).map_err(io_error("lock", dest))?;
+    Ok(dir)
+}
+
+/// Writes a complete layout into the empty directory `dir`.
+fn fill(plan: &Plan<'_>, dir: &Path) -> Result<(), ExportError> {
+    fs::create_dir(dir.join("blobs")).map_err(io_error("make", dir))?;
+    for (digest, piece) in &plan.blobs {
+        let path = blob_path(dir, digest);
+        let parent = staged::parent(&path);
+        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+        let mut file = create(&path)?;
+        plan.write(digest, piece, &mut file).map_err(|failure| failure.at(&path))?;
+        file.sync_all().map_err(io_error("write", &path))?;
+    }
+    for (name, bytes) in [("oci-layout", LAYOUT_FILE), ("index.json", &plan.index.bytes)] {
+        let path = dir.join(name);
+        let mut file = create(&path)?;
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &path))?;
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> Result<File, ExportError> {
+    OpenOptions::new().write(true).create_new(true).open(path).map_err(io_error("make", path))
+}
+
+fn blob_path(dir: &Path, digest: &Digest) -> PathBuf {
+    dir.join("blobs").join(digest.algorithm().name()).join(digest.hex())
+}
+
+/// Moves a complete layout to `dest`, file by file: `dest` may be a mount point, which cannot be renamed. The index
+/// comes last: before, the old images are there, and after, the new ones.
+fn exchange(plan: &Plan<'_>, stage: &Path, dest: &Path) -> Result<(), ExportError> {
+    for digest in plan.blobs.keys() {
+        let path = blob_path(dest, digest);
+        let parent = staged::parent(&path);
+        for dir in [dest.join("blobs").as_path(), parent] {
+            if fs::symlink_metadata(dir).is_ok_and(|found| found.is_symlink()) {
+                return Err(ExportError::NotALayout(dir.to_owned()));
+            }
+        }
+        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+        fs::rename(blob_path(stage, digest), &path).map_err(io_error("write", &path))?;
+    }
+    for name in ["oci-layout", "index.json"] {
+        let path = dest.join(name);
+        fs::rename(stage.join(name), &path).map_err(io_error("write", &path))?;
+    }
+    staged::sync_dir(dest).map_err(io_error("write", dest))
+}
+
+/// Removes blobs that the images do not need, and nothing else.
+fn remove_others(plan: &Plan<'_>, dest: &Path) -> Result<(), ExportError> {
+    for algorithm in ["sha256", "sha512"] {
+        let dir = dest.join("blobs").join(algorithm);
+        let entries = match fs::read_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other.map_err(io_error("read", &dir))?,
+        };
+        for entry in entries {
+            let name = entry.map_err(io_error("read", &dir))?.file_name();
+            let digest = name.to_str().and_then(|hex| format!("{algorithm}:{hex}").parse::<Digest>().ok());
+            if digest.is_some_and(|digest| !plan.blobs.contains_key(&digest)) {
+                let path = dir.join(&name);
+                fs::remove_file(&path).or_else(staged::absent).map_err(io_error("remove", &path))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a layout.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// There is no layout.
+    #[error("`{}` is not an OCI layout: cannot read `{name}`", path.display())]
+    NotALayout {
+        /// The directory.
+        path: PathBuf,
+        /// The file that cannot be read.
+        name: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A layout of another kind.
+    #[error("`{}` has image layout version `{version}`, expected `1.0.0`", path.display())]
+    Version {
+        /// The directory.
+        path: PathBuf,
+        /// What is written.
+        version: String,
+    },
+    /// A document is not what it should be.
+    #[error("{name} of the layout is not valid")]
+    Document {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: DocumentError,
+    },
+    /// A blob cannot be read.
+    #[error("cannot read blob {digest} of the layout")]
+    Blob {
+        /// Which.
+        digest: Digest,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A blob that is read as a whole is too large for that.
+    #[error("{digest} is {size} bytes long, more than the limit of {limit}")]
+    TooLarge {
+        /// Which.
+        digest: Digest,
+        /// Its size.
+        size: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// A manifest has another number of layers than its config.
+    #[error("manifest {digest} has {layers} layers, its config has {diff_ids} diff ids")]
+    Layers {
+        /// The manifest.
+        digest: Digest,
+        /// Its layers.
+        layers: usize,
+        /// Those of its config.
+        diff_ids: usize,
+    },
+    /// Indexes in indexes in indexes.
+    #[error("indexes are nested more than {DEEPEST} deep")]
+    Depth,
+    /// There is no image of that name.
+    #[error("no image of the layout is named `{0}`")]
+    NoSuchName(String),
+    /// There is none, or more than one.
+    #[error("the layout has {0} images, choose one by its name")]
+    NotOne(usize),
+}
+
+/// A directory from outside, through one handle: no link leads out of it.
+#[derive(Debug)]
+struct Directory {
+    handle: OwnedFd,
+    path: PathBuf,
+}
+
+impl Directory {
+    fn open(path: &Path) -> Result<Self, LayoutError> {
+        let handle =
+            rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        match handle {
+            Ok(handle) => Ok(Self { handle, path: path.to_owned() }),
+            Err(error) => Err(LayoutError::NotALayout {
+                path: path.to_owned(),
+                name: ".".to_owned(),
+                source: error.into(),
+            }),
+        }
+    }
+
+    /// Opens a regular file; a FIFO is not waited for.
+    fn file(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let file = File::from(rustix::fs::openat2(&self.handle, name, flags, Mode::empty(), resolve)?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+    }
+
+    fn small_file(&self, name: &str, limit: u64) -> Result<Vec<u8>, LayoutError> {
+        let read = || {
+            let mut bytes = Vec::new();
+            self.file(name)?.take(limit + 1).read_to_end(&mut bytes)?;
+            if bytes.len() as u64 > limit {
+                Err(io::Error::from(io::ErrorKind::FileTooLarge))
+            } else {
+                Ok(bytes)
+            }
+        };
+        read().map_err(|source| LayoutError::NotALayout {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            source,
+        })
+    }
+
+    fn check_version(&self) -> Result<(), LayoutError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct LayoutFile {
+            image_layout_version: String,
+        }
+        let bytes = self.small_file("oci-layout", LAYOUT_FILE_LIMIT)?;
+        let file: LayoutFile = serde_json::from_slice(&bytes).map_err(|source| LayoutError::NotALayout {
+            path: self.path.clone(),
+            name: "oci-layout".to_owned(),
+            source: source.into(),
+        })?;
+        if file.image_layout_version.starts_with("1.") {
+            return Ok(());
+        }
+        Err(LayoutError::Version { path: self.path.clone(), version: shown(&file.image_layout_version) })
+    }
+}
+
+/// A layout that is open for reading. Everything that is read from it is verified.
+#[derive(Debug)]
+pub struct Layout {
+    directory: Directory,
+    index: Index,
+}
+
+impl Layout {
+    /// Opens a layout and reads its index.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when there is none, or none that this program understands.
+    pub fn open(path: &Path) -> Result<Self, LayoutError> {
+        let directory = Directory::open(path)?;
+        directory.check_version()?;
+        let bytes = directory.small_file("index.json", INDEX_LIMIT)?;
+        let invalid = |source| LayoutError::Document { name: "`index.json`".to_owned(), source };
+        let index = parse_index(&bytes, Some(media_type::OCI_INDEX)).map_err(invalid)?;
+        Ok(Self { directory, index })
+    }
+
+    /// The images and indexes, in order.
+    #[must_use]
+    pub fn entries(&self) -> &[Descriptor] {
+        &self.index.manifests
+    }
+
+    /// The entry with a name: its tag or its complete name. Without one, the only entry, whatever its names.
+    ///
+    /// # Errors
+    /// [`LayoutError::NoSuchName`] and [`LayoutError::NotOne`].
+    pub fn find(&self, name: Option<&str>) -> Result<&Descriptor, LayoutError> {
+        let Some(name) = name else {
+            let different: BTreeSet<_> = self.entries().iter().map(|entry| &entry.digest).collect();
+            return match self.entries() {
+                [first, ..] if different.len() == 1 => Ok(first),
+                _ => Err(LayoutError::NotOne(different.len())),
+            };
+        };
+        let names = |entry: &&Descriptor| {
+            [REF_NAME, "io.containerd.image.name"].into_iter().any(|key| entry.annotation(key) == Some(name))
+        };
+        self.entries().iter().find(names).ok_or_else(|| LayoutError::NoSuchName(shown(name)))
+    }
+
+    /// Opens a blob; reading it ends with an error when it is not what it should be.
+    ///
+    /// # Errors
+    /// [`LayoutError::Blob`] when it is not there or of another size.
+    pub fn reader(&self, blob: &Descriptor) -> Result<VerifyingReader<File>, LayoutError> {
+        let open = || {
+            let name = format!("blobs/{}/{}", blob.digest.algorithm().name(), blob.digest.hex());
+            let file = self.directory.file(&name)?;
+            let actual = file.metadata()?.len();
+            if actual == blob.size {
+                return Ok(VerifyingReader::new(file, blob.digest.clone(), blob.size));
+            }
+            Err(io::Error::other(Mismatch::Size { expected: blob.digest.clone(), size: blob.size, actual }))
+        };
+        open().map_err(|source| LayoutError::Blob { digest: blob.digest.clone(), source })
+    }
+
+    /// Reads a whole blob of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError::TooLarge`] and [`LayoutError::Blob`].
+    pub fn read(&self, blob: &Descriptor, limit: u64) -> Result<Vec<u8>, LayoutError> {
+        if blob.size > limit {
+            return Err(LayoutError::TooLarge { digest: blob.digest.clone(), size: blob.size, limit });
+        }
+        let mut bytes = Vec::new();
+        let read = self.reader(blob)?.read_to_end(&mut bytes);
+        read.map_err(|source| LayoutError::Blob { digest: blob.digest.clone(), source })?;
+        Ok(bytes)
+    }
+
+    /// Reads everything that the index leads to. Layers are compared with their digests; what they unpack to is not.
+    ///
+    /// # Errors
+    /// [`LayoutError`] for the first thing that is wrong.
+    pub fn verify(&self) -> Result<(), LayoutError> {
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<(Descriptor, usize)> =
+            self.entries().iter().rev().map(|e| (e.clone(), 0)).collect();
+        while let Some((entry, depth)) = open.pop() {
+            if !seen.insert(entry.digest.clone()) {
+                continue;
+            }
+            let document =
+                media_type::is_manifest(&entry.media_type) || media_type::is_index(&entry.media_type);
+            if !document || is_attestation(&entry) {
+                self.pass(&entry)?;
+                continue;
+            }
+            let bytes = self.read(&entry, MANIFEST_LIMIT)?;
+            match parse(&bytes, Some(&entry.media_type)).map_err(|source| invalid(&entry.digest, source))? {
+                Document::Index(_) if depth == DEEPEST => return Err(LayoutError::Depth),
+                Document::Index(index) => {
+                    open.extend(index.manifests.into_iter().rev().map(|e| (e, depth + 1)))
+                }
+                Document::Manifest(manifest) => {
+                    let config = self.read(&manifest.config, CONFIG_LIMIT)?;
+                    let config =
+                        parse_config(&config).map_err(|source| invalid(&manifest.config.digest, source))?;
+                    let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
+                    if layers != diff_ids {
+                        return Err(LayoutError::Layers { digest: entry.digest, layers, diff_ids });
+                    }
+                    for layer in manifest.layers.iter().filter(|layer| seen.insert(layer.digest.clone())) {
+                        self.pass(layer)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a blob of any size for nothing but its digest.
+    fn pass(&self, blob: &Descriptor) -> Result<(), LayoutError> {
+        let copied = io::copy(&mut self.reader(blob)?, &mut io::sink());
+        copied.map(|_| ()).map_err(|source| LayoutError::Blob { digest: blob.digest.clone(), source })
+    }
+}
+
+fn invalid(digest: &Digest, source: DocumentError) -> LayoutError {
+    LayoutError::Document { name: digest.to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::export::Content;
+    use super::super::export::tests::{image, index, layer};
+    use super::super::{Store, StoreError};
+    use super::*;
+    use crate::image::manifest::EncodedImage;
+    use crate::image::reference::Reference;
+
+    const CREATED: &str = "2024-01-01T00:00:00Z";
+
+    struct Ground {
+        dir: tempfile::TempDir,
+        store: Store,
+    }
+
+    impl Ground {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(&dir.path().join("store")).unwrap();
+            Self { dir, store }
+        }
+
+        fn write(&self, dest: &Path, image: &EncodedImage, name: &str) -> Result<(), ExportError> {
+            let names: [Reference; 1] = [name.parse().unwrap()];
+            write(
+                dest,
+                &[Export { content: Content::Image(image), names: &names }],
+                self.store.blobs(),
+                CREATED,
+            )
+        }
+
+        /// The files of a directory in the test's own one, sorted.
+        fn files(&self, name: &str) -> Vec<String> {
+            let top = self.dir.path().join(name);
+            let mut open = vec![top.clone()];
+            let mut files = Vec::new();
+            while let Some(dir) = open.pop() {
+                for entry in fs::read_dir(dir).unwrap() {
+                    let path = entry.unwrap().path();
+                    if path.is_dir() { open.push(path) } else { files.push(path) }
+                }
+            }
+            let mut names: Vec<_> =
+                files.iter().map(|f| f.strip_prefix(&top).unwrap().to_str().unwrap().to_owned()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    #[test]
+    fn a_layout_holds_an_image_and_nothing_else() {
+        let ground = Ground::new();
+        let image = image(&ground.store, "v7", &["a", "b", "a"]);
+        let dest = ground.dir.path().join("out/layout");
+        ground.write(&dest, &image, "x:1").unwrap();
+        let layout = Layout::open(&dest).unwrap();
+        layout.verify().unwrap();
+        assert_eq!(layout.find(Some("1")).unwrap().digest, image.manifest.digest);
+        assert_eq!(layout.find(Some("docker.io/library/x:1")).unwrap(), layout.find(None).unwrap());
+        assert!(matches!(layout.find(Some("2")), Err(LayoutError::NoSuchName(_))));
+        let mut expected: Vec<_> = [&image.config.digest, &image.manifest.digest]
+            .into_iter()
+            .chain([&layer(&ground.store, "a").blob.digest, &layer(&ground.store, "b").blob.digest])
+            .map(|digest| format!("layout/blobs/sha256/{}", digest.hex()))
+            .collect();
+        expected.extend(["layout/index.json".to_owned(), "layout/oci-layout".to_owned()]);
+        expected.sort();
+        assert_eq!(ground.files("out"), expected);
+    }
+
+    #[test]
+    fn a_layout_is_replaced_and_what_it_no_longer_needs_is_removed() {
+        let ground = Ground::new();
+        let dest = ground.dir.path().join("layout");
+        fs::create_dir(&dest).unwrap();
+        ground.write(&dest, &image(&ground.store, "v7", &["a", "b"]), "x:1").unwrap();
+        fs::write(dest.join("notes"), "mine").unwrap();
+        let images = [image(&ground.store, "v5", &["a"]), image(&ground.store, "v7", &["c"])];
+        let index = index(&images);
+        let content = Content::Index { index: &index, images: &images };
+        write(&dest, &[Export { content, names: &[] }], ground.store.blobs(), CREATED).unwrap();
+        let layout = Layout::open(&dest).unwrap();
+        layout.verify().unwrap();
+        assert_eq!(layout.find(None).unwrap().digest, index.digest);
+        // An index, two images with their configs, two layers.
+        assert_eq!(ground.files("layout").len(), 7 + 3);
+        assert_eq!(fs::read_to_string(dest.join("notes")).unwrap(), "mine");
+    }
+
+    #[test]
+    fn what_is_no_layout_is_not_overwritten() {
+        let ground = Ground::new();
+        let image = image(&ground.store, "v7", &["a"]);
+        let dest = ground.dir.path().join("home");
+        fs::create_dir(&dest).unwrap();
+        fs::write(dest.join("letter"), "dear").unwrap();
+        let error = ground.write(&dest, &image, "x").unwrap_err().to_string();
+        assert!(error.ends_with("exists and is not an OCI layout; it is left as it is"), "{error}");
+        assert_eq!(ground.files("home"), ["letter"]);
+        assert!(matches!(ground.write(&dest.join("letter"), &image, "x"), Err(ExportError::NotALayout(_))));
+    }
+
+    #[test]
+    fn a_failure_leaves_nothing_behind() {
+        let ground = Ground::new();
+        let old = image(&ground.store, "v7", &["a"]);
+        ground.write(&ground.dir.path().join("layout"), &old, "x").unwrap();
+        let before = ground.files("layout");
+        let new = image(&ground.store, "v7", &["a", "b"]);
+        let damaged = layer(&ground.store, "b").blob;
+        let path = ground.store.root().join("blobs/sha256").join(damaged.digest.hex());
+        for (number, name) in ["layout", "new/layout"].into_iter().enumerate() {
+            // Replaced, not written to: it is read-only for others than root.
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, vec![u8::try_from(number).unwrap(); usize::try_from(damaged.size).unwrap()])
+                .unwrap();
+            let error = ground.write(&ground.dir.path().join(name), &new, "x").unwrap_err();
+            assert!(matches!(error, ExportError::Store(StoreError::Corrupt(_))), "{error:?}");
+            layer(&ground.store, "b");
+        }
+        assert_eq!(ground.files("layout"), before);
+        assert_eq!(fs::read_dir(ground.dir.path().join("new")).unwrap().count(), 0);
+        Layout::open(&ground.dir.path().join("layout")).unwrap().verify().unwrap();
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "makes the traps")]
+    fn damage_is_found_and_no_link_is_followed() {
+        let ground = Ground::new();
+        let image = image(&ground.store, "v7", &["a"]);
+        let dest = ground.dir.path().join("layout");
+        let blob = dest.join("blobs/sha256").join(layer(&ground.store, "a").blob.digest.hex());
+        let verify = || Layout::open(&dest).and_then(|layout| layout.verify());
+        let fresh = || {
+            ground.write(&dest, &image, "x").unwrap();
+            verify().unwrap();
+        };
+        fresh();
+        let bytes = fs::read(&blob).unwrap();
+        let mut changed = bytes.clone();
+        changed[20] ^= 1;
+        for wrong in [&bytes[..9], &changed, &[]] {
+            fs::write(&blob, wrong).unwrap();
+            assert!(matches!(verify(), Err(LayoutError::Blob { .. })));
+        }
+        fresh();
+        fs::rename(&blob, dest.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("../../elsewhere", &blob).unwrap();
+        assert!(matches!(verify(), Err(LayoutError::Blob { .. })));
+        fresh();
+        fs::remove_file(&blob).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &blob, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(matches!(verify(), Err(LayoutError::Blob { .. })));
+        fresh();
+        fs::write(dest.join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
+        assert!(matches!(verify(), Err(LayoutError::Version { .. })));
+        fs::write(dest.join("oci-layout"), LAYOUT_FILE).unwrap();
+        fs::write(dest.join("index.json"), "{").unwrap();
+        assert!(matches!(verify(), Err(LayoutError::Document { .. })));
+        fs::write(dest.join("index.json"), vec![b' '; 5 << 20]).unwrap();
+        assert!(matches!(verify(), Err(LayoutError::NotALayout { .. })));
+    }
+}

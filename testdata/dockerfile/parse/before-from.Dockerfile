@@ -1,0 +1,3 @@
+ARG a
+RUN x
+FROM scratch

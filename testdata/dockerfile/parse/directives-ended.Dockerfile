@@ -1,0 +1,5 @@
+# foo=bar
+# escape=`
+FROM scratch
+ENV a=`
+RUN x`

@@ -1,0 +1,3 @@
+# escape=\
+# ESCAPE=`
+FROM scratch

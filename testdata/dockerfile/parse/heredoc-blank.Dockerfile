@@ -1,0 +1,2 @@
+FROM scratch
+RUN echo $(( 1 << 3 ))

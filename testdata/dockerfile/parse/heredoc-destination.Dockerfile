@@ -1,0 +1,4 @@
+FROM scratch
+COPY a <<EOF
+x
+EOF

@@ -1,0 +1,6 @@
+FROM scratch
+RUN <<EOF \
+ x
+a
+ EOF
+EOF 

@@ -1,0 +1,9 @@
+FROM scratch
+WORKDIR /a b/../c
+WORKDIR relative
+USER a b
+STOPSIGNAL rtmin+3
+STOPSIGNAL --x 9
+EXPOSE 80 443/TCP 53/udp 1.2.3.4:9:9
+EXPOSE $p 8000-8002
+MAINTAINER me <x@y>

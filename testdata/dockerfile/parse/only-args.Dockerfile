@@ -1,0 +1,2 @@
+ARG a=1
+ARG b

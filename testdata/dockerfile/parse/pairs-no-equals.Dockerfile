@@ -1,0 +1,2 @@
+FROM scratch
+ENV a=1 # c

@@ -1,0 +1,2 @@
+FROM scratch
+COPY --from=x a

@@ -1,0 +1,4 @@
+FROM scratch
+
+COPPY a b \
+ c
