@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
 
 mod base_selection;
+mod build_cleanup;
 mod dockerfile_cases;
 mod ground_state;
 mod layering;

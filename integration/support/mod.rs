@@ -3,6 +3,7 @@
 pub(crate) mod fake_registry;
 pub(crate) mod ground;
 pub(crate) mod oci;
+pub(crate) mod traces;
 pub(crate) mod tree;
 
 use std::path::{Path, PathBuf};
