@@ -14,6 +14,7 @@
 
 mod base_selection;
 mod build_cleanup;
+mod build_failures;
 mod dockerfile_cases;
 mod ground_state;
 mod layering;

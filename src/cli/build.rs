@@ -60,17 +60,18 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
     })?;
     let stop = Stop::new()?;
     let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
-    match stop.signal() {
-        0 => result,
-        signal => {
-            Err(Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(stopped(signal)) })
-        }
+    match (result, stop.signal()) {
+        // A signal that comes when everything is done changes nothing.
+        (Ok(()), _) => Ok(()),
+        (Err(failure), 0) => Err(failure),
+        (Err(_), signal) => Err(stopped(signal)),
     }
 }
 
-fn stopped(signal: i32) -> String {
-    let name = if signal == signal_hook::consts::SIGINT { "SIGINT" } else { "SIGTERM" };
-    format!("stopped by {name}; nothing was pushed under a tag")
+/// The end that somebody asked for. The exit code is that of a shell whose command is ended by the signal.
+fn stopped(signal: i32) -> Failure {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
 }
 
 struct Build<'a> {
@@ -255,9 +256,7 @@ fn publish(
         .map_err(|error| Failure::from_error(&error))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
-    for destination in &settings.push {
-        push(images, image, encoded, destination, progress)?;
-    }
+    push(images, image, encoded, &settings.push, progress)?;
     let digest = &encoded.manifest.digest;
     if let Some(path) = &settings.digest_file {
         write_digest(path, &digest.to_string())?;
@@ -265,17 +264,23 @@ fn publish(
     super::print(&format!("{digest}\n"))
 }
 
+/// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
 fn push(
     images: &Images<'_>,
     image: &Image,
     encoded: &EncodedImage,
-    destination: &Reference,
+    destinations: &[Reference],
     progress: &dyn Progress,
 ) -> Result<(), Failure> {
-    let name = destination.familiar();
-    progress.tell(&Event::Note(&format!("pushing {name}")));
-    images.push(image, encoded, destination).map_err(|error| service_failure(&*error))?;
-    progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
+    for destination in destinations {
+        progress.tell(&Event::Note(&format!("pushing {}", destination.familiar())));
+        images.upload(image, encoded, destination).map_err(|error| service_failure(&*error))?;
+    }
+    for destination in destinations {
+        images.name(encoded, destination).map_err(|error| service_failure(&*error))?;
+        let name = destination.familiar();
+        progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
+    }
     Ok(())
 }
 
