@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::add::add;
+use super::add::{AddError, add};
 use super::clock::{Clock, rfc3339};
-use super::copy::{CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
+use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::{BuildError, BuildErrorKind};
 use super::progress::{Event, Place, Progress};
 use super::services::{ImageSource, ServiceError};
@@ -133,14 +133,9 @@ impl Executor<'_> {
             progress.tell(&Event::Started { place, instruction: &stage.instruction });
             return;
         };
-        let text = format!(
-            "{} ({}, {}@{})",
-            stage.instruction,
-            stage.platform,
-            base.reference.familiar(),
-            base.digest
-        );
+        let text = format!("{} ({}, sha256:{})", stage.instruction, stage.platform, base.digest.short());
         progress.tell(&Event::Started { place, instruction: &text });
+        progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
         for note in &base.notes {
             progress.tell(&Event::Note(note));
         }
@@ -245,9 +240,15 @@ impl Executor<'_> {
         };
         let now = self.services.clock.now();
         match step.archives {
-            Archives::Keep => copy(&request, onto, now).map(|_| ()).map_err(BuildErrorKind::from),
+            Archives::Keep => {
+                copy(&request, onto, now).map(|_| ()).map_err(|error| self.not_copied(step, error))
+            }
             Archives::Extract => {
-                let added = add(&request, onto, now, &layer::Limits::default())?;
+                let added =
+                    add(&request, onto, now, &layer::Limits::default()).map_err(|error| match error {
+                        AddError::Copy(error) => self.not_copied(step, error),
+                        error => error.into(),
+                    })?;
                 for skipped in &added.skipped {
                     self.services
                         .progress
@@ -256,6 +257,20 @@ impl Executor<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Says where a source was looked for.
+    fn not_copied(&self, step: &CopyStep, error: CopyError) -> BuildErrorKind {
+        let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
+        let place = match &step.from {
+            CopyFrom::Context => "the build context".to_owned(),
+            CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
+            CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
+            CopyFrom::Image(position) => {
+                format!("image `{}`", self.plan.images[*position].reference.familiar())
+            }
+        };
+        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
     }
 
     /// The tree that COPY reads, unless it is the build context.

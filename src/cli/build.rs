@@ -170,7 +170,7 @@ impl Stop {
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 if received.swap(signal, Ordering::SeqCst) != 0 {
-                    #[expect(clippy::exit, reason = "asked for twice: the janitor and the kernel clean up")]
+                    // Asked for twice: the janitor and the kernel clean up.
                     std::process::exit(128 + signal);
                 }
                 cancel.cancel("a signal asked for it");
@@ -210,7 +210,8 @@ fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
-    build::plan(&opened.file, &settings.request, images).map_err(|error| build_failure(&error, &opened.found))
+    build::plan(&opened.file, &settings.request, opened.context.ignore(), images)
+        .map_err(|error| build_failure(&error, &opened.found))
 }
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
@@ -309,21 +310,23 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
         }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
         BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source),
-        BuildErrorKind::Copy(error) => failure.hint = copy_hint(error),
+        BuildErrorKind::Source { written, place, excluded, .. } => {
+            failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
+        }
         _ => {}
     }
     failure
 }
 
-fn copy_hint(error: &build::copy::CopyError) -> Option<String> {
-    match error {
-        build::copy::CopyError::NotFound { written, excluded: Some(_), .. } => {
-            Some(format!("add `!{written}` at the end of `.dockerignore` to have it in the context"))
+fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {
+    match excluded {
+        Some(rule) => {
+            Some(format!("add `!{written}` at the end of `{}` to have it in the context", rule.file))
         }
-        build::copy::CopyError::NotFound { .. } => {
+        None if place == "the build context" => {
             Some("sources are relative to the build context, not to the Dockerfile".to_owned())
         }
-        _ => None,
+        None => None,
     }
 }
 

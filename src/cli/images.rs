@@ -80,7 +80,7 @@ impl ImageSource for Images<'_> {
         let mut notes = Vec::new();
         let mut warnings = Vec::new();
         let documents = if media_type::is_index(&fetched.media_type) {
-            self.from_index(reference, wanted, &fetched, &mut notes)?
+            self.in_index(reference, wanted, &fetched, &mut notes)?
         } else if media_type::is_manifest(&fetched.media_type) {
             let documents = self.documents(reference, &fetched)?;
             judge_single(reference, wanted, &documents.config, &mut notes, &mut warnings)?;
@@ -150,11 +150,11 @@ impl Images<'_> {
 
     /// The document that `reference` names. One that is named by its digest is asked for only once.
     fn manifest(&self, reference: &Reference) -> Result<Fetched, ServiceError> {
-        if let Some(digest) = reference.digest() {
-            if let Some(bytes) = self.stored_document(digest)? {
-                let media_type = document::parse(&bytes, None)?.media_type().to_owned();
-                return Ok(Fetched { media_type, digest: digest.clone(), bytes });
-            }
+        if let Some(digest) = reference.digest()
+            && let Some(bytes) = self.stored_document(digest)?
+        {
+            let media_type = document::parse(&bytes, None)?.media_type().to_owned();
+            return Ok(Fetched { media_type, digest: digest.clone(), bytes });
         }
         let fetched = self.client.manifest(reference)?;
         self.store.blobs().put(&fetched.bytes)?;
@@ -184,7 +184,7 @@ impl Images<'_> {
         Ok(intact.then_some(bytes))
     }
 
-    fn from_index(
+    fn in_index(
         &self,
         reference: &Reference,
         wanted: &Wanted,

@@ -341,7 +341,7 @@ impl Rootfs {
             }
             let next = current.child(&component);
             let metadata = self.metadata(&next, Follow::No)?;
-            if !metadata.as_ref().is_some_and(|metadata| metadata.kind == FileKind::Symlink) {
+            if metadata.as_ref().is_none_or(|metadata| metadata.kind != FileKind::Symlink) {
                 visit(&next, metadata.as_ref())?;
                 current = next;
                 continue;
