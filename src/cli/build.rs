@@ -18,12 +18,15 @@ use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, TransferError};
-use crate::sandbox::{Cancel, Exit, Isolated};
+use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
 use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
 use crate::store::{Store, archive, layout};
+
+/// What runs the command line of a RUN, unless SHELL names something else.
+const DEFAULT_SHELL: &[u8] = b"/bin/sh";
 
 /// What both commands begin with.
 struct Opened {
@@ -102,8 +105,11 @@ impl Build<'_> {
             cancel: &self.stop.cancel,
         };
         let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
+        check_outputs(settings)?;
         for destination in &settings.push {
-            client.check_push(destination).map_err(|error| transfer_failure(&error))?;
+            client
+                .check_push(destination)
+                .map_err(|error| transfer_failure(&error).of_flag("--destination"))?;
         }
         let plan = make_plan(&opened, settings, &images)?;
         warn(&plan, progress);
@@ -185,10 +191,12 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
     for warning in &settings.warnings {
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
-    let mut context = Context::open_dir(&settings.context).map_err(|error| Failure::from_error(&error))?;
-    let found = context
-        .read_dockerfile(settings.dockerfile.as_deref())
-        .map_err(|error| Failure::from_error(&error))?;
+    let mut context = Context::open_dir(&settings.context)
+        .map_err(|error| Failure::from_error(&error).of_flag("--context"))?;
+    let found = context.read_dockerfile(settings.dockerfile.as_deref()).map_err(|error| {
+        let failure = Failure::from_error(&error);
+        if settings.dockerfile.is_some() { failure.of_flag("--dockerfile") } else { failure }
+    })?;
     context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
     let file = dockerfile::parse(&found.content).map_err(|error| build_failure(&error.into(), &found))?;
     Ok(Opened { context, found, file })
@@ -244,7 +252,7 @@ fn publish(
             images.store.blobs(),
             &created,
         )
-        .map_err(|error| Failure::from_error(&error))?;
+        .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
@@ -254,7 +262,7 @@ fn publish(
             images.store.blobs(),
             &created,
         )
-        .map_err(|error| Failure::from_error(&error))?;
+        .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     push(images, image, encoded, &settings.push, progress)?;
@@ -275,30 +283,61 @@ fn push(
 ) -> Result<(), Failure> {
     for destination in destinations {
         progress.tell(&Event::Note(&format!("pushing {}", destination.familiar())));
-        images.upload(image, encoded, destination).map_err(|error| service_failure(&*error))?;
+        images
+            .upload(image, encoded, destination)
+            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
     }
     for destination in destinations {
-        images.name(encoded, destination).map_err(|error| service_failure(&*error))?;
+        images
+            .name(encoded, destination)
+            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
         let name = destination.familiar();
         progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
     }
     Ok(())
 }
 
-/// The digest alone, without a line feed, as kaniko writes it; missing directories are made.
+/// What would be in the way of an output is found before anything is built.
+fn check_outputs(settings: &Settings) -> Result<(), Failure> {
+    if let Some(path) = &settings.layout {
+        layout::check(path).map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+    }
+    for (flag, path) in [("--tar-path", &settings.archive), ("--digest-file", &settings.digest_file)] {
+        if let Some(path) = path.as_ref().filter(|path| path.is_dir()) {
+            let message = format!("`{}` is a directory, expected the name of a file", path.display());
+            return Err(Failure::new(message).of_flag(flag));
+        }
+    }
+    Ok(())
+}
+
+/// The digest alone, without a line feed, as kaniko writes it; missing directories are made. A file that is there is
+/// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
 fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
     let failed = |error: &std::io::Error| {
-        Failure::new(format!("cannot write the digest to `{}`: {error}", path.display()))
+        Failure::new(format!("cannot write `{}`: {error}", path.display())).of_flag("--digest-file")
     };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
     }
-    std::fs::write(path, digest).map_err(|error| failed(&error))
+    let is_new = !path.exists();
+    std::fs::write(path, digest).map_err(|error| {
+        if is_new {
+            // An empty file would be taken for a digest.
+            let _ = std::fs::remove_file(path);
+        }
+        failed(&error)
+    })
 }
 
 /// Adds the lines of the Dockerfile and what to do.
 fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     let mut failure = Failure::from_error(error);
+    if is_full_disk(error) {
+        failure.hint = Some(
+            "the disk that holds the store is full: make room, or choose another with --store".to_owned(),
+        );
+    }
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
@@ -308,14 +347,36 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 Exit::Signal(_) => 255,
             };
         }
+        BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
+            if program == DEFAULT_SHELL =>
+        {
+            failure.hint = Some(
+                "RUN and a command line needs a shell: take a base that has one, or write RUN [\"program\", \"argument\"]"
+                    .to_owned(),
+            );
+        }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
-        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source),
+        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source).or(failure.hint),
         BuildErrorKind::Source { written, place, excluded, .. } => {
             failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
         }
         _ => {}
     }
     failure
+}
+
+/// Whether a disk without room is behind it all.
+fn is_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|error| error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {
