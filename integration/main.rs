@@ -15,6 +15,8 @@
 mod base_selection;
 mod build_cleanup;
 mod build_failures;
+mod build_reuse;
+mod build_run;
 mod dockerfile_cases;
 mod ground_state;
 mod layering;

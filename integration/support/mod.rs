@@ -51,6 +51,14 @@ impl Builder {
         command
     }
 
+    /// Builds a context into a layout, without pushing.
+    pub(crate) fn layout(&self, context: &Context, layout: &Path, arguments: &[&str]) -> Finished {
+        let mut command = self.command();
+        command.args(["--no-push", "--context"]).arg(context.path());
+        command.arg("--oci-layout-path").arg(layout).args(arguments);
+        finish(&mut command)
+    }
+
     /// Runs it to its end.
     pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Finished {
         finish(self.command().args(arguments))

@@ -130,6 +130,11 @@ impl Family {
             .collect()
     }
 
+    /// The member with this name.
+    pub(crate) fn named(&self, wanted: &str) -> Option<i32> {
+        self.0.iter().find(|(_, (_, name))| name == wanted).map(|(process, _)| *process)
+    }
+
     /// How many there were.
     pub(crate) fn size(&self) -> usize {
         self.0.len()
