@@ -46,7 +46,7 @@ impl ImageSource for OneBase {
             reference: reference.clone(),
             digest: Digest::of(b"base"),
             notes: Vec::new(),
-            warnings: Vec::new(),
+            foreign: None,
         })
     }
 

@@ -250,13 +250,29 @@ impl Planner<'_> {
         Ok((requested.normalised, Asked::Explicitly))
     }
 
-    fn resolve(&self, span: Span, name: &str, platform: &Platform, asked: Asked) -> Result<Base, BuildError> {
+    fn resolve(
+        &mut self,
+        span: Span,
+        name: &str,
+        platform: &Platform,
+        asked: Asked,
+    ) -> Result<Base, BuildError> {
         let reference: Reference =
             name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
-        self.source.resolve(&reference, &wanted).map_err(|source| {
+        let base = self.source.resolve(&reference, &wanted).map_err(|source| {
             BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
-        })
+        })?;
+        if let Some(found) = &base.foreign {
+            let (found, wanted) = (found.to_string(), platform.to_string());
+            self.warnings.push(Warning::invalid_base_image_platform(
+                span,
+                &reference.familiar(),
+                &found,
+                &wanted,
+            ));
+        }
+        Ok(base)
     }
 
     /// ONBUILD instructions of the base, which run first. Those of a stage of this file are its own alone: what it had

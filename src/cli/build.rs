@@ -12,6 +12,7 @@ use super::progress::{Colour, Lines};
 use super::settings::Settings;
 use crate::build::clock::rfc3339;
 use crate::build::progress::{Event, Progress};
+use crate::build::step::StageBase;
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
@@ -218,8 +219,16 @@ fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
-    build::plan(&opened.file, &settings.request, opened.context.ignore(), images)
-        .map_err(|error| build_failure(&error, &opened.found))
+    let plan = build::plan(&opened.file, &settings.request, opened.context.ignore(), images)
+        .map_err(|error| build_failure(&error, &opened.found))?;
+    let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
+        StageBase::Image(base) => Some(&**base),
+        StageBase::Scratch | StageBase::Stage(_) => None,
+    });
+    for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
+        images.progress.tell(&Event::Note(note));
+    }
+    Ok(plan)
 }
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
