@@ -129,13 +129,9 @@ pub enum BuildErrorKind {
         exit: Exit,
     },
     /// A RUN for another CPU without anything that could run it.
-    #[error("cannot run programs for {platform} on this {host} machine: {reason}")]
+    #[error("{reason}")]
     Emulation {
-        /// What the stage is for.
-        platform: String,
-        /// What this machine is.
-        host: String,
-        /// What is missing.
+        /// What cannot run where, and what is missing.
         reason: String,
         /// What to do.
         fix: String,

@@ -333,12 +333,9 @@ impl Executor<'_> {
             }
             // The list of handlers is hidden here: only trying tells.
             Emulation::Unknown => Ok(Presentation::Native),
-            Emulation::Missing(missing) => Err(BuildErrorKind::Emulation {
-                platform: platform.to_string(),
-                host: host.architecture.clone(),
-                reason: missing.to_string(),
-                fix: missing.hint(),
-            }),
+            Emulation::Missing(missing) => {
+                Err(BuildErrorKind::Emulation { reason: missing.to_string(), fix: missing.hint() })
+            }
         }
     }
 }

@@ -265,8 +265,8 @@ impl Images<'_> {
         Ok(())
     }
 
-    /// Pushes everything that `image` consists of to `destination`; the manifest goes last, and only then is the tag moved.
-    pub(super) fn push(
+    /// Brings everything that `image` consists of to `destination`, but the manifest.
+    pub(super) fn upload(
         &self,
         image: &Image,
         encoded: &EncodedImage,
@@ -280,6 +280,11 @@ impl Images<'_> {
         );
         let open = || self.open(&config.digest);
         self.client.upload(destination, &config, &open, None)?;
+        Ok(())
+    }
+
+    /// Gives an image that was uploaded its name: only now the tag is moved.
+    pub(super) fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
     }
 
