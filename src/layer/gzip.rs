@@ -225,7 +225,7 @@ pub struct GunzipReader<R> {
 }
 
 enum State<R> {
-    Member(GzDecoder<R>),
+    Member(Box<GzDecoder<R>>),
     Between(R),
     End,
 }
@@ -234,7 +234,7 @@ impl<R: BufRead> GunzipReader<R> {
     /// Reads `inner`, which must hold at least one member.
     #[must_use]
     pub fn new(inner: R) -> Self {
-        Self { state: State::Member(GzDecoder::new(inner)) }
+        Self { state: State::Member(Box::new(GzDecoder::new(inner))) }
     }
 }
 
@@ -253,7 +253,7 @@ impl<R: BufRead> Read for GunzipReader<R> {
                 },
                 State::Between(mut inner) => match inner.fill_buf()?.first() {
                     None => {}
-                    Some(0x1f) => self.state = State::Member(GzDecoder::new(inner)),
+                    Some(0x1f) => self.state = State::Member(Box::new(GzDecoder::new(inner))),
                     Some(_) => expect_zeros(inner)?,
                 },
             }
