@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_build_argument_replaces_a_platform_argument_in_from_too() {
-        let globals = Globals::new(pairs(&[("TARGETARCH", "zz"), ("X", "1")]), pairs(&[("TARGETARCH", "arm")]));
+        let globals =
+            Globals::new(pairs(&[("TARGETARCH", "zz"), ("X", "1")]), pairs(&[("TARGETARCH", "arm")]));
         assert_eq!(globals.lookup("TARGETARCH"), Some("zz"));
         assert_eq!(globals.lookup("X"), None, "an undeclared argument is not visible");
     }

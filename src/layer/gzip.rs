@@ -158,9 +158,13 @@ fn start_workers<'scope>(
 }
 
 fn compress(state: &mut Compress, data: &[u8], before: &[u8], flush: FlushCompress) -> io::Result<Vec<u8>> {
-    if looks_random(data) && !shrinks(state, &data[..data.len().min(TRIAL)])? {
-        return Ok(store(data, flush));
-    }
+    // Always to its end: zlib-rs 0.6.8 does not forget all of an output that nobody took when it is reset.
+    let is_stored =
+        looks_random(data) && deflate(state, &data[..TRIAL], &[], FlushCompress::Finish)?.len() >= TRIAL;
+    if is_stored { Ok(store(data, flush)) } else { deflate(state, data, before, flush) }
+}
+
+fn deflate(state: &mut Compress, data: &[u8], before: &[u8], flush: FlushCompress) -> io::Result<Vec<u8>> {
     state.reset();
     if !before.is_empty() {
         state.set_dictionary(&before[before.len().saturating_sub(WINDOW)..])?;
@@ -182,7 +186,7 @@ fn compress(state: &mut Compress, data: &[u8], before: &[u8], flush: FlushCompre
 }
 
 /// Whether all bytes are about equally frequent, as in what is compressed or encrypted already. Deflate takes longest for
-/// such blocks, for nothing.
+/// such blocks, for nothing. Bytes may be equally frequent and yet repeat, so this is only a hint.
 fn looks_random(data: &[u8]) -> bool {
     let mut counts = [0u64; 256];
     for byte in data {
@@ -193,14 +197,6 @@ fn looks_random(data: &[u8]) -> bool {
     let length = data.len() as u64;
     let squares: u64 = counts.iter().map(|count| count * count).sum();
     data.len() >= TRIAL && squares <= length * length / 256 + 64 * length
-}
-
-/// Whether deflate makes `data` shorter: bytes may be equally frequent and yet repeat.
-fn shrinks(state: &mut Compress, data: &[u8]) -> io::Result<bool> {
-    state.reset();
-    let mut out = Vec::with_capacity(data.len());
-    let status = state.compress_vec(data, &mut out, FlushCompress::Finish)?;
-    Ok(status == Status::StreamEnd)
 }
 
 /// The block as it is (RFC 1951, 3.2.4). It begins and ends on a byte boundary.
