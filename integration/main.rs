@@ -20,6 +20,7 @@ mod build_run;
 mod dockerfile_cases;
 mod ground_state;
 mod layering;
+mod memory;
 mod own_image;
 mod privileged;
 mod registry_hostile;
