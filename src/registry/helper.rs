@@ -28,7 +28,10 @@ pub struct Helpers {
 /// The environment may hold secrets.
 impl fmt::Debug for Helpers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Helpers").field("path", &self.path).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Helpers")
+            .field("path", &self.path)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
