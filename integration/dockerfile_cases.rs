@@ -7,6 +7,7 @@ use std::path::Path;
 
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
 use builder::build::{self, BuildError, BuildErrorKind, PlanRequest, preview};
+use builder::context::IgnoreRules;
 use builder::dockerfile;
 use builder::image::config::ImageConfig;
 use builder::image::digest::Digest;
@@ -45,7 +46,7 @@ impl ImageSource for OneBase {
             reference: reference.clone(),
             digest: Digest::of(b"base"),
             notes: Vec::new(),
-            warnings: Vec::new(),
+            foreign: None,
         })
     }
 
@@ -55,6 +56,10 @@ impl ImageSource for OneBase {
 }
 
 fn plan(case: &Value) -> Result<Value, BuildError> {
+    plan_with(case, &IgnoreRules::default())
+}
+
+fn plan_with(case: &Value, ignore: &IgnoreRules) -> Result<Value, BuildError> {
     let text = case["dockerfile"].as_str().expect("a Dockerfile");
     let host = Platform::new("linux", "amd64", None);
     let platform = case["platform"].as_str();
@@ -69,7 +74,7 @@ fn plan(case: &Value) -> Result<Value, BuildError> {
     };
     let base = case.get("base").map(|base| serde_json::from_value(base.clone()).expect("base config"));
     let file = dockerfile::parse(text.as_bytes())?;
-    let plan = build::plan(&file, &request, &OneBase(base))?;
+    let plan = build::plan(&file, &request, ignore, &OneBase(base))?;
     Ok(preview::document(&plan))
 }
 
@@ -142,6 +147,24 @@ fn plans_say_what_buildkit_s_images_say() {
 /// Errors of the whole file, or of a flag.
 fn placeless(case: &Value) -> bool {
     case["target"].is_string() || case["dockerfile"].as_str().is_some_and(|text| !text.contains("FROM"))
+}
+
+#[test]
+fn checks_that_need_the_build_name_rule_and_line() {
+    let warnings = |dockerfile: &str, ignore: &str| {
+        let case = serde_json::json!({ "dockerfile": dockerfile, "args": ["A=scratch"] });
+        let document =
+            plan_with(&case, &IgnoreRules::parse(ignore.as_bytes()).expect("rules")).expect(dockerfile);
+        let rows = document["warnings"].as_array().expect("a list").clone();
+        rows.iter()
+            .map(|row| format!("{} {}", row["rule"].as_str().expect("rule"), row["line"]))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("ARG A\nFROM $A\n", ""), ["InvalidDefaultArgInFrom 2"]);
+    assert_eq!(warnings("ARG A=busybox\nFROM $A\n", ""), [""; 0]);
+    assert_eq!(warnings("FROM scratch\nCOPY a b/ /\n", "b\n"), ["CopyIgnoredFile 2"]);
+    assert_eq!(warnings("FROM scratch\nENV x=$nope\n", ""), ["UndefinedVar 2"]);
+    assert_eq!(warnings("# check=skip=UndefinedVar\nFROM scratch\nENV x=$nope\n", ""), [""; 0]);
 }
 
 /// Cases that need what this version refuses by name, with what that is.
@@ -303,7 +326,7 @@ fn describe(path: &Path, like: &str) -> Option<String> {
         _ => "f",
     };
     let mut words = vec![kind.to_owned()];
-    let expected: Vec<&str> = like.splitn(2, " =").next().unwrap_or_default().split(' ').collect();
+    let expected: Vec<&str> = like.split(" =").next().unwrap_or_default().split(' ').collect();
     if expected.get(1).is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
         words.push(format!("{:o}", metadata.permissions().mode() & 0o7777));
     }

@@ -13,6 +13,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
 
 mod base_selection;
+mod build_cleanup;
+mod build_failures;
+mod build_reuse;
+mod build_run;
 mod dockerfile_cases;
 mod ground_state;
 mod layering;

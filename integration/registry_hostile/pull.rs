@@ -6,7 +6,7 @@ use super::*;
 fn what_is_not_there_is_said_to_be_unknown_or_private() {
     let registry = registry_with_image();
     let error = line(Tester::new().client.manifest(&reference(&registry, "app:2")));
-    assert!(error.contains("2 not found: repository or tag unknown, or it is private"), "{error}");
+    assert!(error.contains("tag `2` not found: repository or tag unknown, or it is private"), "{error}");
     assert!(error.contains("MANIFEST_UNKNOWN: manifest unknown"), "{error}");
 }
 

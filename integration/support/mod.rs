@@ -3,6 +3,7 @@
 pub(crate) mod fake_registry;
 pub(crate) mod ground;
 pub(crate) mod oci;
+pub(crate) mod traces;
 pub(crate) mod tree;
 
 use std::path::{Path, PathBuf};
@@ -48,6 +49,14 @@ impl Builder {
             .current_dir(self.home.path())
             .stdin(Stdio::null());
         command
+    }
+
+    /// Builds a context into a layout, without pushing.
+    pub(crate) fn layout(&self, context: &Context, layout: &Path, arguments: &[&str]) -> Finished {
+        let mut command = self.command();
+        command.args(["--no-push", "--context"]).arg(context.path());
+        command.arg("--oci-layout-path").arg(layout).args(arguments);
+        finish(&mut command)
     }
 
     /// Runs it to its end.

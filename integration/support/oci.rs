@@ -65,10 +65,51 @@ impl LayoutImage {
         }
     }
 
+    /// The paths in each layer, as they are written there, bottom layer first.
+    pub(crate) fn layer_paths(&self, layout: &Path) -> Vec<Vec<String>> {
+        let entries = self.layer_entries(layout).into_iter();
+        entries.map(|layer| layer.into_iter().map(|entry| entry.path).collect()).collect()
+    }
+
+    /// What each layer has, bottom layer first.
+    pub(crate) fn layer_entries(&self, layout: &Path) -> Vec<Vec<Entry>> {
+        let layers = self.manifest.layers().iter();
+        layers.map(|layer| entries(&blob(layout, layer))).collect()
+    }
+
     /// One of the manifest's annotations.
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.manifest.annotations().as_ref()?.get(key).map(String::as_str)
     }
+}
+
+/// An entry of a layer, as the crate `tar` reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) path: String,
+    pub(crate) mode: u32,
+    pub(crate) size: u64,
+    pub(crate) mtime: u64,
+    /// Names of user and group.
+    pub(crate) names: [String; 2],
+}
+
+fn entries(layer: &[u8]) -> Vec<Entry> {
+    let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(layer));
+    let entries = archive.entries().expect("a tar archive");
+    let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let entry = entry.expect("entry");
+        let header = entry.header();
+        let name = |name: Option<&[u8]>| String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
+        Entry {
+            path: String::from_utf8_lossy(&entry.path_bytes()).into_owned(),
+            mode: header.mode().expect("mode"),
+            size: entry.size(),
+            mtime: header.mtime().expect("time"),
+            names: [name(header.username_bytes()), name(header.groupname_bytes())],
+        }
+    };
+    entries.map(read).collect()
 }
 
 /// The bytes that a descriptor names, checked.

@@ -4,14 +4,14 @@ use std::error::Error;
 use std::fmt;
 
 use super::add::AddError;
-use super::copy::CopyError;
+use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
 use crate::dockerfile::{ExpandError, ModeError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
 use crate::layer::LayerError;
-use crate::rootfs::{GuestPathError, RootfsError, UserError};
+use crate::rootfs::{Escaped, GuestPathError, RootfsError, UserError};
 use crate::sandbox::{Exit, SandboxError};
 use crate::snapshot::SnapshotError;
 use crate::store::StoreError;
@@ -75,6 +75,21 @@ pub enum BuildErrorKind {
         #[source]
         source: ServiceError,
     },
+    /// A source of COPY or ADD that is not there.
+    #[error("{keyword} source `{written}` is not in {place}{}", suggestion(near.as_ref()))]
+    Source {
+        /// Which instruction.
+        keyword: &'static str,
+        /// The source as written.
+        written: Escaped,
+        /// Where it was looked for.
+        place: String,
+        /// The rule that hides it, if it exists.
+        #[source]
+        excluded: Option<Box<Excluded>>,
+        /// A name in the same directory that resembles it.
+        near: Option<Escaped>,
+    },
     /// COPY.
     #[error(transparent)]
     Copy(#[from] CopyError),
@@ -114,13 +129,9 @@ pub enum BuildErrorKind {
         exit: Exit,
     },
     /// A RUN for another CPU without anything that could run it.
-    #[error("cannot run programs for {platform} on this {host} machine: {reason}")]
+    #[error("{reason}")]
     Emulation {
-        /// What the stage is for.
-        platform: String,
-        /// What this machine is.
-        host: String,
-        /// What is missing.
+        /// What cannot run where, and what is missing.
         reason: String,
         /// What to do.
         fix: String,
@@ -128,6 +139,10 @@ pub enum BuildErrorKind {
     /// The build was told to stop.
     #[error("interrupted")]
     Cancelled,
+}
+
+fn suggestion(near: Option<&Escaped>) -> String {
+    near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
 }
 
 fn ended(exit: Exit) -> String {

@@ -1,10 +1,12 @@
 //! Running a plan: each stage's steps on its files, each step's changes into a layer.
 
+use std::cell::Cell;
+use std::os::fd::AsFd as _;
 use std::time::Instant;
 
-use super::add::add;
+use super::add::{AddError, add};
 use super::clock::{Clock, rfc3339};
-use super::copy::{CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
+use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::{BuildError, BuildErrorKind};
 use super::progress::{Event, Place, Progress};
 use super::services::{ImageSource, ServiceError};
@@ -18,7 +20,9 @@ use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
-use crate::rootfs::{Owner, ResolvedUser, Rootfs, numeric_chown, resolve_chown, resolve_user};
+use crate::rootfs::{
+    Owner, ResolvedUser, Rootfs, Timestamp, numeric_chown, resolve_chown, resolve_user, set_times_at,
+};
 use crate::sandbox::emulation::{self, Emulation};
 use crate::sandbox::{Cancel, Exit, HOSTNAME, Presentation, Process, Sandbox, SandboxError, Script};
 use crate::snapshot::{Recording, Snapshotter, View};
@@ -76,7 +80,8 @@ enum Files {
 /// # Errors
 /// [`BuildError`] with the lines of the instruction that failed.
 pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError> {
-    let mut executor = Executor { plan, services, done: Vec::with_capacity(plan.stages.len()) };
+    let mut executor =
+        Executor { plan, services, done: Vec::with_capacity(plan.stages.len()), warned: Cell::new(false) };
     for stage in &plan.stages {
         let done = executor.stage(stage)?;
         executor.done.push(done);
@@ -91,6 +96,8 @@ struct Executor<'a> {
     plan: &'a Plan,
     services: &'a Services<'a>,
     done: Vec<Done>,
+    /// Whether the faults of a qemu handler were told: once is enough.
+    warned: Cell<bool>,
 }
 
 impl Executor<'_> {
@@ -133,24 +140,9 @@ impl Executor<'_> {
             progress.tell(&Event::Started { place, instruction: &stage.instruction });
             return;
         };
-        let text = format!(
-            "{} ({}, {}@{})",
-            stage.instruction,
-            stage.platform,
-            base.reference.familiar(),
-            base.digest
-        );
+        let text = format!("{} ({}, sha256:{})", stage.instruction, stage.platform, base.digest.short());
         progress.tell(&Event::Started { place, instruction: &text });
-        for note in &base.notes {
-            progress.tell(&Event::Note(note));
-        }
-        for warning in &base.warnings {
-            progress.tell(&Event::Warning {
-                rule: "InvalidBaseImagePlatform",
-                span: Some(stage.span),
-                detail: warning,
-            });
-        }
+        progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
     }
 
     fn stop_if_cancelled(&self, span: Span) -> Result<(), BuildError> {
@@ -178,7 +170,9 @@ impl Executor<'_> {
         let recording = self.services.snapshotter.begin(&chain).map_err(|error| at(error.into()))?;
         match &step.step {
             Step::Config => {}
-            Step::Workdir(workdir) => make_workdir(workdir, recording.root()).map_err(at)?,
+            Step::Workdir(workdir) => {
+                make_workdir(workdir, recording.root(), self.services.clock.now()).map_err(at)?
+            }
             Step::Copy(copy) => self.copy(copy, stage, &chain, recording.root()).map_err(at)?,
             Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
         }
@@ -245,9 +239,15 @@ impl Executor<'_> {
         };
         let now = self.services.clock.now();
         match step.archives {
-            Archives::Keep => copy(&request, onto, now).map(|_| ()).map_err(BuildErrorKind::from),
+            Archives::Keep => {
+                copy(&request, onto, now).map(|_| ()).map_err(|error| self.not_copied(step, error))
+            }
             Archives::Extract => {
-                let added = add(&request, onto, now, &layer::Limits::default())?;
+                let added =
+                    add(&request, onto, now, &layer::Limits::default()).map_err(|error| match error {
+                        AddError::Copy(error) => self.not_copied(step, error),
+                        error => error.into(),
+                    })?;
                 for skipped in &added.skipped {
                     self.services
                         .progress
@@ -256,6 +256,20 @@ impl Executor<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Says where a source was looked for.
+    fn not_copied(&self, step: &CopyStep, error: CopyError) -> BuildErrorKind {
+        let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
+        let place = match &step.from {
+            CopyFrom::Context => "the build context".to_owned(),
+            CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
+            CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
+            CopyFrom::Image(position) => {
+                format!("image `{}`", self.plan.images[*position].reference.familiar())
+            }
+        };
+        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
     }
 
     /// The tree that COPY reads, unless it is the build context.
@@ -309,23 +323,19 @@ impl Executor<'_> {
             Emulation::Handler(handler) => {
                 let note = format!("programs for {platform} run under {}", handler.interpreter);
                 self.services.progress.tell(&Event::Detail(&note));
-                for warning in handler.warnings() {
-                    self.services.progress.tell(&Event::Warning {
-                        rule: "Emulation",
-                        span: None,
-                        detail: &warning,
-                    });
+                if !self.warned.replace(true) {
+                    for warning in handler.warnings() {
+                        let event = Event::Warning { rule: "Emulation", span: None, detail: &warning };
+                        self.services.progress.tell(&event);
+                    }
                 }
                 Ok(Presentation::Native)
             }
             // The list of handlers is hidden here: only trying tells.
             Emulation::Unknown => Ok(Presentation::Native),
-            Emulation::Missing(missing) => Err(BuildErrorKind::Emulation {
-                platform: platform.to_string(),
-                host: host.architecture.clone(),
-                reason: missing.to_string(),
-                fix: missing.hint(),
-            }),
+            Emulation::Missing(missing) => {
+                Err(BuildErrorKind::Emulation { reason: missing.to_string(), fix: missing.hint() })
+            }
         }
     }
 }
@@ -341,10 +351,16 @@ fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKi
     Ok(resolve_chown(root, text)?)
 }
 
-/// Missing directories belong to USER; one that the image doesn't know is taken for root.
-fn make_workdir(step: &WorkdirStep, root: &Rootfs) -> Result<(), BuildErrorKind> {
-    let owner = resolve_user(root, &step.user).map_or(Owner { uid: 0, gid: 0 }, |user| user.owner);
-    root.create_dirs(&step.path, 0o755, owner)?;
+/// Missing directories belong to USER; one that the image doesn't know is taken for root. What is made, and the
+/// directory it is made in, has the time `now`.
+fn make_workdir(step: &WorkdirStep, root: &Rootfs, now: Timestamp) -> Result<(), BuildErrorKind> {
+    let owner = resolve_user(root, &step.user).map_or(Owner::ROOT, |user| user.owner);
+    let made = root.create_dirs(&step.path, 0o755, owner)?;
+    for path in made.iter().rev() {
+        let (directory, name) = root.parent(path)?;
+        set_times_at(directory.as_fd(), &name, now).map_err(BuildErrorKind::StepFiles)?;
+        set_times_at(directory.as_fd(), b".", now).map_err(BuildErrorKind::StepFiles)?;
+    }
     Ok(())
 }
 

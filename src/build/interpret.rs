@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::error::{BuildError, BuildErrorKind};
 use super::scope::Scope;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
+use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Network, Run,
@@ -33,8 +34,16 @@ pub(super) struct Interpreter<'a> {
     has_cmd: bool,
     steps: Vec<PlannedStep>,
     warnings: &'a mut Vec<Warning>,
+    sources: Sources<'a>,
+}
+
+/// Where COPY and ADD find what they name.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    /// What of the build context is hidden.
+    pub(super) ignore: &'a IgnoreRules,
     /// Resolves `--from`.
-    from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
+    pub(super) from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
 }
 
 /// What became of a stage.
@@ -53,9 +62,9 @@ impl<'a> Interpreter<'a> {
         config: RunConfig,
         author: Option<String>,
         warnings: &'a mut Vec<Warning>,
-        from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
+        sources: Sources<'a>,
     ) -> Self {
-        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), warnings, from }
+        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), warnings, sources }
     }
 
     /// The end of the stage.
@@ -355,9 +364,12 @@ impl<'a> Interpreter<'a> {
         for path in expanded.paths() {
             refuse_remote(kind, path)?;
         }
+        if written.from.is_none() {
+            self.warn_of_ignored(span, kind, &expanded);
+        }
         let from = match &written.from {
             None => CopyFrom::Context,
-            Some(from) => (self.from)(from)?,
+            Some(from) => (self.sources.from)(from)?,
         };
         let row = history::transfer(kind, &expanded);
         let step = CopyStep {
@@ -372,6 +384,16 @@ impl<'a> Interpreter<'a> {
             chmod: octal(expanded.chmod.as_ref())?,
         };
         Ok((Some(row), Step::Copy(step)))
+    }
+
+    fn warn_of_ignored(&mut self, span: Span, kind: TransferKind, expanded: &Transfer) {
+        for path in expanded.paths() {
+            let hidden =
+                GuestPath::clamp(path).is_ok_and(|clean| self.sources.ignore.excludes(clean.relative()));
+            if hidden {
+                self.warnings.push(Warning::copy_ignored_file(span, kind, path));
+            }
+        }
     }
 
     /// An empty value is as good as none.

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{BuildError, BuildErrorKind};
-use super::interpret::{Interpreted, Interpreter};
+use super::interpret::{Interpreted, Interpreter, Sources};
 use super::scope::{Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan};
+use crate::context::IgnoreRules;
 use crate::dockerfile::{
     self, CheckDirective, Dockerfile, Instruction, Located, Span, Stage, Text, Violation, Warning, expand,
     suggest,
@@ -47,16 +48,23 @@ pub struct PlanRequest {
 ///
 /// # Errors
 /// [`BuildError`] with the lines of the instruction that cannot be built. Stages that nothing needs are not looked at.
-pub fn plan(file: &Dockerfile, request: &PlanRequest, source: &dyn ImageSource) -> Result<Plan, BuildError> {
+pub fn plan(
+    file: &Dockerfile,
+    request: &PlanRequest,
+    ignore: &IgnoreRules,
+    source: &dyn ImageSource,
+) -> Result<Plan, BuildError> {
     let mut planner = Planner {
         file,
         request,
+        ignore,
         source,
         globals: Globals::new(request.build_args.clone(), automatic(file, request)),
         warnings: Vec::new(),
         images: Vec::new(),
     };
     planner.declare_globals()?;
+    planner.check_defaults();
     let target = planner.target()?;
     let needed = planner.needed(target)?;
     planner.interpret(needed)
@@ -76,6 +84,7 @@ fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, Strin
 struct Planner<'a> {
     file: &'a Dockerfile,
     request: &'a PlanRequest,
+    ignore: &'a IgnoreRules,
     source: &'a dyn ImageSource,
     globals: Globals,
     warnings: Vec<Warning>,
@@ -113,6 +122,33 @@ impl Planner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether every FROM would name an image if no build argument were given.
+    fn check_defaults(&mut self) {
+        let mut defaults = Globals::new(BTreeMap::new(), automatic(self.file, self.request));
+        let given = std::mem::replace(&mut self.globals, defaults.clone());
+        let noted = self.warnings.len();
+        for argument in &self.file.global_args {
+            let Instruction::Arg(names) = &argument.value else { continue };
+            for (name, default) in names {
+                // A default that cannot be expanded is an error only where it is needed.
+                let default = default.as_ref().and_then(|text| self.expand_global(argument.span, text).ok());
+                defaults.declare(&name.to_string(), default.map(|text| text.to_string()));
+                self.globals = defaults.clone();
+            }
+        }
+        let mut invalid = Vec::new();
+        for stage in &self.file.stages {
+            let image = &stage.from.value.image;
+            let name = self.expand_global(stage.from.span, image).map(|text| text.to_string());
+            if name.is_ok_and(|name| name.parse::<Reference>().is_err()) && image.has_variables() {
+                invalid.push(Warning::invalid_default_arg_in_from(stage.from.span, image));
+            }
+        }
+        self.globals = given;
+        self.warnings.truncate(noted);
+        self.warnings.extend(invalid);
     }
 
     fn expand_global(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
@@ -214,13 +250,29 @@ impl Planner<'_> {
         Ok((requested.normalised, Asked::Explicitly))
     }
 
-    fn resolve(&self, span: Span, name: &str, platform: &Platform, asked: Asked) -> Result<Base, BuildError> {
+    fn resolve(
+        &mut self,
+        span: Span,
+        name: &str,
+        platform: &Platform,
+        asked: Asked,
+    ) -> Result<Base, BuildError> {
         let reference: Reference =
             name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
-        self.source.resolve(&reference, &wanted).map_err(|source| {
+        let base = self.source.resolve(&reference, &wanted).map_err(|source| {
             BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
-        })
+        })?;
+        if let Some(found) = &base.foreign {
+            let (found, wanted) = (found.to_string(), platform.to_string());
+            self.warnings.push(Warning::invalid_base_image_platform(
+                span,
+                &reference.familiar(),
+                &found,
+                &wanted,
+            ));
+        }
+        Ok(base)
     }
 
     /// ONBUILD instructions of the base, which run first. Those of a stage of this file are its own alone: what it had
@@ -384,8 +436,14 @@ impl Planner<'_> {
             let found = origins.iter().find(|(name, _)| name == text).map(|(_, from)| from.clone());
             found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `--from={text}`")))
         };
-        let mut interpreter =
-            Interpreter::new(self.file.escape, scope, config, author, &mut self.warnings, &from);
+        let mut interpreter = Interpreter::new(
+            self.file.escape,
+            scope,
+            config,
+            author,
+            &mut self.warnings,
+            Sources { ignore: self.ignore, from: &from },
+        );
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }

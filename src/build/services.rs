@@ -34,8 +34,8 @@ pub struct Base {
     pub digest: Digest,
     /// What the user should know of the choice, for instance that a lower variant was taken.
     pub notes: Vec<String>,
-    /// What the user should change.
-    pub warnings: Vec<String>,
+    /// What it is for, where that is another platform than the wanted one and it was taken all the same.
+    pub foreign: Option<Platform>,
 }
 
 /// Where base images come from.

@@ -12,18 +12,22 @@ use super::progress::{Colour, Lines};
 use super::settings::Settings;
 use crate::build::clock::rfc3339;
 use crate::build::progress::{Event, Progress};
+use crate::build::step::StageBase;
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, TransferError};
-use crate::sandbox::{Cancel, Exit, Isolated};
+use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
 use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
 use crate::store::{Store, archive, layout};
+
+/// What runs the command line of a RUN, unless SHELL names something else.
+const DEFAULT_SHELL: &[u8] = b"/bin/sh";
 
 /// What both commands begin with.
 struct Opened {
@@ -60,17 +64,18 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
     })?;
     let stop = Stop::new()?;
     let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
-    match stop.signal() {
-        0 => result,
-        signal => {
-            Err(Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(stopped(signal)) })
-        }
+    match (result, stop.signal()) {
+        // A signal that comes when everything is done changes nothing.
+        (Ok(()), _) => Ok(()),
+        (Err(failure), 0) => Err(failure),
+        (Err(_), signal) => Err(stopped(signal)),
     }
 }
 
-fn stopped(signal: i32) -> String {
-    let name = if signal == signal_hook::consts::SIGINT { "SIGINT" } else { "SIGTERM" };
-    format!("stopped by {name}; nothing was pushed under a tag")
+/// The end that somebody asked for. The exit code is that of a shell whose command is ended by the signal.
+fn stopped(signal: i32) -> Failure {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
 }
 
 struct Build<'a> {
@@ -101,8 +106,11 @@ impl Build<'_> {
             cancel: &self.stop.cancel,
         };
         let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
+        check_outputs(settings)?;
         for destination in &settings.push {
-            client.check_push(destination).map_err(|error| transfer_failure(&error))?;
+            client
+                .check_push(destination)
+                .map_err(|error| transfer_failure(&error).of_flag("--destination"))?;
         }
         let plan = make_plan(&opened, settings, &images)?;
         warn(&plan, progress);
@@ -169,7 +177,7 @@ impl Stop {
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 if received.swap(signal, Ordering::SeqCst) != 0 {
-                    #[expect(clippy::exit, reason = "asked for twice: the janitor and the kernel clean up")]
+                    // Asked for twice: the janitor and the kernel clean up.
                     std::process::exit(128 + signal);
                 }
                 cancel.cancel("a signal asked for it");
@@ -184,10 +192,12 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
     for warning in &settings.warnings {
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
-    let mut context = Context::open_dir(&settings.context).map_err(|error| Failure::from_error(&error))?;
-    let found = context
-        .read_dockerfile(settings.dockerfile.as_deref())
-        .map_err(|error| Failure::from_error(&error))?;
+    let mut context = Context::open_dir(&settings.context)
+        .map_err(|error| Failure::from_error(&error).of_flag("--context"))?;
+    let found = context.read_dockerfile(settings.dockerfile.as_deref()).map_err(|error| {
+        let failure = Failure::from_error(&error);
+        if settings.dockerfile.is_some() { failure.of_flag("--dockerfile") } else { failure }
+    })?;
     context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
     let file = dockerfile::parse(&found.content).map_err(|error| build_failure(&error.into(), &found))?;
     Ok(Opened { context, found, file })
@@ -209,7 +219,16 @@ fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
-    build::plan(&opened.file, &settings.request, images).map_err(|error| build_failure(&error, &opened.found))
+    let plan = build::plan(&opened.file, &settings.request, opened.context.ignore(), images)
+        .map_err(|error| build_failure(&error, &opened.found))?;
+    let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
+        StageBase::Image(base) => Some(&**base),
+        StageBase::Scratch | StageBase::Stage(_) => None,
+    });
+    for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
+        images.progress.tell(&Event::Note(note));
+    }
+    Ok(plan)
 }
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
@@ -242,7 +261,7 @@ fn publish(
             images.store.blobs(),
             &created,
         )
-        .map_err(|error| Failure::from_error(&error))?;
+        .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
@@ -252,12 +271,10 @@ fn publish(
             images.store.blobs(),
             &created,
         )
-        .map_err(|error| Failure::from_error(&error))?;
+        .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
-    for destination in &settings.push {
-        push(images, image, encoded, destination, progress)?;
-    }
+    push(images, image, encoded, &settings.push, progress)?;
     let digest = &encoded.manifest.digest;
     if let Some(path) = &settings.digest_file {
         write_digest(path, &digest.to_string())?;
@@ -265,34 +282,71 @@ fn publish(
     super::print(&format!("{digest}\n"))
 }
 
+/// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
 fn push(
     images: &Images<'_>,
     image: &Image,
     encoded: &EncodedImage,
-    destination: &Reference,
+    destinations: &[Reference],
     progress: &dyn Progress,
 ) -> Result<(), Failure> {
-    let name = destination.familiar();
-    progress.tell(&Event::Note(&format!("pushing {name}")));
-    images.push(image, encoded, destination).map_err(|error| service_failure(&*error))?;
-    progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
+    for destination in destinations {
+        progress.tell(&Event::Note(&format!("pushing {}", destination.familiar())));
+        images
+            .upload(image, encoded, destination)
+            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
+    }
+    for destination in destinations {
+        images
+            .name(encoded, destination)
+            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
+        let name = destination.familiar();
+        progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
+    }
     Ok(())
 }
 
-/// The digest alone, without a line feed, as kaniko writes it; missing directories are made.
+/// What would be in the way of an output is found before anything is built.
+fn check_outputs(settings: &Settings) -> Result<(), Failure> {
+    if let Some(path) = &settings.layout {
+        layout::check(path).map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+    }
+    for (flag, path) in [("--tar-path", &settings.archive), ("--digest-file", &settings.digest_file)] {
+        if let Some(path) = path.as_ref().filter(|path| path.is_dir()) {
+            let message = format!("`{}` is a directory, expected the name of a file", path.display());
+            return Err(Failure::new(message).of_flag(flag));
+        }
+    }
+    Ok(())
+}
+
+/// The digest alone, without a line feed, as kaniko writes it; missing directories are made. A file that is there is
+/// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
 fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
     let failed = |error: &std::io::Error| {
-        Failure::new(format!("cannot write the digest to `{}`: {error}", path.display()))
+        Failure::new(format!("cannot write `{}`: {error}", path.display())).of_flag("--digest-file")
     };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
     }
-    std::fs::write(path, digest).map_err(|error| failed(&error))
+    let is_new = !path.exists();
+    std::fs::write(path, digest).map_err(|error| {
+        if is_new {
+            // An empty file would be taken for a digest.
+            let _ = std::fs::remove_file(path);
+        }
+        failed(&error)
+    })
 }
 
 /// Adds the lines of the Dockerfile and what to do.
 fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     let mut failure = Failure::from_error(error);
+    if is_full_disk(error) {
+        failure.hint = Some(
+            "the disk that holds the store is full: make room, or choose another with --store".to_owned(),
+        );
+    }
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
@@ -302,23 +356,47 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 Exit::Signal(_) => 255,
             };
         }
+        BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
+            if program == DEFAULT_SHELL =>
+        {
+            failure.hint = Some(
+                "RUN and a command line needs a shell: take a base that has one, or write RUN [\"program\", \"argument\"]"
+                    .to_owned(),
+            );
+        }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
-        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source),
-        BuildErrorKind::Copy(error) => failure.hint = copy_hint(error),
+        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source).or(failure.hint),
+        BuildErrorKind::Source { written, place, excluded, .. } => {
+            failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
+        }
         _ => {}
     }
     failure
 }
 
-fn copy_hint(error: &build::copy::CopyError) -> Option<String> {
-    match error {
-        build::copy::CopyError::NotFound { written, excluded: Some(_), .. } => {
-            Some(format!("add `!{written}` at the end of `.dockerignore` to have it in the context"))
+/// Whether a disk without room is behind it all.
+fn is_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|error| error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())) {
+            return true;
         }
-        build::copy::CopyError::NotFound { .. } => {
+        next = error.source();
+    }
+    false
+}
+
+fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {
+    match excluded {
+        Some(rule) => {
+            Some(format!("add `!{written}` at the end of `{}` to have it in the context", rule.file))
+        }
+        None if place == "the build context" => {
             Some("sources are relative to the build context, not to the Dockerfile".to_owned())
         }
-        _ => None,
+        None => None,
     }
 }
 

@@ -66,6 +66,12 @@ impl Failure {
         failure
     }
 
+    /// Says which flag it is about.
+    pub(super) fn of_flag(mut self, flag: &str) -> Self {
+        self.message = format!("{flag}: {}", self.message);
+        self
+    }
+
     /// Adds what to do.
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

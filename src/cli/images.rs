@@ -14,7 +14,7 @@ use crate::image::document;
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
-use crate::image::matching::{self, MatchMode, Single, Unfit};
+use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer::Limits;
@@ -78,12 +78,12 @@ impl ImageSource for Images<'_> {
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
         let fetched = self.manifest(reference)?;
         let mut notes = Vec::new();
-        let mut warnings = Vec::new();
+        let mut foreign = None;
         let documents = if media_type::is_index(&fetched.media_type) {
-            self.from_index(reference, wanted, &fetched, &mut notes)?
+            self.in_index(reference, wanted, &fetched, &mut notes)?
         } else if media_type::is_manifest(&fetched.media_type) {
             let documents = self.documents(reference, &fetched)?;
-            judge_single(reference, wanted, &documents.config, &mut notes, &mut warnings)?;
+            foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
             documents
         } else {
             return Err(ImageProblem::MediaType(fetched.media_type).into());
@@ -91,7 +91,7 @@ impl ImageSource for Images<'_> {
         let Documents { manifest, digest, mut config } = documents;
         config.drop_legacy();
         for entry in config.drop_invalid_env() {
-            warnings.push(format!(
+            notes.push(format!(
                 "{} has `{entry}` in its environment, which is no `name=value`: left out",
                 reference.familiar()
             ));
@@ -104,7 +104,7 @@ impl ImageSource for Images<'_> {
             .map(|(blob, diff_id)| Layer { blob, diff_id, origin: Origin::Registry(reference.clone()) })
             .collect();
         let image = Image::from_parts(config, layers)?;
-        Ok(Base { image, reference: reference.clone(), digest, notes, warnings })
+        Ok(Base { image, reference: reference.clone(), digest, notes, foreign })
     }
 
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
@@ -150,11 +150,11 @@ impl Images<'_> {
 
     /// The document that `reference` names. One that is named by its digest is asked for only once.
     fn manifest(&self, reference: &Reference) -> Result<Fetched, ServiceError> {
-        if let Some(digest) = reference.digest() {
-            if let Some(bytes) = self.stored_document(digest)? {
-                let media_type = document::parse(&bytes, None)?.media_type().to_owned();
-                return Ok(Fetched { media_type, digest: digest.clone(), bytes });
-            }
+        if let Some(digest) = reference.digest()
+            && let Some(bytes) = self.stored_document(digest)?
+        {
+            let media_type = document::parse(&bytes, None)?.media_type().to_owned();
+            return Ok(Fetched { media_type, digest: digest.clone(), bytes });
         }
         let fetched = self.client.manifest(reference)?;
         self.store.blobs().put(&fetched.bytes)?;
@@ -184,7 +184,7 @@ impl Images<'_> {
         Ok(intact.then_some(bytes))
     }
 
-    fn from_index(
+    fn in_index(
         &self,
         reference: &Reference,
         wanted: &Wanted,
@@ -265,8 +265,8 @@ impl Images<'_> {
         Ok(())
     }
 
-    /// Pushes everything that `image` consists of to `destination`; the manifest goes last, and only then is the tag moved.
-    pub(super) fn push(
+    /// Brings everything that `image` consists of to `destination`, but the manifest.
+    pub(super) fn upload(
         &self,
         image: &Image,
         encoded: &EncodedImage,
@@ -280,6 +280,11 @@ impl Images<'_> {
         );
         let open = || self.open(&config.digest);
         self.client.upload(destination, &config, &open, None)?;
+        Ok(())
+    }
+
+    /// Gives an image that was uploaded its name: only now the tag is moved.
+    pub(super) fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
     }
 
@@ -322,30 +327,31 @@ impl Images<'_> {
     }
 }
 
-/// Judges a base that is no index.
+/// Judges a base that is no index; gives its platform where it is taken although it is another one.
 fn judge_single(
     reference: &Reference,
     wanted: &Wanted,
     config: &ImageConfig,
     notes: &mut Vec<String>,
-    warnings: &mut Vec<String>,
-) -> Result<(), ImageProblem> {
-    let name = reference.familiar();
-    let platform = Platform::from(config);
-    match matching::accept_single(&wanted.platform, &platform, wanted.asked, wanted.mode)? {
-        Single::Fits => {}
-        Single::WillDo(found) => notes.push(format!("FROM {name}: it is for {found}, which {} runs", wanted.platform)),
-        Single::Keep(found) => warnings.push(format!(
-            "base image {name} is for {found}, not for this machine ({}): the result will be for {found} too; name a platform with --custom-platform",
-            wanted.platform
-        )),
-        Single::Unchecked(found) => warnings.push(format!(
-            "base image {name} is for {found}, not {}; taken because of --platform-match={}",
-            wanted.platform,
-            MatchMode::None
-        )),
+) -> Result<Option<Platform>, ImageProblem> {
+    match matching::accept_single(&wanted.platform, &Platform::from(config), wanted.asked, wanted.mode)? {
+        Single::Fits => Ok(None),
+        Single::WillDo(found) => {
+            notes.push(format!(
+                "FROM {}: it is for {found}, which {} runs",
+                reference.familiar(),
+                wanted.platform
+            ));
+            Ok(None)
+        }
+        Single::Keep(found) => {
+            notes.push(format!(
+                "the image will be for {found} like its base; --custom-platform names another platform"
+            ));
+            Ok(Some(found))
+        }
+        Single::Unchecked(found) => Ok(Some(found)),
     }
-    Ok(())
 }
 
 impl ImageProblem {

@@ -100,13 +100,15 @@ impl Settings {
         environment: &Environment,
         purpose: Purpose,
     ) -> Result<Self, Failure> {
-        let verbosity = args.verbosity.parse().map_err(|message: String| Failure::new(message))?;
+        let verbosity =
+            args.verbosity.parse().map_err(|message: String| Failure::new(message).of_flag("--verbosity"))?;
         let mut warnings = Vec::new();
         let host = host_platform();
         let (platform, asked) = platform(args, &host, &mut warnings)?;
-        let mode: MatchMode = args.platform_match.parse().map_err(|error| {
-            Failure::from_error(&error).hint("--platform-match takes exact, compatible, loose or none")
-        })?;
+        let mode: MatchMode = args
+            .platform_match
+            .parse()
+            .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
         let names = destinations(&args.destination)?;
         if names.is_empty() && !args.no_push && purpose == Purpose::Build {
             return Err(Failure::new("there is no destination to push to")
@@ -163,11 +165,11 @@ fn platform(
         return Err(Failure::new(format!(
             "`{text}` names several platforms: building for several at once is not supported yet"
         ))
+        .of_flag("--custom-platform")
         .hint("run one build for each platform"));
     }
     let requested = Requested::parse(text, host).map_err(|error| {
-        Failure::from_error(&error)
-            .hint("--custom-platform takes os/architecture[/variant], for instance linux/arm/v7")
+        Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
     })?;
     Ok((requested, Asked::Explicitly))
 }
@@ -194,7 +196,8 @@ fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
 fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
     let mut references = Vec::with_capacity(names.len());
     for name in names {
-        let reference: Reference = name.parse().map_err(|error| Failure::from_error(&error))?;
+        let reference: Reference =
+            name.parse().map_err(|error| Failure::from_error(&error).of_flag("--destination"))?;
         if reference.digest().is_some() {
             return Err(Failure::new(format!(
                 "`{name}` is no destination: it has a digest, which only the build can tell"
@@ -229,7 +232,10 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         .iter()
         .map(|label| match label.split_once('=') {
             Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-            _ => Err(Failure::new(format!("`{label}` is not a label: expected `name=value`"))),
+            _ => {
+                Err(Failure::new(format!("`{label}` is not a label, expected `name=value`"))
+                    .of_flag("--label"))
+            }
         })
         .collect()
 }
@@ -240,6 +246,7 @@ fn clock(epoch: Option<&String>) -> Result<Clock, Failure> {
         Some(text) => match text.parse() {
             Ok(seconds) => Ok(Clock::Fixed(seconds)),
             Err(_) => Err(Failure::new(format!("invalid SOURCE_DATE_EPOCH: {text}"))
+                .of_flag("--build-arg")
                 .hint("give seconds since 1970 as one number")),
         },
     }

@@ -1,8 +1,8 @@
 //! Dockerfile text to values: the whole language as BuildKit reads it, without input or output.
 //!
-//! [`parse`] gives a [`Dockerfile`] whose instructions are as written. Nothing is expanded, since what a variable is
-//! depends on the build; [`expand`] and its kin do it, and [`parse_ports`], [`signal_number`], [`Mode::parse`] and
-//! [`MountOption::resolve`] read what can be read only then. [`check`] gives the build checks that need no build.
+//! [`parse()`] gives a [`Dockerfile`] whose instructions are as written. Nothing is expanded, since what a variable is
+//! depends on the build; [`expand()`] and its kin do it, and [`parse_ports`], [`signal_number`], [`Mode::parse`] and
+//! [`MountOption::resolve`] read what can be read only then. [`check()`] gives the build checks that need no build.
 //! Messages are BuildKit's where it has one, since people search for them.
 
 mod check;

@@ -18,17 +18,23 @@ pub fn suggest<'a>(word: &str, options: &[&'a str]) -> Option<&'a str> {
     options.iter().copied().filter(|option| distance(word, option) < NEAR).min_by_key(rank)
 }
 
-/// Levenshtein distance in characters.
+/// Levenshtein distance in characters, where two neighbours that changed places are one difference: that is how people
+/// mistype.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
     let mut previous: Vec<usize> = (0..=b.len()).collect();
-    for (row, x) in a.chars().enumerate() {
+    for (row, x) in a.iter().enumerate() {
         let mut current = vec![row + 1];
         for (column, y) in b.iter().enumerate() {
-            let substitute = previous[column] + usize::from(x != *y);
-            current.push(substitute.min(previous[column + 1] + 1).min(current[column] + 1));
+            let substitute = previous[column] + usize::from(x != y);
+            let mut least = substitute.min(previous[column + 1] + 1).min(current[column] + 1);
+            if row > 0 && column > 0 && *x == b[column - 1] && a[row - 1] == *y {
+                least = least.min(before[column - 1] + 1);
+            }
+            current.push(least);
         }
-        previous = current;
+        before = std::mem::replace(&mut previous, current);
     }
     previous.last().copied().unwrap_or_default()
 }
@@ -50,6 +56,7 @@ mod tests {
         ] {
             assert_eq!(suggest(word, &options), expected, "{word}");
         }
+        assert_eq!(suggest("chwon", &["chmod", "chown"]), Some("chown"));
         assert_eq!(suggest(&"x".repeat(100_000), &options), None);
     }
 }

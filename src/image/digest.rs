@@ -64,10 +64,10 @@ impl Digest {
         &self.hex
     }
 
-    /// Seven digits, enough to recognise it in a log.
+    /// Twelve digits, enough to recognise it in a log.
     #[must_use]
     pub fn short(&self) -> &str {
-        &self.hex[..7]
+        &self.hex[..12]
     }
 }
 

@@ -82,7 +82,9 @@ impl Client {
             let call = Call { headers, ..Call::new(Method::GET, url.clone(), &scope, Kind::Manifest) };
             let mut response = self.call(&session, &call, &mut attempts)?;
             if response.status() != 200 {
-                return Err(self.refusal(&session, &scope, name, &mut response));
+                let what =
+                    if expected.is_some() { format!("manifest {name}") } else { format!("tag `{name}`") };
+                return Err(self.refusal(&session, &scope, &what, &mut response));
             }
             match response.read_all(MANIFEST_LIMIT) {
                 Ok(bytes) => break (response, bytes),

@@ -60,6 +60,14 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Expo
     move |source| ExportError::Io { action, path: path.to_owned(), source }
 }
 
+/// Looks whether something is in the way of a layout at `dest`.
+///
+/// # Errors
+/// [`ExportError::NotALayout`], or `dest` cannot be read.
+pub fn check(dest: &Path) -> Result<(), ExportError> {
+    occupied(dest).map(|_| ())
+}
+
 /// Whether `dest` is there, and may be written to: it is empty or a layout.
 fn occupied(dest: &Path) -> Result<bool, ExportError> {
     match fs::metadata(dest) {

@@ -1,0 +1,231 @@
+//! What a build does not do again, and what it does not do at all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::build_cleanup::registry_with_base;
+use crate::support::ground::{Ground, Request, ground};
+use crate::support::oci::raw_manifest;
+use crate::support::traces::Running;
+use crate::support::{Builder, Context, Finished, scratch, traces};
+
+/// A base in a repository of its own, so that the registry's log tells what was asked for it.
+struct Base {
+    ground: Ground,
+    repository: String,
+    name: String,
+}
+
+impl Base {
+    fn new(test: &str) -> Self {
+        let ground = ground();
+        let repository = format!("reuse-{}/{test}", std::process::id());
+        let name = ground.copy("busybox:latest", &repository);
+        Self { ground, repository, name }
+    }
+
+    /// Digests of the base's layers for amd64.
+    fn layers(&self) -> Vec<String> {
+        let index = raw_manifest(&self.name);
+        let entries = index["manifests"].as_array().expect("index");
+        let entry = entries.iter().find(|entry| entry["platform"]["architecture"] == "amd64").expect("amd64");
+        let digest = entry["digest"].as_str().expect("digest");
+        let manifest = raw_manifest(&self.ground.name(&format!("{}@{digest}", self.repository)));
+        let layers = manifest["layers"].as_array().expect("layers").iter();
+        layers.map(|layer| layer["digest"].as_str().expect("digest").to_owned()).collect()
+    }
+}
+
+/// Builds with everything told.
+fn build(builder: &Builder, dockerfile: &str, arguments: &[&str]) -> Finished {
+    let context = Context::new(dockerfile);
+    context.write("file", "content");
+    let context = context.path().to_str().expect("path").to_owned();
+    let all = [&["--context", &context, "--custom-platform=linux/amd64", "-v", "debug"], arguments].concat();
+    builder.run(all).success()
+}
+
+fn shown(requests: &[Request]) -> Vec<String> {
+    requests.iter().map(|request| format!("{} {} {}", request.method, request.path, request.status)).collect()
+}
+
+/// Inode and time of change of everything directly in the store's directory of unpacked layers.
+fn unpacked(builder: &Builder) -> BTreeMap<String, (u64, i64, i64)> {
+    let entries = fs::read_dir(builder.store().join("unpacked")).into_iter().flatten().flatten();
+    entries
+        .map(|entry| {
+            let metadata = entry.metadata().expect("metadata");
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name, (metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+        })
+        .collect()
+}
+
+#[test]
+fn another_build_on_the_same_base_fetches_no_blob_and_unpacks_no_layer() {
+    let base = Base::new("second");
+    let builder = Builder::new();
+    let mark = base.ground.mark();
+    let first = build(&builder, &format!("FROM {}\nRUN echo one >/one\n", base.name), &["--no-push"]);
+    assert!(first.says(&["unpacking sha256:"]), "{}", first.stderr);
+    let blobs = base.ground.requests(&mark, &base.repository).iter().filter(|one| one.fetches_blob()).count();
+    assert_eq!(blobs, 1 + base.layers().len(), "the config and the layers, each once");
+    let before = unpacked(&builder);
+    assert!(!before.is_empty());
+
+    let mark = base.ground.mark();
+    let dockerfile =
+        format!("FROM {}\nCOPY file /x/\nRUN cat /x/file && test ! -e /one\nUSER user\n", base.name);
+    let second = build(&builder, &dockerfile, &["--no-push"]);
+    assert_eq!(
+        shown(&base.ground.requests(&mark, &base.repository)),
+        [format!("GET /v2/{}/manifests/latest 200", base.repository)],
+        "whether the tag was moved, and nothing else"
+    );
+    assert!(!second.stderr.contains("unpacking sha256:"), "{}", second.stderr);
+    assert_eq!(unpacked(&builder), before);
+}
+
+#[test]
+fn a_base_that_is_named_by_its_digest_is_not_asked_for_again() {
+    let (registry, base) = registry_with_base(&Builder::new());
+    let digest = builder::image::digest::Digest::of(&registry.manifest("base", "1").expect("manifest").1);
+    let by_digest = format!("{}@{digest}", base.trim_end_matches(":1"));
+    let builder = Builder::new();
+    let dockerfile = format!("FROM {by_digest}\nCOPY file /\n");
+    build(&builder, &dockerfile, &["--no-push"]);
+    let asked = registry.server.seen().len();
+    let finished = build(&builder, &dockerfile, &["--no-push"]);
+    let seen = registry.server.seen();
+    assert!(seen[asked..].is_empty(), "{:?}\n{}", &seen[asked..], finished.stderr);
+}
+
+#[test]
+fn a_second_build_needs_two_requests() {
+    let (registry, base) = registry_with_base(&Builder::new());
+    let builder = Builder::new();
+    let dockerfile = format!("FROM {base}\nCOPY file /\n");
+    build(&builder, &dockerfile, &["--no-push"]);
+    let asked = registry.server.seen().len();
+    build(&builder, &dockerfile, &["--no-push"]);
+    let seen = registry.server.seen();
+    let seen: Vec<_> = seen[asked..].iter().map(|one| format!("{} {}", one.method, one.path)).collect();
+    assert_eq!(
+        seen,
+        ["GET /v2/", "GET /v2/base/manifests/1"],
+        "first contact, then whether the tag was moved"
+    );
+}
+
+#[test]
+fn a_build_that_needs_no_files_fetches_no_layer_and_mounts_them_when_pushed() {
+    let base = Base::new("config-only");
+    let builder = Builder::new();
+    let target = format!("{}-target", base.repository);
+    let destination = base.ground.name(&format!("{target}:1"));
+    let dockerfile = format!("FROM {}\nENV a=b\nLABEL c=d\nUSER user\nCMD [\"sh\"]\nEXPOSE 80\n", base.name);
+    let mark = base.ground.mark();
+    let finished = build(&builder, &dockerfile, &["--destination", &destination]);
+    let fetched: Vec<_> = base.ground.requests(&mark, &base.repository);
+    for layer in base.layers() {
+        assert!(!shown(&fetched).join("\n").contains(&layer), "{fetched:?}");
+        assert!(finished.says(&[&layer, "mounted"]), "{}", finished.stderr);
+    }
+    assert_eq!(unpacked(&builder), BTreeMap::new());
+
+    // What is sent is the config alone.
+    let pushed = shown(&base.ground.requests(&mark, &target));
+    let count = |method: &str| pushed.iter().filter(|line| line.starts_with(method)).count();
+    assert_eq!(count("PUT /v2/") - count(&format!("PUT /v2/{target}/manifests/")), 1, "{pushed:#?}");
+    assert_eq!(count("PATCH"), 0, "{pushed:#?}");
+    assert_eq!(pushed.last().expect("requests"), &format!("PUT /v2/{target}/manifests/1 201"), "the last");
+}
+
+#[test]
+fn what_is_at_the_destination_is_not_sent_again() {
+    let base = Base::new("again");
+    let builder = Builder::new();
+    let target = format!("{}-target", base.repository);
+    let destination = base.ground.name(&format!("{target}:1"));
+    let dockerfile = format!("FROM {}\nCOPY --chmod=644 file /\n", base.name);
+    let context = Context::new(&dockerfile);
+    context.write("file", "content");
+    let context = context.path().to_str().expect("path").to_owned();
+    let arguments =
+        ["-c", &context, "-d", &destination, "-v", "debug", "--build-arg", "SOURCE_DATE_EPOCH=1700000000"];
+    let first = builder.run(arguments).success();
+    let mark = base.ground.mark();
+    let second = builder.run(arguments).success();
+    assert_eq!(first.stdout, second.stdout);
+    let pushed = shown(&base.ground.requests(&mark, &target));
+    let sent: Vec<_> =
+        pushed.iter().filter(|line| line.starts_with("PUT") || line.starts_with("PATCH")).collect();
+    assert_eq!(sent, [&format!("PUT /v2/{target}/manifests/1 201")], "{pushed:#?}");
+    assert!(second.says(&["was there"]), "{}", second.stderr);
+}
+
+#[test]
+fn layers_of_a_base_elsewhere_are_fetched_only_to_be_sent() {
+    let (registry, base) = registry_with_base(&Builder::new());
+    let ground = ground();
+    let builder = Builder::new();
+    let destination = ground.name(&format!("reuse-{}/elsewhere:1", std::process::id()));
+    build(&builder, &format!("FROM {base}\nENV a=b\n"), &["--destination", &destination]);
+    let fetched = registry.server.requests("GET", "/blobs/").len();
+    assert_eq!(fetched, 2, "config and layer");
+    assert_eq!(unpacked(&builder), BTreeMap::new());
+    assert_eq!(raw_manifest(&destination)["layers"].as_array().expect("layers").len(), 1);
+}
+
+#[test]
+fn builds_side_by_side_share_a_store() {
+    let base = Base::new("side-by-side");
+    let builder = Builder::new();
+    let contexts: Vec<Context> = (0..4)
+        .map(|number| {
+            Context::new(&format!("FROM {}\nRUN echo {number} >/number; sleep 0.2; cat /number\n", base.name))
+        })
+        .collect();
+    let running: Vec<Running> = contexts
+        .iter()
+        .map(|context| Running::start(builder.command().args(["--no-push", "-c"]).arg(context.path())))
+        .collect();
+    for (number, one) in running.into_iter().enumerate() {
+        let finished = one.end(std::time::Duration::from_secs(100)).success();
+        assert!(finished.says(&[&format!("| {number}")]), "{}", finished.stderr);
+    }
+    traces::assert_none(builder.store());
+}
+
+#[test]
+fn a_damaged_blob_of_the_store_is_found_and_fetched_again() {
+    let base = Base::new("damaged");
+    let builder = Builder::new();
+    let dockerfile = format!("FROM {}\nENV a=b\n", base.name);
+    let out = scratch();
+    let layout = |name: &str| format!("--oci-layout-path={}", out.path().join(name).display());
+    build(&builder, &dockerfile, &["--no-push", &layout("one")]);
+    let layer = base.layers().remove(0);
+    let blob = builder.store().join("blobs/sha256").join(layer.trim_start_matches("sha256:"));
+    let mut bytes = fs::read(&blob).expect("blob");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::remove_file(&blob).expect("remove");
+    fs::write(&blob, bytes).expect("blob");
+
+    let context = Context::new(&dockerfile);
+    let arguments =
+        ["-c".to_owned(), context.path().display().to_string(), "--no-push".to_owned(), layout("two")];
+    let finished = builder.run(&arguments);
+    if finished.code != Some(0) {
+        assert!(finished.stderr.contains("damaged"), "{}", finished.stderr);
+        assert!(!out.path().join("two").exists());
+        builder.run(&arguments).success();
+    }
+    let sizes = |name: &str| {
+        let path = out.path().join(name).join("blobs/sha256").join(layer.trim_start_matches("sha256:"));
+        builder::image::digest::Digest::of(&fs::read(path).expect("layer")).to_string()
+    };
+    assert_eq!([sizes("one"), sizes("two")], [layer.clone(), layer.clone()]);
+}
