@@ -16,10 +16,16 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// `build_args` from the command line, `automatic` the platform arguments.
+    /// `build_args` from the command line, `automatic` the platform arguments, which a build argument replaces.
     #[must_use]
     pub fn new(build_args: BTreeMap<String, String>, automatic: BTreeMap<String, String>) -> Self {
-        Self { build_args, values: automatic }
+        let mut values = automatic;
+        for (name, value) in &mut values {
+            if let Some(given) = build_args.get(name) {
+                value.clone_from(given);
+            }
+        }
+        Self { build_args, values }
     }
 
     /// The value of `name` in a FROM line or in the default of a global ARG.
@@ -192,6 +198,13 @@ mod tests {
         env_last.declare("X", None);
         env_last.set_env("X", "2");
         assert_eq!(env_last.run_env(), [("X".to_owned(), "2".to_owned())]);
+    }
+
+    #[test]
+    fn a_build_argument_replaces_a_platform_argument_in_from_too() {
+        let globals = Globals::new(pairs(&[("TARGETARCH", "zz"), ("X", "1")]), pairs(&[("TARGETARCH", "arm")]));
+        assert_eq!(globals.lookup("TARGETARCH"), Some("zz"));
+        assert_eq!(globals.lookup("X"), None, "an undeclared argument is not visible");
     }
 
     #[test]

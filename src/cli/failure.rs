@@ -57,8 +57,8 @@ impl Failure {
         let mut source = error.source();
         while let Some(cause) = source {
             let text = cause.to_string();
-            // Wrappers such as `io::Error` repeat what they wrap.
-            if failure.causes.last().unwrap_or(&failure.message) != &text {
+            // Wrappers repeat what they wrap, perhaps with something behind it (`… (tried 5 times)`).
+            if !failure.causes.last().unwrap_or(&failure.message).starts_with(&text) {
                 failure.causes.push(text);
             }
             source = cause.source();

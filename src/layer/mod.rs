@@ -5,7 +5,6 @@ pub mod compression;
 pub mod gzip;
 #[cfg(test)]
 mod hostile_tests;
-mod lower;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]
@@ -16,7 +15,7 @@ use std::io;
 
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
 
-pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with};
+pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with, remove_whiteouts};
 pub use compression::{Formats, decompress};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
@@ -92,6 +91,15 @@ pub enum LayerError {
     /// The layer cannot be compressed or stored.
     #[error("cannot write the layer")]
     Output(#[source] io::Error),
+}
+
+impl LayerError {
+    /// Whether a layer that cannot be unpacked alone might still be applied to the layers below it.
+    #[must_use]
+    pub fn depends_on_lower_layers(&self) -> bool {
+        let Self::Entry { problem, .. } = self else { return false };
+        matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
+    }
 }
 
 /// What is wrong with an entry.

@@ -64,7 +64,8 @@ pub enum Problem {
     /// No answer.
     #[error("{failure}{}", tried(*.tries))]
     Http {
-        /// Why not.
+        /// Why not. Its own words are part of these; what is behind it is not.
+        #[source]
         failure: Failure,
         /// How often it was tried.
         tries: u32,

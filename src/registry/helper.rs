@@ -1,6 +1,7 @@
 //! Programs that keep credentials (docker-credential-helpers): `docker-credential-NAME get`.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use super::credentials::Secret;
 use crate::http::escape;
 
 /// How credential helpers are found and run. Nothing is taken from this process's environment.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Helpers {
     /// Where to look, in this order; relative directories are passed over.
     pub path: Vec<PathBuf>,
@@ -22,6 +23,13 @@ pub struct Helpers {
     pub environment: Vec<(OsString, OsString)>,
     /// How long one may take.
     pub limit: Duration,
+}
+
+/// The environment may hold secrets.
+impl fmt::Debug for Helpers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Helpers").field("path", &self.path).field("limit", &self.limit).finish_non_exhaustive()
+    }
 }
 
 impl Default for Helpers {

@@ -125,10 +125,20 @@ impl Rootfs {
         Ok(Self { root: self.root.try_clone()? })
     }
 
-    /// The one way from a guest path to a descriptor.
     fn resolve_to_fd(&self, path: &GuestPath, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+        self.resolve_with(path, flags, mode, ResolveFlags::empty())
+    }
+
+    /// The one way from a guest path to a descriptor.
+    fn resolve_with(
+        &self,
+        path: &GuestPath,
+        flags: OFlags,
+        mode: Mode,
+        more: ResolveFlags,
+    ) -> rustix::io::Result<OwnedFd> {
         let name = if path.is_root() { &b"."[..] } else { path.relative() };
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
         let mut retries = 0;
         loop {
             match rustix::fs::openat2(&self.root, name, flags | OFlags::CLOEXEC, mode, resolve) {
@@ -190,6 +200,19 @@ impl Rootfs {
         match self.resolve_to_fd(path, flags, Mode::empty()) {
             Ok(fd) => at(metadata_of(fd), "read metadata of", path).map(Some),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => at(Err(error), "find", path),
+        }
+    }
+
+    /// The metadata of what is at exactly `path`: none when a link leads there, and when there is nothing.
+    ///
+    /// # Errors
+    /// Those of openat2(2) and statx(2), except `ENOENT`, `ENOTDIR` and `ELOOP`.
+    pub fn exact_metadata(&self, path: &GuestPath) -> Result<Option<Metadata>, RootfsError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        match self.resolve_with(path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            Ok(fd) => at(metadata_of(fd), "read metadata of", path).map(Some),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(error) => at(Err(error), "find", path),
         }
     }
@@ -450,6 +473,11 @@ mod tests {
             FileKind::Directory
         );
         assert_eq!(rootfs.metadata(&path("/run/pid/x"), Follow::Yes).unwrap(), None);
+        assert_eq!(rootfs.exact_metadata(&path("/var/run")).unwrap().unwrap().kind, FileKind::Symlink);
+        assert_eq!(rootfs.exact_metadata(&path("/run/pid")).unwrap().unwrap().size, 1);
+        for name in ["/var/run/pid", "/loop/x", "/nothing"] {
+            assert_eq!(rootfs.exact_metadata(&path(name)).unwrap(), None, "{name}");
+        }
     }
 
     #[test]

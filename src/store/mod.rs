@@ -17,6 +17,7 @@ use crate::image::shown;
 pub mod archive;
 pub mod blobs;
 pub mod catalog;
+pub mod chain;
 pub mod export;
 pub mod layout;
 pub mod mount;
@@ -26,7 +27,7 @@ pub mod unpacked;
 pub mod workspace;
 
 #[cfg(test)]
-mod layer_laws;
+pub(crate) mod layer_laws;
 #[cfg(test)]
 pub(crate) mod testing;
 

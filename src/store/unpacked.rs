@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -21,66 +21,10 @@ use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
 use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
 use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
 
+pub use super::chain::{Chain, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
-
-/// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
-#[derive(Debug, Clone)]
-pub struct UnpackedLayer {
-    chain: Option<ChainId>,
-    root: Arc<Path>,
-}
-
-impl UnpackedLayer {
-    /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
-    #[must_use]
-    pub fn temporary(root: &Path) -> Self {
-        Self { chain: None, root: root.into() }
-    }
-
-    /// The layer with all that are below it; none for what a step of this build wrote.
-    #[must_use]
-    pub fn chain(&self) -> Option<&ChainId> {
-        self.chain.as_ref()
-    }
-
-    /// The directory with the layer's files, whiteouts as character devices 0:0.
-    #[must_use]
-    pub fn root_dir(&self) -> &Path {
-        &self.root
-    }
-}
-
-/// Layers that are stacked, bottom first.
-#[derive(Debug, Clone, Default)]
-pub struct Chain(Vec<UnpackedLayer>);
-
-impl Chain {
-    /// No layers: an empty root.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self::default()
-    }
-
-    /// This chain with one more layer on top.
-    #[must_use]
-    pub fn with(&self, layer: UnpackedLayer) -> Self {
-        Self(self.0.iter().cloned().chain([layer]).collect())
-    }
-
-    /// The layers, bottom first.
-    #[must_use]
-    pub fn layers(&self) -> &[UnpackedLayer] {
-        &self.0
-    }
-
-    /// The directories of the layers, bottom first.
-    #[must_use]
-    pub fn root_dirs(&self) -> Vec<&Path> {
-        self.0.iter().map(UnpackedLayer::root_dir).collect()
-    }
-}
 
 /// Why layers could not be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -271,7 +215,7 @@ impl Unpacked {
         let metadata: Metadata = serde_json::from_slice(&text).ok()?;
         let kept = metadata.boot.is_none() || metadata.boot == self.boot;
         let known = metadata.version == VERSION && metadata.diff_id == *diff_id && kept;
-        known.then(|| UnpackedLayer { chain: Some(id.clone()), root: place.join(ROOT).into() })
+        known.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT)))
     }
 
     /// Settles a layer that was unpacked alone and puts it into the store.
@@ -298,7 +242,7 @@ impl Unpacked {
         self.publish(id, &directory, &metadata, source)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
-        Ok(UnpackedLayer { chain: Some(id.clone()), root: self.place(id).join(ROOT).into() })
+        Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
     }
 
     /// Gives a complete layer its name, by which others find it. Who comes second discards its own, which is equal.
@@ -474,6 +418,12 @@ impl Source<'_> {
     }
 
     fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
+        let result = self.apply_blob(onto, whiteouts);
+        // Whatever it is that failed then, it says nothing about the layer.
+        if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
+    }
+
+    fn apply_blob(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
         let blob = &self.blob.digest;
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
         let file = (self.unpack.open_blob)(blob);
@@ -499,9 +449,6 @@ impl Source<'_> {
     ) -> Result<(Applied, DiffId), UnpackError> {
         let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
         let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
-        if (self.unpack.cancelled)() {
-            return Err(UnpackError::Cancelled);
-        }
         let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
         Ok((applied, DiffId(archive.digester.finish())))
     }
@@ -540,5 +487,174 @@ impl<R: Read> Read for Hashing<R> {
         let count = self.archive.read(buffer)?;
         self.digester.update(&buffer[..count]);
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::image::descriptor::media_type;
+    use crate::store::layer_laws::{Ground, archive, entries};
+    use crate::store::testing::can_mount;
+
+    use super::*;
+
+    /// Unpacks, and counts how often each blob was opened.
+    fn counted(
+        ground: &Ground,
+        layers: &[(DiffId, Descriptor)],
+    ) -> (Result<Chain, UnpackError>, BTreeMap<String, u32>) {
+        let opened = Mutex::new(BTreeMap::new());
+        let open_blob = |digest: &Digest| {
+            *opened.lock().unwrap().entry(digest.hex().to_owned()).or_default() += 1;
+            File::open(ground.blob(digest))
+        };
+        let unpack = Unpack {
+            open_blob: &open_blob,
+            workspace: &ground.workspace,
+            progress: &|_| (),
+            cancelled: &|| false,
+            jobs: 3,
+            limits: &Limits::default(),
+        };
+        let chain = ground.unpacked.chain(layers, &unpack);
+        (chain, opened.into_inner().unwrap())
+    }
+
+    fn stack(ground: &Ground, texts: &[&str]) -> Vec<(DiffId, Descriptor)> {
+        texts.iter().map(|text| ground.add(&archive(&entries(text)))).collect()
+    }
+
+    #[test]
+    fn every_layer_is_unpacked_once_for_all_builds() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a/ a/x", "a/y b/.wh.c z=a/x", "a/ a/.wh.x", "z"]);
+        let (chain, opened) = counted(&ground, &layers[..3]);
+        assert_eq!(chain.unwrap().layers().len(), 3);
+        assert_eq!(ground.unpacked.unpacked_layers(), 3);
+        let times: Vec<u32> =
+            layers.iter().map(|(_, blob)| opened.get(blob.digest.hex()).copied().unwrap_or(0)).collect();
+        // The second layer reaches below: it has a link to a file that it does not hold.
+        assert_eq!(times, [1, 2, 1, 0]);
+        let (chain, opened) = counted(&ground, &layers);
+        assert_eq!((chain.unwrap().layers().len(), opened.len()), (4, 1));
+        let other = Unpacked::open(ground.directory.path().join("unpacked")).unwrap();
+        for (position, (diff_id, _)) in layers.iter().enumerate() {
+            let ids = layers[1..=position]
+                .iter()
+                .fold(ChainId::base(&layers[0].0), |id, (diff_id, _)| id.with(diff_id));
+            assert!(other.find(&ids, diff_id).is_some());
+        }
+        assert_eq!(other.unpacked_layers(), 0);
+    }
+
+    #[test]
+    fn builds_that_unpack_the_same_layers_at_once_agree() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a/ a/x", "a/ a/y l->a", "l/z"]);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| counted(&ground, &layers).0.unwrap())).collect();
+            for thread in threads {
+                for layer in thread.join().unwrap().layers() {
+                    assert!(layer.root_dir().is_dir());
+                }
+            }
+        });
+        assert_eq!(std::fs::read_dir(ground.directory.path().join("unpacked")).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_wrong_layer_is_an_error_and_leaves_nothing() {
+        if !can_mount() {
+            return;
+        }
+        let good = archive(&entries("a/ a/x"));
+        let digest = Digest::of(&good);
+        let layer = |diff_id: &[u8], size| {
+            (DiffId(Digest::of(diff_id)), Descriptor::new(media_type::OCI_LAYER, digest.clone(), size))
+        };
+        let size = good.len() as u64;
+        let mut flipped = good.clone();
+        flipped[600] ^= 1;
+        type Case<'a> = (&'a str, (DiffId, Descriptor), &'a [u8], &'a str);
+        let cases: [Case<'_>; 6] = [
+            ("other bytes", layer(&good, size), &flipped, "cannot"),
+            ("fewer bytes", layer(&good, size), &good[..1024], "cannot"),
+            ("a wrong size", layer(&good, size - 1), &good, "cannot"),
+            ("a wrong diff id", layer(b"other", size), &good, "but the image's config says"),
+            ("no archive", layer(b"", 7), b"rubbish", "cannot"),
+            ("bytes after the archive", layer(&good, size + 1), &[&good[..], b"x"].concat(), "cannot"),
+        ];
+        for (what, layer, bytes, message) in cases {
+            let ground = Ground::new();
+            std::fs::write(ground.blob(&digest), bytes).unwrap();
+            let error = ground.chain(std::slice::from_ref(&layer)).unwrap_err();
+            assert!(error.to_string().contains(message), "{what}: {error}");
+            assert_eq!(
+                std::fs::read_dir(ground.directory.path().join("unpacked")).unwrap().count(),
+                0,
+                "{what}"
+            );
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a", "b", "c"]);
+        std::fs::remove_file(ground.blob(&layers[1].1.digest)).unwrap();
+        let error = ground.chain(&layers).unwrap_err();
+        assert!(matches!(&error, UnpackError::Open { blob, .. } if *blob == layers[1].1.digest), "{error}");
+    }
+
+    #[test]
+    fn a_build_that_was_stopped_stops_unpacking() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a", "b"]);
+        let asked = AtomicUsize::new(0);
+        let unpack = Unpack {
+            open_blob: &|digest| File::open(ground.blob(digest)),
+            workspace: &ground.workspace,
+            progress: &|_| (),
+            cancelled: &|| asked.fetch_add(1, Ordering::Relaxed) > 1,
+            jobs: 1,
+            limits: &Limits::default(),
+        };
+        assert!(matches!(ground.unpacked.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
+    }
+
+    #[test]
+    fn layers_that_may_be_damaged_or_are_of_another_version_are_unpacked_anew() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a"]);
+        let chain = ground.chain(&layers).unwrap();
+        let root = chain.layers()[0].root_dir().to_owned();
+        let file = root.parent().unwrap().join(METADATA);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let boot = ground.unpacked.boot.clone().unwrap();
+        for damaged in
+            [text.replace(&boot, "another"), text.replace("\"version\":1", "\"version\":2"), "{".to_owned()]
+        {
+            assert_ne!(damaged, text);
+            std::fs::write(&file, damaged).unwrap();
+            std::fs::write(root.join("damage"), "").unwrap();
+            ground.chain(&layers).unwrap();
+            assert!(root.join("a").exists() && !root.join("damage").exists());
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        }
+        std::fs::write(&file, text.replace(&format!("\"{boot}\""), "null")).unwrap();
+        let before = ground.unpacked.unpacked_layers();
+        ground.chain(&layers).unwrap();
+        assert_eq!(ground.unpacked.unpacked_layers(), before);
     }
 }

@@ -396,7 +396,18 @@ mod tests {
         }
     }
 
-    /// Processes called like the janitor that hold a pipe which `child` holds too.
+    /// The janitor of `child`: the process of that name that holds a pipe which `child` holds too.
+    fn janitor_of(child: &Child) -> rustix::process::Pid {
+        let mut found = Vec::new();
+        // It takes its name when it gets to run.
+        wait_until("there is no janitor", || {
+            found = janitors_of(child);
+            !found.is_empty()
+        });
+        assert_eq!(found.len(), 1);
+        rustix::process::Pid::from_raw(found[0].cast_signed()).unwrap()
+    }
+
     fn janitors_of(child: &Child) -> Vec<u32> {
         let pipes = |process: u32| -> Vec<PathBuf> {
             let Ok(fds) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
@@ -427,9 +438,7 @@ mod tests {
     fn the_janitor_removes_the_workspace_of_a_killed_builder() {
         let temporary = tempfile::tempdir().unwrap();
         let (mut child, path, mut lines) = start(temporary.path());
-        let janitors = janitors_of(&child);
-        assert_eq!(janitors.len(), 1);
-        let janitor = rustix::process::Pid::from_raw(janitors[0].cast_signed()).unwrap();
+        let janitor = janitor_of(&child);
         for signal in
             [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
         {
@@ -450,7 +459,7 @@ mod tests {
     fn after_an_orderly_end_neither_workspace_nor_janitor_is_left() {
         let temporary = tempfile::tempdir().unwrap();
         let (mut child, path, _lines) = start(temporary.path());
-        let janitor = rustix::process::Pid::from_raw(janitors_of(&child)[0].cast_signed()).unwrap();
+        let janitor = janitor_of(&child);
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
         assert!(!path.exists());
@@ -461,7 +470,7 @@ mod tests {
     fn what_neither_builder_nor_janitor_could_remove_is_swept_at_the_next_start() {
         let temporary = tempfile::tempdir().unwrap();
         let (mut child, path, _lines) = start(temporary.path());
-        let janitor = rustix::process::Pid::from_raw(janitors_of(&child)[0].cast_signed()).unwrap();
+        let janitor = janitor_of(&child);
         assert_eq!(sweep(temporary.path()).unwrap(), 0);
         rustix::process::kill_process(janitor, rustix::process::Signal::KILL).unwrap();
         child.kill().unwrap();

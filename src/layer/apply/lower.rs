@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode};
 use rustix::io::Errno;
 
-use super::EntryError;
-use super::apply::reset_directory;
+use super::attributes::reset_directory;
+use crate::layer::EntryError;
 use crate::rootfs::tree::{DIRECTORY, enter};
-use crate::rootfs::{FileKind, Owner, metadata_at, metadata_of, remove_tree};
+use crate::rootfs::{FileKind, Owner, Timestamp, metadata_at, metadata_of, remove_tree, set_times_at};
 
 /// The names that a layer has put, as 64-bit hashes of directory number and name: 8 bytes each.
 ///
@@ -62,6 +62,8 @@ struct Level {
     /// None while the walk is far below: opened again on the way back.
     directory: Option<OwnedFd>,
     inode: u64,
+    /// Removing entries changes it; it is set back when the directory is left.
+    mtime: Timestamp,
     name: Vec<u8>,
     below: Vec<Vec<u8>>,
 }
@@ -111,6 +113,11 @@ impl Lower {
             if let Some(name) = level.below.pop() {
                 let Some(directory) = &level.directory else { return io_error(Err(Errno::BADF)) };
                 let next = io_error(enter(directory.as_fd(), &name))?;
+                let inode = io_error(metadata_of(&next))?.inode;
+                if self.emptied.contains(&inode) {
+                    self.settle(directory.as_fd(), level.inode, &name)?;
+                    continue;
+                }
                 self.visit(next, name, &mut levels)?;
                 if let Some(far) = levels.len().checked_sub(OPEN_LEVELS + 1) {
                     levels[far].directory = None;
@@ -118,6 +125,9 @@ impl Lower {
                 continue;
             }
             let Some(done) = levels.pop() else { break };
+            if let Some(directory) = &done.directory {
+                io_error(set_times_at(directory.as_fd(), b".", done.mtime))?;
+            }
             if let Some(above) = levels.last_mut() {
                 let directory = match (above.directory.take(), done.directory) {
                     (Some(directory), _) => directory,
@@ -138,7 +148,8 @@ impl Lower {
         name: Vec<u8>,
         levels: &mut Vec<Level>,
     ) -> Result<(), EntryError> {
-        let inode = io_error(metadata_of(&directory))?.inode;
+        let metadata = io_error(metadata_of(&directory))?;
+        let (inode, mtime) = (metadata.inode, metadata.mtime);
         if !self.emptied.insert(inode) {
             return Ok(());
         }
@@ -166,7 +177,7 @@ impl Lower {
         for file in files {
             io_error(remove_tree(directory.as_fd(), &file))?;
         }
-        levels.push(Level { directory: Some(directory), inode, name, below });
+        levels.push(Level { directory: Some(directory), inode, mtime, name, below });
         Ok(())
     }
 

@@ -1,0 +1,239 @@
+//! Making what an entry is, by directory descriptor and name.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::attributes::{Refused, set_directory_metadata, set_metadata_of, set_xattrs_at};
+use super::whiteouts::mark_opaque;
+use super::{Applier, Parent, Whiteouts, io_error};
+use crate::layer::EntryError;
+use crate::layer::tar::{Entry, EntryKind, Reader};
+use crate::rootfs::{
+    FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of, remove_tree, set_mode_at, set_owner_at,
+    set_times_at,
+};
+
+/// What was at the place of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Nothing that matters.
+    Free,
+    /// A whiteout, or something else than a directory: it hid what lower layers have, and what replaces it must too.
+    Hiding,
+    /// A directory, which stays.
+    Directory,
+}
+
+/// What a hard link points to.
+pub(super) struct Target {
+    real: GuestPath,
+    /// The number of the directory that holds it; none when the target is missing.
+    directory: Option<u64>,
+    name: Vec<u8>,
+}
+
+impl Applier<'_> {
+    pub(super) fn put_into(
+        &mut self,
+        reader: &mut Reader<&mut dyn Read>,
+        entry: &Entry,
+        path: &GuestPath,
+        parent: &mut Parent,
+        name: &[u8],
+        target: Option<&Target>,
+    ) -> Result<(), EntryError> {
+        if target.is_some_and(|target| target.directory == Some(parent.inode) && target.name == name) {
+            return Err(EntryError::LinkToItself);
+        }
+        let before = self.make_room(parent.directory.as_fd(), name, entry.kind)?;
+        if before != Room::Directory && self.rules.whiteouts == Whiteouts::Remove {
+            self.lower.put.insert(parent.inode, name);
+        }
+        if entry.kind == EntryKind::Directory {
+            let skipped = self.make_directory(entry, parent, name, before)?;
+            return self.skip_xattrs(path, skipped);
+        }
+        let at = parent.directory.as_fd();
+        let owner = self.rules.owner.unwrap_or(entry.owner);
+        let skipped = match (entry.kind, target) {
+            (EntryKind::File, _) => self.make_file(reader, entry, at, name, owner)?,
+            (EntryKind::HardLink, Some(target)) => {
+                self.make_hard_link(at, name, path, target)?;
+                Vec::new()
+            }
+            (EntryKind::HardLink | EntryKind::Directory, _) => Vec::new(),
+            (EntryKind::Symlink, _) => {
+                io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
+                io_error(set_owner_at(at, name, owner), "set the owner")?;
+                let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
+                io_error(set_times_at(at, name, entry.mtime), "set the times")?;
+                skipped
+            }
+            (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
+                self.make_node(entry, at, name, path, owner)?
+            }
+        };
+        self.skip_xattrs(path, skipped)
+    }
+
+    /// Removes what is in the way of an entry: everything but a directory in the way of a directory.
+    fn make_room(&self, at: BorrowedFd<'_>, name: &[u8], kind: EntryKind) -> Result<Room, EntryError> {
+        let metadata = match metadata_at(at, name) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Room::Free),
+            result => io_error(result, "read metadata")?,
+        };
+        if metadata.kind == FileKind::Directory && kind == EntryKind::Directory {
+            return Ok(Room::Directory);
+        }
+        io_error(remove_tree(at, name), "remove what was there")?;
+        Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
+    }
+
+    fn make_file(
+        &mut self,
+        reader: &mut Reader<&mut dyn Read>,
+        entry: &Entry,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+        owner: Owner,
+    ) -> Result<Refused, EntryError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
+        loop {
+            let count = reader.read_content(&mut self.buffer)?;
+            if count == 0 {
+                break;
+            }
+            let mut rest = &self.buffer[..count];
+            while !rest.is_empty() {
+                match rustix::io::write(&file, rest) {
+                    Ok(written) => rest = &rest[written..],
+                    Err(Errno::INTR) => {}
+                    Err(error) => return io_error(Err(error), "write the file"),
+                }
+            }
+        }
+        set_metadata_of(&file, entry, owner)
+    }
+
+    fn make_directory(
+        &mut self,
+        entry: &Entry,
+        parent: &mut Parent,
+        name: &[u8],
+        before: Room,
+    ) -> Result<Refused, EntryError> {
+        let real = if self.implied.is_empty() { None } else { Some(parent.real(self.root)?.child(name)) };
+        if let Some(implied) = real.and_then(|real| self.implied.get_mut(&real)) {
+            implied.own_entry = true;
+        }
+        let at = parent.directory.as_fd();
+        if before != Room::Directory {
+            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+        } else if self.rules.whiteouts == Whiteouts::Remove {
+            self.lower.put.insert(parent.inode, name);
+        }
+        if before == Room::Hiding {
+            io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+        }
+        set_directory_metadata(at, name, entry, self.rules.owner)
+    }
+
+    fn make_node(
+        &mut self,
+        entry: &Entry,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+        path: &GuestPath,
+        owner: Owner,
+    ) -> Result<Refused, EntryError> {
+        let (file_type, what) = match entry.kind {
+            EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
+            EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
+            _ => (FileType::Fifo, "FIFO"),
+        };
+        let (major, minor) = entry.device;
+        if self.rules.whiteouts == Whiteouts::Overlay
+            && entry.kind == EntryKind::CharDevice
+            && entry.device == (0, 0)
+        {
+            let what = "character device 0:0, which overlayfs would take for a whiteout".to_owned();
+            self.skip(path.clone(), what)?;
+            return Ok(Vec::new());
+        }
+        let device = rustix::fs::makedev(major, minor);
+        match rustix::fs::mknodat(at, name, file_type, Mode::RUSR | Mode::WUSR, device) {
+            Err(Errno::PERM) => {
+                let what = format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
+                self.skip(path.clone(), what)?;
+                return Ok(Vec::new());
+            }
+            result => io_error(result, "make the device or FIFO")?,
+        }
+        io_error(set_owner_at(at, name, owner), "set the owner")?;
+        io_error(set_mode_at(at, name, entry.mode), "set the mode")?;
+        let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
+        io_error(set_times_at(at, name, entry.mtime), "set the times")?;
+        Ok(skipped)
+    }
+
+    fn has_no_entry(&self, path: &GuestPath) -> bool {
+        self.implied.get(path).is_some_and(|implied| !implied.own_entry)
+    }
+
+    /// Finds what a hard link points to, before anything is removed for it.
+    pub(super) fn link_target(&self, entry: &Entry, path: &GuestPath) -> Result<Target, EntryError> {
+        let target = self.path(&entry.link).map_err(EntryError::Target)?;
+        if target == *path {
+            return Err(EntryError::LinkToItself);
+        }
+        let Some((parent, name)) = target.parent().zip(target.file_name()) else {
+            return Err(EntryError::LinkToDirectory(target));
+        };
+        let real_parent = self.root.resolve(&parent)?;
+        let real = real_parent.child(name);
+        match self.root.metadata(&real, Follow::No)? {
+            // Without an entry, it may be something else in the layers below.
+            Some(metadata) if metadata.kind == FileKind::Directory && self.has_no_entry(&real) => {
+                Ok(Target { real, directory: None, name: name.to_vec() })
+            }
+            Some(metadata) if metadata.kind == FileKind::Directory => {
+                Err(EntryError::LinkToDirectory(target))
+            }
+            Some(metadata) if !self.is_whiteout(&metadata) => {
+                let directory =
+                    io_error(metadata_of(self.root.directory(&real_parent)?), "read metadata")?.inode;
+                Ok(Target { real, directory: Some(directory), name: name.to_vec() })
+            }
+            // A link of this layer led there, so the layer itself should hold the file.
+            None if self.rules.whiteouts == Whiteouts::Overlay && real_parent == parent => {
+                Ok(Target { real, directory: None, name: name.to_vec() })
+            }
+            _ => Err(EntryError::LinkToNothing(target)),
+        }
+    }
+
+    fn make_hard_link(
+        &mut self,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+        path: &GuestPath,
+        target: &Target,
+    ) -> Result<(), EntryError> {
+        if target.directory.is_none() {
+            let parent = path.parent().unwrap_or_else(GuestPath::root);
+            let link = self.root.resolve(&parent)?.child(name);
+            self.report(link.as_bytes().len() + target.real.as_bytes().len())?;
+            self.applied.missing_links.push((link, target.real.clone()));
+            return Ok(());
+        }
+        let (from, from_name) = self.root.parent(&target.real)?;
+        let result = rustix::fs::linkat(&from, from_name.as_slice(), at, name, AtFlags::empty());
+        // Owner, mode and attributes are those of the file: its own entry has set them.
+        io_error(result, "make the hard link")
+    }
+}

@@ -1,0 +1,68 @@
+//! Unpacked layers, and stacks of them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::image::digest::ChainId;
+
+/// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
+#[derive(Debug, Clone)]
+pub struct UnpackedLayer {
+    chain: Option<ChainId>,
+    root: Arc<Path>,
+}
+
+impl UnpackedLayer {
+    /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
+    #[must_use]
+    pub fn temporary(root: &Path) -> Self {
+        Self { chain: None, root: root.into() }
+    }
+
+    /// A layer that the store keeps, in the directory `root`.
+    pub(super) fn kept(chain: ChainId, root: &Path) -> Self {
+        Self { chain: Some(chain), root: root.into() }
+    }
+
+    /// The layer with all that are below it; none for what a step of this build wrote.
+    #[must_use]
+    pub fn chain(&self) -> Option<&ChainId> {
+        self.chain.as_ref()
+    }
+
+    /// The directory with the layer's files, whiteouts as character devices 0:0.
+    #[must_use]
+    pub fn root_dir(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// Layers that are stacked, bottom first.
+#[derive(Debug, Clone, Default)]
+pub struct Chain(Vec<UnpackedLayer>);
+
+impl Chain {
+    /// No layers: an empty root.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// This chain with one more layer on top.
+    #[must_use]
+    pub fn with(&self, layer: UnpackedLayer) -> Self {
+        Self(self.0.iter().cloned().chain([layer]).collect())
+    }
+
+    /// The layers, bottom first.
+    #[must_use]
+    pub fn layers(&self) -> &[UnpackedLayer] {
+        &self.0
+    }
+
+    /// The directories of the layers, bottom first.
+    #[must_use]
+    pub fn root_dirs(&self) -> Vec<&Path> {
+        self.0.iter().map(UnpackedLayer::root_dir).collect()
+    }
+}
