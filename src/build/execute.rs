@@ -291,8 +291,11 @@ impl Executor<'_> {
         let user = resolve_user(root, &step.user)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let process = process(step, user, presentation, self.services.resolv_conf.clone());
-        let mut output = |_, bytes: &[u8]| self.services.progress.tell(&Event::Output { place, bytes });
-        match self.services.sandbox.run(root, &process, &mut output, self.services.cancel) {
+        let progress = self.services.progress;
+        let mut output = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
+        progress.tell(&Event::OutputEnded { place });
+        match result {
             Ok(Exit::Code(0)) => Ok(()),
             Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),

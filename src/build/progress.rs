@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::dockerfile::Span;
+use crate::sandbox::Stream;
 
 /// Where in the build something happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +30,15 @@ pub enum Event<'a> {
     Output {
         /// Where.
         place: &'a Place,
+        /// From which of its streams: lines of one are not to be mixed with those of the other.
+        stream: Stream,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// A RUN has written its last, whether it ended well or not.
+    OutputEnded {
+        /// Where.
+        place: &'a Place,
     },
     /// A step has ended well.
     Finished {

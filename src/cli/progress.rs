@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::build::progress::{Event, Place, Progress};
+use crate::sandbox::Stream;
 
 /// How much to say; kaniko's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,10 +56,12 @@ pub(super) struct Lines<W> {
     state: Mutex<State<W>>,
 }
 
+/// The beginning of a line that has not ended yet, by step and stream.
+type Unfinished = BTreeMap<String, [Vec<u8>; 2]>;
+
 struct State<W> {
     out: W,
-    /// The beginning of a line that has not ended yet, by step.
-    unfinished: BTreeMap<String, Vec<u8>>,
+    unfinished: Unfinished,
 }
 
 impl Lines<io::Stderr> {
@@ -80,24 +83,30 @@ impl<W: Write> Lines<W> {
         }
     }
 
-    fn lines_of(&self, event: &Event<'_>, unfinished: &mut BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    fn lines_of(&self, event: &Event<'_>, unfinished: &mut Unfinished) -> Vec<String> {
         match event {
             Event::Started { place, instruction } => {
                 vec![format!("{} {}", self.paint("36", &tag(place)), escaped(instruction.as_bytes()))]
             }
-            Event::Output { place, bytes } => {
+            Event::Output { place, stream, bytes } => {
                 let tag = tag(place);
-                let held = unfinished.entry(tag.clone()).or_default();
+                let [out, err] = unfinished.entry(tag.clone()).or_default();
+                let held = match stream {
+                    Stream::Out => out,
+                    Stream::Error => err,
+                };
                 complete_lines(held, bytes).iter().map(|line| self.output_line(&tag, line)).collect()
             }
-            Event::Finished { place, elapsed, layer } => {
+            Event::OutputEnded { place } => {
                 let tag = tag(place);
-                let rest = unfinished.remove(&tag).filter(|line| !line.is_empty());
-                let mut lines: Vec<String> = rest.iter().map(|line| self.output_line(&tag, line)).collect();
+                let rest = unfinished.remove(&tag).unwrap_or_default();
+                let rest = rest.iter().filter(|line| !line.is_empty());
+                rest.map(|line| self.output_line(&tag, line)).collect()
+            }
+            Event::Finished { place, elapsed, layer } => {
                 let size = layer.map(|bytes| format!(", layer {}", size(bytes))).unwrap_or_default();
                 let done = format!("done in {:.1} s{size}", elapsed.as_secs_f64());
-                lines.push(format!("{} {}", self.paint("36", &tag), self.paint("2", &done)));
-                lines
+                vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", &done))]
             }
             Event::Warning { rule, span, detail } => {
                 let place = span.map(|span| format!(" (line {})", span.first_line)).unwrap_or_default();
@@ -238,8 +247,10 @@ mod tests {
             Verbosity::Info,
             &[
                 Event::Started { place: &place, instruction: "RUN make" },
-                Event::Output { place: &place, bytes: b"one\ntw" },
-                Event::Output { place: &place, bytes: b"o\r\nthree" },
+                Event::Output { place: &place, stream: Stream::Out, bytes: b"one\ntw" },
+                Event::Output { place: &place, stream: Stream::Error, bytes: b"error\n" },
+                Event::Output { place: &place, stream: Stream::Out, bytes: b"o\r\nthree" },
+                Event::OutputEnded { place: &place },
                 Event::Finished {
                     place: &place,
                     elapsed: Duration::from_millis(1230),
@@ -249,7 +260,7 @@ mod tests {
         );
         assert_eq!(
             text,
-            "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | two\n[compile 2/3] | three\n\
+            "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | error\n[compile 2/3] | two\n[compile 2/3] | three\n\
              [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
         );
     }
