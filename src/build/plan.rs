@@ -551,15 +551,18 @@ impl Planner<'_> {
     /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of a global ARG, is the time of everything new.
     fn clock(&self) -> Result<Clock, BuildError> {
         let name = "SOURCE_DATE_EPOCH";
-        match self.globals.build_arg(name).or_else(|| self.globals.lookup(name)) {
-            None | Some("") => Ok(Clock::Machine),
-            Some(text) => text.parse().map(Clock::Fixed).map_err(|_| {
-                BuildError::at(
-                    None,
-                    BuildErrorKind::Invalid(format!("invalid {name}: {text}, expected seconds since 1970")),
-                )
-            }),
-        }
+        let given = self.globals.build_arg(name);
+        let Some(text) = given.or_else(|| self.globals.lookup(name)).filter(|text| !text.is_empty()) else {
+            return Ok(Clock::Machine);
+        };
+        text.parse().map(Clock::Fixed).map_err(|_| {
+            let declares = |argument: &&Located<Instruction>| match &argument.value {
+                Instruction::Arg(names) => names.iter().any(|(declared, _)| *declared == name),
+                _ => false,
+            };
+            let place = self.file.global_args.iter().find(declares).filter(|_| given.is_none());
+            BuildError::at(place.map(|argument| argument.span), BuildErrorKind::Epoch(text.to_owned()))
+        })
     }
 }
 

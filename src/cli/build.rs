@@ -371,6 +371,12 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 Exit::Signal(_) => 255,
             };
         }
+        BuildErrorKind::Epoch(_) => {
+            failure = failure.hint("give seconds since 1970 as one number");
+            if error.span.is_none() {
+                failure = failure.of_flag("--build-arg");
+            }
+        }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
