@@ -92,12 +92,16 @@ impl Ground {
     /// What `builder` asked the registry since then about one repository. Those who prepared it are left out: lines come
     /// into the log after the answer, and not always in order.
     pub(crate) fn requests(&self, since: &Mark, repository: &str) -> Vec<Request> {
+        self.requests_by("builder/", since, repository)
+    }
+
+    /// What a program whose name begins with `agent` asked the registry since then about one repository.
+    pub(crate) fn requests_by(&self, agent: &str, since: &Mark, repository: &str) -> Vec<Request> {
         self.settle();
         let log = self.log();
         let new = log.get(since.0..).expect("the log only grows");
         let prefix = format!("/v2/{repository}/");
-        let ours =
-            |request: &Request| request.agent.starts_with("builder/") && request.path.starts_with(&prefix);
+        let ours = |request: &Request| request.agent.starts_with(agent) && request.path.starts_with(&prefix);
         new.lines().filter_map(Request::parse).filter(ours).collect()
     }
 
