@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::build::progress::{Event, Place, Progress};
+use crate::http::is_deceptive;
 use crate::sandbox::Stream;
 
 /// How much to say; kaniko's words.
@@ -178,14 +179,14 @@ fn complete_lines(held: &mut Vec<u8>, bytes: &[u8]) -> Vec<Vec<u8>> {
     lines
 }
 
-/// `bytes` as text that cannot steer a terminal: control characters but tab are escaped, colours of programs are dropped.
+/// `bytes` as text that cannot steer or fool a terminal: deceptive characters but tab are escaped, colours of programs are dropped.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
     for character in without_colours(&text).chars() {
         match character {
             '\t' => out.push('\t'),
-            c if c.is_control() => out.extend(c.escape_default()),
+            c if is_deceptive(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }

@@ -157,7 +157,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when `root` cannot be written to, belongs to something else or to a newer version.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
-        make_dirs(root)?;
+        make_root(root)?;
         // Later changes of the current directory must not move the store.
         let root = std::path::absolute(root).map_err(StoreError::io("find", root))?;
         check_version(&root)?;
@@ -211,6 +211,20 @@ impl Store {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+}
+
+/// Makes the store's own directory for its owner alone: images may hold what not everybody on the machine may read. One
+/// that is there stays as it is.
+fn make_root(path: &Path) -> Result<(), StoreError> {
+    if let Some(parent) = path.parent() {
+        make_dirs(parent)?;
+    }
+    match std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(StoreError::io("make", path)(error))
+        }
+        _ => make_dirs(path),
     }
 }
 
