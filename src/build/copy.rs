@@ -216,6 +216,7 @@ pub(super) struct Copier<'a> {
     destination: GuestPath,
     form: Form,
     pub(super) done: Copied,
+    pub(super) buffer: Vec<u8>,
     /// What directories that got a new entry, or were the top of a source, shall have in the end. The kernel's clock is
     /// not ours.
     directory_times: BTreeMap<GuestPath, Timestamp>,
@@ -243,8 +244,16 @@ impl<'a> Copier<'a> {
         let is_directory =
             matches!(written, b"" | b".") || written.ends_with(b"/") || written.ends_with(b"/.");
         let form = if is_directory { Form::Directory } else { Form::Any };
-        let done = Copied::default();
-        Ok(Self { request, onto, now, destination, form, done, directory_times: BTreeMap::new() })
+        Ok(Self {
+            request,
+            onto,
+            now,
+            destination,
+            form,
+            done: Copied::default(),
+            buffer: vec![0; 1 << 17],
+            directory_times: BTreeMap::new(),
+        })
     }
 
     /// Looks up all sources.

@@ -20,7 +20,7 @@ use crate::image::reference::Reference;
 use crate::layer::Limits;
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
-use crate::store::unpacked::{Chain, Progress, Unpack, Unpacked};
+use crate::store::unpacked::{Chain, Progress, Unpack, UnpackError, Unpacked};
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError};
 
@@ -139,7 +139,13 @@ impl ImageSource for Images<'_> {
             jobs: JOBS,
             limits: &Limits::default(),
         };
-        Ok(unpacking.unpacked.chain(&layers, &unpack)?)
+        match unpacking.unpacked.chain(&layers, &unpack) {
+            // A blob that was damaged in the store is fetched once more.
+            Err(error) if self.was_damaged(image, &error) => {
+                Ok(unpacking.unpacked.chain(&layers, &unpack)?)
+            }
+            result => Ok(result?),
+        }
     }
 }
 
@@ -245,6 +251,12 @@ impl Images<'_> {
             .into());
         }
         Ok(Documents { manifest, digest: fetched.digest.clone(), config })
+    }
+
+    /// Whether unpacking failed because of a damaged blob; that is gone now.
+    fn was_damaged(&self, image: &Image, error: &UnpackError) -> bool {
+        let layer = image.layers().iter().find(|layer| Some(&layer.blob.digest) == error.unreadable());
+        layer.is_some_and(|layer| self.store.blobs().check(&layer.blob).is_err_and(|error| error.is_absent()))
     }
 
     /// Brings a layer's bytes into the store.

@@ -16,6 +16,8 @@ use super::compression::invalid;
 const BLOCK: usize = 128 << 10;
 /// How far deflate looks back.
 const WINDOW: usize = 32 << 10;
+/// How much of a block tells whether it can be compressed.
+const TRIAL: usize = 4 << 10;
 
 /// A block on its way to a worker.
 struct Job {
@@ -153,6 +155,12 @@ fn start_workers<'scope>(
 }
 
 fn compress(level: Compression, data: &[u8], before: &[u8], flush: FlushCompress) -> io::Result<Vec<u8>> {
+    let is_stored =
+        looks_random(data) && deflate(level, &data[..TRIAL], &[], FlushCompress::Finish)?.len() >= TRIAL;
+    if is_stored { Ok(store(data, flush)) } else { deflate(level, data, before, flush) }
+}
+
+fn deflate(level: Compression, data: &[u8], before: &[u8], flush: FlushCompress) -> io::Result<Vec<u8>> {
     // A new state for each block: zlib-rs 0.6 does not forget all of the last one on a reset, so the bytes would depend on
     // which thread got which block. It costs nothing measurable.
     let mut state = Compress::new(level, false);
@@ -173,6 +181,36 @@ fn compress(level: Compression, data: &[u8], before: &[u8], flush: FlushCompress
         }
         out.reserve(out.capacity() / 2 + 1024);
     }
+}
+
+/// Whether all bytes are about equally frequent, as in what is compressed or encrypted already. Deflate takes longest for
+/// such blocks, for nothing. Bytes may be equally frequent and yet repeat, so this is only a hint.
+fn looks_random(data: &[u8]) -> bool {
+    let mut counts = [0u64; 256];
+    for byte in data {
+        counts[usize::from(*byte)] += 1;
+    }
+    // For random bytes the sum of squares is `length` above the least one possible, length² / 256; for what gzip wrote up
+    // to some ten times that, for programs and text thousands.
+    let length = data.len() as u64;
+    let squares: u64 = counts.iter().map(|count| count * count).sum();
+    data.len() >= TRIAL && squares <= length * length / 256 + 64 * length
+}
+
+/// The block as it is (RFC 1951, 3.2.4). It begins and ends on a byte boundary.
+fn store(data: &[u8], flush: FlushCompress) -> Vec<u8> {
+    const LONGEST: usize = u16::MAX as usize;
+    let mut out = Vec::with_capacity(data.len() + (data.len() / LONGEST + 1) * 5);
+    let mut chunks = data.chunks(LONGEST).peekable();
+    while let Some(chunk) = chunks.next() {
+        let is_last = matches!(flush, FlushCompress::Finish) && chunks.peek().is_none();
+        let length = chunk.len() as u16;
+        out.push(u8::from(is_last));
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&(!length).to_le_bytes());
+        out.extend_from_slice(chunk);
+    }
+    out
 }
 
 /// Reads gzip members one after the other as one stream; zeros may follow the last one.
@@ -295,6 +333,32 @@ mod tests {
         let block = sample(20_000);
         let repeated = block.repeat(40);
         assert!(gzip(&repeated, 6, 2).len() < 2 * gzip(&block, 6, 1).len());
+    }
+
+    #[test]
+    fn what_cannot_be_compressed_is_stored_and_the_rest_is_not() {
+        let mut state = 1u64;
+        let random: Vec<u8> = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .take(5 * BLOCK / 2)
+        .collect();
+        let text = b"the same again, and ".repeat(BLOCK / 10);
+        let bytes = [&random[..], &text, &random[..BLOCK], &random[..100]].concat();
+        let compressed = gzip(&bytes, 6, 2);
+        assert!(compressed == gzip(&bytes, 6, 1));
+        let mut back = Vec::new();
+        GzDecoder::new(compressed.as_slice()).read_to_end(&mut back).unwrap();
+        assert!(back == bytes);
+        assert!(compressed.len() < bytes.len() - text.len() + text.len() / 20);
+        // Ten bytes before and eight after; five for each stored part.
+        assert_eq!(gzip(&random[..2 * BLOCK], 6, 1).len(), 2 * BLOCK + 18 + 6 * 5);
+        // Equally frequent bytes that repeat are no such block.
+        let repeated: Vec<u8> = (0..=255).cycle().take(BLOCK).collect();
+        assert!(looks_random(&repeated) && gzip(&repeated, 6, 1).len() < BLOCK / 50);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Algorithm, DiffId, Digester};
 use crate::rootfs::{
     Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at, metadata_of,
-    xattrs_at,
+    xattrs_at, xattrs_of,
 };
 
 /// How a layer is written.
@@ -166,6 +166,27 @@ fn io_problem<T, E: Into<io::Error>>(result: Result<T, E>, action: &'static str)
     result.map_err(|error| WriteProblem::Io { action, source: error.into() })
 }
 
+/// Opens the regular file `name` of `at`, which must be the one that was `announced`.
+fn open(at: BorrowedFd<'_>, name: &[u8], announced: &Metadata) -> Result<OwnedFd, WriteProblem> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = io_problem(rustix::fs::openat(at, name, flags, Mode::empty()), "open")?;
+    let metadata = io_problem(metadata_of(&file), "read metadata")?;
+    if metadata.kind == FileKind::File && metadata.same_file(announced) {
+        Ok(file)
+    } else {
+        Err(WriteProblem::Changed)
+    }
+}
+
+fn attributes_of_the_file(found: io::Result<Xattrs>) -> Result<Xattrs, WriteProblem> {
+    let mut xattrs = io_problem(found, "read the extended attributes")?;
+    xattrs.retain(|key, _| belongs_to_the_file(key));
+    match xattrs.keys().find(|key| key.contains(&b'=')) {
+        Some(key) => Err(WriteProblem::Attribute(Escaped::new(key))),
+        None => Ok(xattrs),
+    }
+}
+
 impl<W: Write> LayerWriter<'_, W> {
     fn put(&mut self, path: &GuestPath) -> Result<(), LayerError> {
         if path.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
@@ -189,9 +210,20 @@ impl<W: Write> LayerWriter<'_, W> {
             }
             result => io_problem(result, "read metadata").map_err(&unwritable)?,
         };
-        let xattrs = self.xattrs(at, name).map_err(&unwritable)?;
         let mut entry_name = path.relative().to_vec();
         let mut link = Vec::new();
+        let is_further_name =
+            metadata.kind != FileKind::Directory && self.is_further_name(path, &metadata, &mut link);
+        let file = match metadata.kind {
+            FileKind::Socket => return Ok(()),
+            FileKind::File if !is_further_name => Some(open(at, name, &metadata).map_err(&unwritable)?),
+            _ => None,
+        };
+        let xattrs = match &file {
+            Some(file) => xattrs_of(file),
+            None => xattrs_at(at, name),
+        };
+        let xattrs = attributes_of_the_file(xattrs).map_err(&unwritable)?;
         let mut head = Head {
             name: &[],
             type_flag: b'0',
@@ -204,13 +236,12 @@ impl<W: Write> LayerWriter<'_, W> {
             xattrs: &xattrs,
         };
         head.type_flag = match metadata.kind {
-            FileKind::Socket => return Ok(()),
+            _ if is_further_name => b'1',
             FileKind::Directory => {
                 entry_name.push(b'/');
                 b'5'
             }
-            _ if self.is_further_name(path, &metadata, &mut link) => b'1',
-            FileKind::File => {
+            FileKind::File | FileKind::Socket => {
                 head.size = metadata.size;
                 b'0'
             }
@@ -229,10 +260,10 @@ impl<W: Write> LayerWriter<'_, W> {
         head.name = &entry_name;
         head.link = &link;
         self.head(&head).map_err(LayerError::Output)?;
-        if head.type_flag == b'0' {
-            self.content(at, name, &metadata, &unwritable)?;
+        match file {
+            Some(file) => self.content(&file, metadata.size, &unwritable),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether another name of the file is in the layer already; then `link` becomes that.
@@ -248,33 +279,16 @@ impl<W: Write> LayerWriter<'_, W> {
         true
     }
 
-    fn xattrs(&self, at: BorrowedFd<'_>, name: &[u8]) -> Result<Xattrs, WriteProblem> {
-        let mut xattrs = io_problem(xattrs_at(at, name), "read the extended attributes")?;
-        xattrs.retain(|key, _| belongs_to_the_file(key));
-        match xattrs.keys().find(|key| key.contains(&b'=')) {
-            Some(key) => Err(WriteProblem::Attribute(Escaped::new(key))),
-            None => Ok(xattrs),
-        }
-    }
-
     /// Copies exactly the bytes that the header has announced.
     fn content(
         &mut self,
-        at: BorrowedFd<'_>,
-        name: &[u8],
-        announced: &Metadata,
+        file: &OwnedFd,
+        size: u64,
         unwritable: &dyn Fn(WriteProblem) -> LayerError,
     ) -> Result<(), LayerError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file =
-            io_problem(rustix::fs::openat(at, name, flags, Mode::empty()), "open").map_err(unwritable)?;
-        let metadata = io_problem(metadata_of(&file), "read metadata").map_err(unwritable)?;
-        if metadata.kind != FileKind::File || !metadata.same_file(announced) {
-            return Err(unwritable(WriteProblem::Changed));
-        }
-        let mut left = announced.size;
+        let mut left = size;
         loop {
-            let count = match rustix::io::read(&file, &mut self.buffer) {
+            let count = match rustix::io::read(file, &mut self.buffer) {
                 Err(Errno::INTR) => continue,
                 result => io_problem(result, "read").map_err(unwritable)?,
             };
@@ -288,7 +302,7 @@ impl<W: Write> LayerWriter<'_, W> {
             left -= count as u64;
             self.out.write_all(&self.buffer[..count]).map_err(LayerError::Output)?;
         }
-        self.pad(announced.size).map_err(LayerError::Output)
+        self.pad(size).map_err(LayerError::Output)
     }
 
     /// Writes the marker of a removed path: an empty file of nobody's, from 1970.

@@ -157,16 +157,38 @@ fn proc_path(directory: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
 /// Those of llistxattr(2) and lgetxattr(2); without /proc every entry fails.
 pub fn xattrs_at(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<Xattrs> {
     let path = proc_path(directory, name);
+    read_xattrs(
+        |buffer| rustix::fs::llistxattr(path.as_slice(), buffer),
+        |key, buffer| rustix::fs::lgetxattr(path.as_slice(), key, buffer),
+    )
+}
+
+/// All extended attributes of an open file or directory (not `O_PATH`) that this process may see.
+///
+/// # Errors
+/// Those of flistxattr(2) and fgetxattr(2).
+pub fn xattrs_of(fd: impl AsFd) -> io::Result<Xattrs> {
+    read_xattrs(
+        |buffer| rustix::fs::flistxattr(&fd, buffer),
+        |key, buffer| rustix::fs::fgetxattr(&fd, key, buffer),
+    )
+}
+
+fn read_xattrs(
+    mut list: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+    mut get: impl FnMut(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
+) -> io::Result<Xattrs> {
     let mut xattrs = Xattrs::new();
-    let mut list = vec![0; 1024];
-    let names = match read_growing(&mut list, |buffer| rustix::fs::llistxattr(path.as_slice(), buffer)) {
-        Ok(length) => &list[..length],
+    let mut names = vec![0; 1024];
+    let names = match read_growing(&mut names, &mut list) {
+        Ok(length) => &names[..length],
         Err(Errno::OPNOTSUPP) => return Ok(xattrs),
         Err(error) => return Err(error.into()),
     };
-    let mut value = vec![0; 256];
+    let mut value = Vec::new();
     for key in names.split(|byte| *byte == 0).filter(|key| !key.is_empty()) {
-        match read_growing(&mut value, |buffer| rustix::fs::lgetxattr(path.as_slice(), key, buffer)) {
+        value.resize(256, 0);
+        match read_growing(&mut value, |buffer| get(key, buffer)) {
             Ok(length) => drop(xattrs.insert(key.to_vec(), value[..length].to_vec())),
             // It went away in between.
             Err(Errno::NODATA) => {}

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use metadata::{
     FileKind, Metadata, Owner, Timestamp, Xattrs, metadata_at, metadata_of, remove_xattr_at, set_mode_at,
-    set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at,
+    set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use tree::remove_tree;
 pub use users::{ResolvedUser, UserError, numeric_chown, resolve_chown, resolve_user};

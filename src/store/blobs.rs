@@ -92,6 +92,17 @@ impl BlobStore {
         }
     }
 
+    /// Reads a blob to its end; one that is damaged is removed. To be asked when something failed that this may explain.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`] and [`StoreError::Corrupt`] where it has to be fetched again.
+    pub fn check(&self, blob: &Descriptor) -> Result<(), StoreError> {
+        match io::copy(&mut self.reader(blob)?, &mut io::sink()) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.read_error(&blob.digest, error)),
+        }
+    }
+
     /// Removes a blob, if it is there.
     ///
     /// # Errors
@@ -123,13 +134,17 @@ impl BlobStore {
     }
 
     /// Replaces whatever has the name: it may be half a blob, and is the same otherwise.
+    ///
+    /// Nothing is written out to disk: waiting for that would take longer than most steps, and whatever is lost when the
+    /// machine stops can be had again. What is left of a blob then is shorter (file systems write content before sizes),
+    /// or another, which is noticed when it is read.
     fn publish(&self, file: StagedFile, digest: &Digest) -> Result<(), StoreError> {
         let path = self.path(digest);
         if digest.algorithm() != Algorithm::Sha256 {
             let dir = staged::parent(&path);
             fs::create_dir_all(dir).map_err(StoreError::io("make", dir))?;
         }
-        file.protect().and_then(|()| file.publish(&path)).map_err(StoreError::io("write", &path))
+        file.protect().and_then(|()| file.publish_unsynced(&path)).map_err(StoreError::io("write", &path))
     }
 
     fn path(&self, digest: &Digest) -> PathBuf {

@@ -75,11 +75,18 @@ impl StagedFile {
     }
 
     /// Makes the file durable, then visible as `target`, in place of what is there.
-    pub(super) fn publish(mut self, target: &Path) -> io::Result<()> {
+    pub(super) fn publish(self, target: &Path) -> io::Result<()> {
         self.file.sync_all()?;
+        self.publish_unsynced(target)?;
+        sync_dir(parent(target))
+    }
+
+    /// Makes the file visible as `target`, in place of what is there; whether it is whole after the machine stopped is
+    /// up to the file system.
+    pub(super) fn publish_unsynced(mut self, target: &Path) -> io::Result<()> {
         fs::rename(&self.path, target)?;
         self.published = true;
-        sync_dir(parent(target))
+        Ok(())
     }
 }
 

@@ -96,6 +96,17 @@ pub enum UnpackError {
     Cancelled,
 }
 
+impl UnpackError {
+    /// The layer whose content could not be read or applied, if that is what went wrong.
+    #[must_use]
+    pub fn unreadable(&self) -> Option<&Digest> {
+        match self {
+            Self::Layer { blob, .. } | Self::Read { blob, .. } | Self::DiffId { blob, .. } => Some(blob),
+            _ => None,
+        }
+    }
+}
+
 /// News about unpacking.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {

@@ -19,15 +19,25 @@ pub(super) enum ContentError {
 }
 
 /// Copies what `source` held when it had `metadata` to the empty file `target`: within the kernel where possible, as a
-/// reference where the file system shares blocks, and with its holes.
+/// reference where the file system shares blocks, and with its holes. What fits into `buffer`, which must not be empty,
+/// goes through that.
 ///
 /// # Errors
 /// When something fails, or `source` got another size or time meanwhile.
-pub(super) fn copy(source: &File, metadata: &Metadata, target: &File) -> Result<(), ContentError> {
+pub(super) fn copy(
+    source: &File,
+    metadata: &Metadata,
+    target: &File,
+    buffer: &mut [u8],
+) -> Result<(), ContentError> {
     let size = metadata.size;
     let mut position = 0;
+    if size <= buffer.len() as u64 {
+        copy_through_memory(source, target, 0, size, buffer)?;
+        position = size;
+    }
     while let Some((start, end)) = next_data(source, position, size)? {
-        copy_range(source, target, start, end)?;
+        copy_range(source, target, start, end, buffer)?;
         position = end;
     }
     if position < size {
@@ -60,20 +70,26 @@ fn next_data(source: &File, position: u64, size: u64) -> Result<Option<(u64, u64
     }
 }
 
-fn copy_range(source: &File, target: &File, mut position: u64, end: u64) -> Result<(), ContentError> {
+fn copy_range(
+    source: &File,
+    target: &File,
+    mut position: u64,
+    end: u64,
+    buffer: &mut [u8],
+) -> Result<(), ContentError> {
     while position < end {
         let (mut from, mut to) = (position, position);
         let length = usize::try_from(end - position).unwrap_or(usize::MAX).min(1 << 30);
         match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), length) {
             // Some file systems say so where there is something to read.
-            Ok(0) => return copy_through_memory(source, target, position, end),
+            Ok(0) => return copy_through_memory(source, target, position, end, buffer),
             Ok(count) => position += count as u64,
             Err(Errno::INTR) => {}
             // Two file systems, or one that cannot.
             Err(
                 Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM | Errno::TXTBSY,
             ) => {
-                return copy_through_memory(source, target, position, end);
+                return copy_through_memory(source, target, position, end, buffer);
             }
             Err(error) => return Err(ContentError::Write(error.into())),
         }
@@ -86,8 +102,8 @@ fn copy_through_memory(
     target: &File,
     mut position: u64,
     end: u64,
+    buffer: &mut [u8],
 ) -> Result<(), ContentError> {
-    let mut buffer = vec![0; 128 * 1024];
     while position < end {
         let length = usize::try_from(end - position).unwrap_or(usize::MAX).min(buffer.len());
         let count = match source.read_at(&mut buffer[..length], position) {
@@ -114,7 +130,11 @@ mod tests {
         source.write_all(bytes).unwrap();
         let mut metadata = metadata_of(&source).unwrap();
         change(&mut metadata);
-        copy(&source, &metadata, &target)?;
+        copy(&source, &metadata, &target, &mut [0; 4])?;
+        // Once more with a buffer that takes all of it.
+        let again = tempfile::tempfile().unwrap();
+        copy(&source, &metadata, &again, &mut [0; 64])?;
+        assert_eq!(again.metadata().unwrap().len(), target.metadata().unwrap().len());
         let mut copied = vec![0; usize::try_from(target.metadata().unwrap().len()).unwrap()];
         target.read_exact_at(&mut copied, 0).unwrap();
         Ok(copied)
@@ -135,11 +155,14 @@ mod tests {
         let (mut source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         let bytes: Vec<u8> = (0..300_000u32).map(|number| number as u8).collect();
         source.write_all(&bytes).unwrap();
-        copy_through_memory(&source, &target, 0, 300_000).unwrap();
+        copy_through_memory(&source, &target, 0, 300_000, &mut [0; 70_000]).unwrap();
         let mut copied = vec![0; bytes.len()];
         target.read_exact_at(&mut copied, 0).unwrap();
         assert_eq!(copied, bytes);
-        assert!(matches!(copy_through_memory(&source, &target, 0, 300_001), Err(ContentError::Changed)));
+        assert!(matches!(
+            copy_through_memory(&source, &target, 0, 300_001, &mut [0; 70_000]),
+            Err(ContentError::Changed)
+        ));
     }
 
     #[test]
@@ -147,7 +170,7 @@ mod tests {
         let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         source.write_all_at(b"middle", 1 << 30).unwrap();
         source.set_len(1 << 40).unwrap();
-        copy(&source, &metadata_of(&source).unwrap(), &target).unwrap();
+        copy(&source, &metadata_of(&source).unwrap(), &target, &mut [0; 4096]).unwrap();
         let metadata = target.metadata().unwrap();
         assert_eq!(metadata.len(), 1 << 40);
         assert!(metadata.blocks() * 512 < 1 << 24, "{} blocks", metadata.blocks());

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::content::{self, ContentError};
 use super::{Copier, CopyError, tried};
 use crate::rootfs::{
     FileKind, GuestPath, Metadata, Owner, Timestamp, Xattrs, metadata_at, metadata_of, set_mode_at,
-    set_owner_at, set_times_at, set_xattr_at, xattrs_at,
+    set_owner_at, set_times_at, set_xattr_at, xattrs_at, xattrs_of,
 };
 
 /// An entry by its directory and name: no link is followed.
@@ -63,10 +63,29 @@ pub(super) fn set_attributes(to: &Place<'_>, attributes: &Attributes) -> Result<
     tried(set_times_at(directory, name, attributes.mtime), "set the times of", to.path)
 }
 
+/// Gives an open file its attributes, in the same order.
+fn set_attributes_of(file: &File, attributes: &Attributes, path: &GuestPath) -> Result<(), CopyError> {
+    let (uid, gid) = (Uid::from_raw(attributes.owner.uid), Gid::from_raw(attributes.owner.gid));
+    tried(rustix::fs::fchown(file, Some(uid), Some(gid)), "set the owner of", path)?;
+    for (key, value) in &attributes.xattrs {
+        let _ = rustix::fs::fsetxattr(file, key.as_slice(), value, XattrFlags::empty());
+    }
+    if let Some(mode) = attributes.mode {
+        tried(rustix::fs::fchmod(file, Mode::from_raw_mode(mode)), "set the mode of", path)?;
+    }
+    let Timestamp { seconds, nanoseconds } = attributes.mtime;
+    let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+    let times = Timestamps { last_access: time, last_modification: time };
+    tried(rustix::fs::futimens(file, &times), "set the times of", path)
+}
+
 /// What a copy of `from` gets.
 pub(super) fn attributes_of(copier: &Copier<'_>, from: &Place<'_>, metadata: &Metadata) -> Attributes {
     let (directory, name) = from.at();
-    let mut xattrs = xattrs_at(directory, name).unwrap_or_default();
+    attributes(copier, metadata, xattrs_at(directory, name).unwrap_or_default())
+}
+
+fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> Attributes {
     xattrs.retain(|key, _| travels(key));
     let mode = (metadata.kind != FileKind::Symlink).then(|| copier.request.chmod.unwrap_or(metadata.mode));
     Attributes { owner: copier.owner_for(metadata.owner), mode, mtime: metadata.mtime, xattrs }
@@ -87,10 +106,13 @@ pub(super) fn copy(
     metadata: &Metadata,
     to: &Place<'_>,
 ) -> Result<(), CopyError> {
+    if metadata.kind == FileKind::File {
+        copier.done.bytes += copy_file(copier, from, to)?;
+        copier.done.files += 1;
+        return Ok(());
+    }
     make_room(to)?;
-    let mut metadata = metadata.clone();
     match metadata.kind {
-        FileKind::File => metadata = copy_file(from, to)?,
         FileKind::Symlink => {
             let target =
                 tried(rustix::fs::readlinkat(from.directory, from.name, Vec::new()), "read link", from.path)?;
@@ -100,20 +122,16 @@ pub(super) fn copy(
         FileKind::CharDevice => make_node(to, FileType::CharacterDevice, metadata.rdev)?,
         FileKind::BlockDevice => make_node(to, FileType::BlockDevice, metadata.rdev)?,
         // A socket without a process is nothing; BuildKit leaves an empty file.
-        FileKind::Socket => drop(create(to)?),
+        FileKind::File | FileKind::Socket => drop(create(to)?),
         FileKind::Directory => return Err(CopyError::CannotCopyToNonDirectory { path: to.path.clone() }),
     }
-    set_attributes(to, &attributes_of(copier, from, &metadata))?;
+    set_attributes(to, &attributes_of(copier, from, metadata))?;
     copier.done.files += 1;
-    if metadata.kind == FileKind::File {
-        copier.done.bytes += metadata.size;
-    }
     Ok(())
 }
 
 /// Makes `to` a file that holds `content`.
 pub(super) fn write(copier: &mut Copier<'_>, content: &[u8], to: &Place<'_>) -> Result<(), CopyError> {
-    make_room(to)?;
     tried(create(to)?.write_all(content), "write", to.path)?;
     let owner = copier.request.chown.unwrap_or(Owner::ROOT);
     let mode = Some(copier.request.chmod.unwrap_or(0o644));
@@ -134,10 +152,17 @@ pub(super) fn make_room(to: &Place<'_>) -> Result<(), CopyError> {
     }
 }
 
-/// Makes an empty file where nothing is.
-pub(super) fn create(to: &Place<'_>) -> Result<File, CopyError> {
+/// Makes an empty file in place of what is there.
+fn create(to: &Place<'_>) -> Result<File, CopyError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(to.directory, to.name, flags, Mode::RUSR | Mode::WUSR);
+    let open = || rustix::fs::openat(to.directory, to.name, flags, Mode::RUSR | Mode::WUSR);
+    let file = match open() {
+        Err(Errno::EXIST) => {
+            make_room(to)?;
+            open()
+        }
+        result => result,
+    };
     tried(file, "make", to.path).map(File::from)
 }
 
@@ -146,8 +171,8 @@ pub(super) fn make_node(to: &Place<'_>, file_type: FileType, device: u64) -> Res
     tried(made, "make", to.path)
 }
 
-/// Copies content; returns the metadata that belongs to it.
-fn copy_file(from: &Place<'_>, to: &Place<'_>) -> Result<Metadata, CopyError> {
+/// Copies a file; returns its size.
+fn copy_file(copier: &mut Copier<'_>, from: &Place<'_>, to: &Place<'_>) -> Result<u64, CopyError> {
     let changed = || CopyError::Changed { path: from.path.clone() };
     // By now it may be something else: a FIFO must not make us wait, a link must not lead elsewhere.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -160,10 +185,13 @@ fn copy_file(from: &Place<'_>, to: &Place<'_>) -> Result<Metadata, CopyError> {
         return Err(changed());
     }
     let target = create(to)?;
-    match content::copy(&source, &metadata, &target) {
-        Ok(()) => Ok(metadata),
-        Err(ContentError::Changed) => Err(changed()),
-        Err(ContentError::Read(error)) => tried(Err(error), "read", from.path),
-        Err(ContentError::Write(error)) => tried(Err(error), "write", to.path),
+    match content::copy(&source, &metadata, &target, &mut copier.buffer) {
+        Ok(()) => {}
+        Err(ContentError::Changed) => return Err(changed()),
+        Err(ContentError::Read(error)) => return tried(Err(error), "read", from.path),
+        Err(ContentError::Write(error)) => return tried(Err(error), "write", to.path),
     }
+    let attributes = attributes(copier, &metadata, xattrs_of(&source).unwrap_or_default());
+    set_attributes_of(&target, &attributes, to.path)?;
+    Ok(metadata.size)
 }
