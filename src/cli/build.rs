@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
-use super::images::{Images, Unpacking};
 use super::progress::{Colour, Lines};
 use super::settings::Settings;
 use crate::build::clock::{Clock, rfc3339};
@@ -26,6 +25,7 @@ use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
 use crate::store::{Store, archive, layout};
+use crate::transfer::{ImageProblem, Images, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
@@ -425,10 +425,22 @@ fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<St
     if let Some(transfer) = error.downcast_ref::<TransferError>() {
         return transfer.hint();
     }
-    if let Some(problem) = error.downcast_ref::<super::images::ImageProblem>() {
-        return problem.hint();
+    if let Some(problem) = error.downcast_ref::<ImageProblem>() {
+        return image_hint(problem).map(str::to_owned);
     }
     None
+}
+
+fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
+    match problem {
+        ImageProblem::NoPlatform { .. } => {
+            Some("name one of these with --custom-platform, or see --platform-match")
+        }
+        ImageProblem::Unfit(_) => {
+            Some("take another base, another --custom-platform, or --platform-match=none")
+        }
+        ImageProblem::MediaType(_) => None,
+    }
 }
 
 fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {

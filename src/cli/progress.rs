@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::build::progress::{Event, Place, Progress};
+use crate::build::progress::{Event, Place, Progress, size};
 use crate::http::is_deceptive;
 use crate::sandbox::Stream;
 
@@ -213,20 +213,6 @@ fn without_colours(text: &str) -> String {
     out
 }
 
-/// Bytes for a human: three digits and a unit.
-pub(super) fn size(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
-    format!("{value:.digits$} {}", units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -292,14 +278,5 @@ mod tests {
         let lines = complete_lines(&mut held, &vec![b'x'; 3 * LONGEST_LINE + 1]);
         assert_eq!(lines.len(), 3);
         assert_eq!(held.len(), 1);
-    }
-
-    #[test]
-    fn sizes_have_three_digits_at_most() {
-        for (bytes, text) in
-            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_960, "100 kB"), (2_345_678, "2.3 MB")]
-        {
-            assert_eq!(size(bytes), text);
-        }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -217,15 +218,12 @@ impl Store {
 /// Makes the store's own directory for its owner alone: images may hold what not everybody on the machine may read. One
 /// that is there stays as it is.
 fn make_root(path: &Path) -> Result<(), StoreError> {
-    if let Some(parent) = path.parent() {
-        make_dirs(parent)?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).map_err(StoreError::io("make", path))?;
     }
-    match std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(StoreError::io("make", path)(error))
-        }
-        _ => make_dirs(path),
-    }
+    let mut builder = fs::DirBuilder::new();
+    builder.mode(0o700).recursive(true);
+    builder.create(path).map_err(StoreError::io("make", path))
 }
 
 fn make_dirs(path: &Path) -> Result<(), StoreError> {
