@@ -109,12 +109,6 @@ impl<W: Write> GzipWriter<W> {
         self.out.write_all(&compressed)?;
         Ok(true)
     }
-
-    /// The compression level.
-    #[must_use]
-    pub fn level(&self) -> u32 {
-        self.level.level()
-    }
 }
 
 impl<W: Write> Write for GzipWriter<W> {
