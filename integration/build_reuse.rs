@@ -127,7 +127,7 @@ fn a_build_that_needs_no_files_fetches_no_layer_and_mounts_them_when_pushed() {
     let dockerfile = format!("FROM {}\nENV a=b\nLABEL c=d\nUSER user\nCMD [\"sh\"]\nEXPOSE 80\n", base.name);
     let mark = base.ground.mark();
     let finished = build(&builder, &dockerfile, &["--destination", &destination]);
-    let fetched: Vec<_> = base.ground.requests(&mark, &base.repository);
+    let fetched = base.ground.requests(&mark, &base.repository);
     for layer in base.layers() {
         assert!(!shown(&fetched).join("\n").contains(&layer), "{fetched:?}");
         assert!(finished.says(&[&layer, "mounted"]), "{}", finished.stderr);

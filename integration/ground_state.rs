@@ -85,11 +85,11 @@ fn requests_to_the_registry_can_be_counted() {
     let mark = ground.mark();
     let layout = scratch();
     pull(&copy, layout.path());
-    let requests = ground.requests(&mark, &repository);
+    let requests = ground.requests_by("skopeo/", &mark, &repository);
     let blobs = requests.iter().filter(|request| request.fetches_blob()).count();
     assert_eq!(blobs, 2, "a layer and a config: {requests:#?}");
     assert!(requests.iter().all(|request| request.status == 200), "{requests:#?}");
-    assert!(ground.requests(&ground.mark(), &repository).is_empty());
+    assert!(ground.requests_by("skopeo/", &ground.mark(), &repository).is_empty());
 }
 
 #[test]

@@ -29,12 +29,12 @@ fn parse_map(lib: &str) -> Map {
     map
 }
 
-/// Code without comments, string contents and the unit tests at the end: those may borrow a higher module to make
+/// Code without comments and the unit tests at the end: those may borrow a higher module to make
 /// their input.
 fn code_of(source: &str) -> String {
     let mut code = String::new();
     let mut in_block = false;
-    for line in source.split("#[cfg(test)]\nmod ").next().unwrap_or_default().lines() {
+    for line in without_tests(source).lines() {
         let mut rest = line;
         if in_block {
             let Some((_, after)) = rest.split_once("*/") else { continue };
@@ -52,6 +52,27 @@ fn code_of(source: &str) -> String {
         code.push('\n');
     }
     code
+}
+
+/// `source` up to its unit tests. A mere declaration (`mod tests;`) is no end: code may follow it.
+fn without_tests(source: &str) -> &str {
+    let mut from = 0;
+    while let Some(at) = source[from..].find("#[cfg(test)]\nmod ") {
+        let at = from + at;
+        let line = source[at..].lines().nth(1).unwrap_or_default();
+        if line.ends_with('{') {
+            return &source[..at];
+        }
+        from = at + 1;
+    }
+    source
+}
+
+#[test]
+fn a_declaration_of_tests_does_not_end_a_file() {
+    let source =
+        "#[cfg(test)]\nmod tests;\nuse crate::build::x;\n#[cfg(test)]\nmod more {\nuse crate::cli;\n}\n";
+    assert_eq!(used_modules(&code_of(source), 1), BTreeSet::from(["build".to_owned()]));
 }
 
 /// The top-level modules that a file uses: what stands behind `crate::`, and behind as many `super::` as lead there

@@ -15,6 +15,7 @@
 mod base_selection;
 mod build_cleanup;
 mod build_failures;
+mod build_outputs;
 mod build_reuse;
 mod build_run;
 mod dockerfile_cases;

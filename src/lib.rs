@@ -8,20 +8,23 @@
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
 //! | 0 | [`image`] | OCI values; no input or output | – |
 //! | 0 | [`dockerfile`] | Dockerfile text to values; no input or output | – |
-//! | 1 | [`rootfs`] | a hostile directory tree behind one handle | `sys` |
-//! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `sys` |
-//! | 2 | [`layer`] | changesets as tar archives | `image`, `rootfs`, `sys` |
-//! | 2 | [`context`] | where COPY and ADD read | `rootfs`, `http`, `sys` |
-//! | 2 | [`sandbox`] | one process inside a root | `rootfs`, `image`, `sys` |
-//! | 3 | [`store`] | blobs, unpacked layers and names on disk | `layer`, `image`, `rootfs`, `sys` |
-//! | 3 | [`snapshot`] | what a step changed | `layer`, `rootfs`, `store`, `sys` |
-//! | 4 | [`registry`] | OCI distribution client | `image`, `store`, `http` |
-//! | 5 | [`build`] | the interpreter | everything above except `registry`, `http` and `sys` |
-//! | 6 | [`cli`] | flags, environment, progress and errors | everything |
+//! | 1 | [`rootfs`] | a hostile directory tree behind one handle | – |
+//! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | – |
+//! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `rootfs` |
+//! | 2 | [`context`] | where COPY and ADD read | `rootfs` |
+//! | 2 | [`sandbox`] | one process inside a root, and whether this machine can run it | `rootfs`, `sys` |
+//! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `rootfs`, `sys` |
+//! | 3 | [`registry`] | OCI distribution client | `image`, `http` |
+//! | 4 | [`snapshot`] | what a step changed | `layer`, `rootfs`, `store` |
+//! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `context`, `dockerfile`, `image`, `layer`, `rootfs`, `sandbox`, `snapshot`, `store` |
+//! | 6 | [`transfer`] | images between registries and the store | `build`, `registry`, `store`, `layer`, `sandbox`, `image` |
+//! | 7 | [`cli`] | flags, environment, progress and errors | everything |
 //!
-//! The walk of data: `cli` turns arguments into a `BuildRequest`; `build::plan` turns the Dockerfile into stages;
-//! bases are resolved to manifest and config by an `ImageSource`; each step runs on a `snapshot::Recording`, whose
-//! changes become a layer in the `store`; `ImageSink`s get layers, config and, last, the manifest.
+//! The walk of data: `cli` turns arguments and environment into `Settings`, with a [`build::PlanRequest`] in them;
+//! [`build::plan()`] turns the Dockerfile into stages and steps, asking an [`build::services::ImageSource`] for the manifest
+//! and config of each base; [`build::execute()`] runs the steps, each on a [`snapshot::Recording`], whose changes become a
+//! layer in the [`store`]; [`transfer`] brings layers, config and, last, the manifest to registries, and [`store`] writes
+//! layouts and archives.
 
 pub mod build;
 pub mod cli;
@@ -36,3 +39,4 @@ pub mod sandbox;
 pub mod snapshot;
 pub mod store;
 pub mod sys;
+pub mod transfer;

@@ -89,13 +89,20 @@ impl Ground {
         Mark(self.log().len())
     }
 
-    /// What the registry was asked since then about one repository.
+    /// What `builder` asked the registry since then about one repository. Those who prepared it are left out: lines come
+    /// into the log after the answer, and not always in order.
     pub(crate) fn requests(&self, since: &Mark, repository: &str) -> Vec<Request> {
+        self.requests_by("builder/", since, repository)
+    }
+
+    /// What a program whose name begins with `agent` asked the registry since then about one repository.
+    pub(crate) fn requests_by(&self, agent: &str, since: &Mark, repository: &str) -> Vec<Request> {
         self.settle();
         let log = self.log();
         let new = log.get(since.0..).expect("the log only grows");
         let prefix = format!("/v2/{repository}/");
-        new.lines().filter_map(Request::parse).filter(|request| request.path.starts_with(&prefix)).collect()
+        let ours = |request: &Request| request.agent.starts_with(agent) && request.path.starts_with(&prefix);
+        new.lines().filter_map(Request::parse).filter(ours).collect()
     }
 
     fn log(&self) -> String {
@@ -133,6 +140,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// What was answered, for instance 404.
     pub(crate) status: u16,
+    /// Who asked, for instance `skopeo/1.9.3`.
+    pub(crate) agent: String,
 }
 
 impl Request {
@@ -145,6 +154,7 @@ impl Request {
             method: words.next()?.to_owned(),
             path: words.next()?.to_owned(),
             status: rest.split(' ').next()?.parse().ok()?,
+            agent: rest.trim_end_matches('"').rsplit('"').next().unwrap_or_default().to_owned(),
         })
     }
 
@@ -160,7 +170,10 @@ fn a_request_is_read_from_an_access_line() {
         r#"127.0.0.1 - - [29/Nov/2026:18:30:20 +0000] "GET /v2/a/b/blobs/sha256:00 HTTP/1.1" 200 2 "" "x/1""#;
     let request = Request::parse(line).expect("an access line");
     assert!(request.fetches_blob());
-    assert_eq!((request.path.as_str(), request.status), ("/v2/a/b/blobs/sha256:00", 200));
+    assert_eq!(
+        (request.path.as_str(), request.status, request.agent.as_str()),
+        ("/v2/a/b/blobs/sha256:00", 200, "x/1")
+    );
     assert_eq!(
         Request::parse("time=\"2026-11-29T18:30:20Z\" level=info msg=\"listening on 127.0.0.1:1\""),
         None

@@ -57,6 +57,9 @@ pub enum BuildErrorKind {
     /// `--chmod`.
     #[error(transparent)]
     Mode(#[from] ModeError),
+    /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of an ARG.
+    #[error("invalid SOURCE_DATE_EPOCH: {0}")]
+    Epoch(String),
     /// EXPOSE.
     #[error(transparent)]
     Port(#[from] PortError),

@@ -1,6 +1,8 @@
 //! Running a plan: each stage's steps on its files, each step's changes into a layer.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::time::Instant;
 
@@ -8,25 +10,23 @@ use super::add::{AddError, add};
 use super::clock::{Clock, rfc3339};
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::{BuildError, BuildErrorKind};
-use super::progress::{Event, Place, Progress};
-use super::services::{ImageSource, ServiceError};
+use super::progress::{Event, Place};
+use super::services::{ServiceError, Services};
 use super::step::{
     Archives, CopyFrom, CopyStep, Plan, PlannedStep, RunStep, StageBase, StagePlan, Step, WorkdirStep,
 };
-use crate::context::Context;
-use crate::dockerfile::Span;
 use crate::image::config::History;
 use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
 use crate::rootfs::{
-    Owner, ResolvedUser, Rootfs, Timestamp, numeric_chown, resolve_chown, resolve_user, set_times_at,
+    Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
+    set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{Cancel, Exit, HOSTNAME, Presentation, Process, Sandbox, SandboxError, Script};
-use crate::snapshot::{Recording, Snapshotter, View};
-use crate::store::blobs::BlobStore;
+use crate::sandbox::{Cancel, Exit, HOSTNAME, Presentation, Process, SandboxError, Script};
+use crate::snapshot::{Recording, View};
 use crate::store::unpacked::Chain;
 
 /// What every RUN finds in `/etc/hosts`, as under BuildKit.
@@ -34,28 +34,6 @@ const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-lo
 
 /// The comment of every history row that a Dockerfile makes; tools look for BuildKit's.
 const COMMENT: &str = "buildkit.dockerfile.v0";
-
-/// Everything a build needs from elsewhere.
-pub struct Services<'a> {
-    /// Base images.
-    pub source: &'a dyn ImageSource,
-    /// Trees to write to.
-    pub snapshotter: &'a dyn Snapshotter,
-    /// Processes.
-    pub sandbox: &'a dyn Sandbox,
-    /// Where layers go.
-    pub blobs: &'a BlobStore,
-    /// Where COPY reads.
-    pub context: &'a Context,
-    /// Times.
-    pub clock: Clock,
-    /// Who is told.
-    pub progress: &'a dyn Progress,
-    /// When to stop.
-    pub cancel: &'a Cancel,
-    /// What RUN finds in `/etc/resolv.conf`.
-    pub resolv_conf: Vec<u8>,
-}
 
 /// A stage that has been built.
 #[derive(Clone)]
@@ -86,10 +64,10 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
         let done = executor.stage(stage)?;
         executor.done.push(done);
     }
-    let Some(result) = executor.done.pop() else {
+    let (Some(done), Some(stage)) = (executor.done.pop(), plan.result()) else {
         return Err(BuildError::at(None, BuildErrorKind::Invalid("there is no stage to build".to_owned())));
     };
-    Ok(finished(plan, result, services.clock))
+    Ok(finished(plan, stage, done))
 }
 
 struct Executor<'a> {
@@ -108,6 +86,7 @@ impl Executor<'_> {
             total: stage.steps.len() + 1,
         };
         self.tell_base(stage, &place(1));
+        let needs_files = stage.steps.iter().any(|step| step.step.makes_layer());
         let mut done = match &stage.base {
             StageBase::Scratch => {
                 Done { image: Image::scratch(), files: Files::Chain(Chain::empty()), first_row: 0 }
@@ -118,16 +97,17 @@ impl Executor<'_> {
                 Done { image: base.image.clone(), files: Files::OfImage, first_row }
             }
         };
+        if needs_files {
+            self.bring_files(stage, &place(1), &mut done)
+                .map_err(|kind| BuildError::at(Some(stage.span), kind))?;
+        }
         for (position, step) in stage.steps.iter().enumerate() {
             let place = place(position + 2);
-            self.stop_if_cancelled(step.span)?;
+            self.stop_if_cancelled().map_err(|kind| BuildError::at(Some(step.span), kind))?;
             self.services.progress.tell(&Event::Started { place: &place, instruction: &step.instruction });
             let layer = self.step(stage, step, &place, &mut done)?;
-            if let Some(created_by) = &step.created_by {
-                let created = layer.as_ref().map(|_| rfc3339(self.services.clock.now()));
-                let comment = Some(COMMENT.to_owned());
-                let row =
-                    History { created, created_by: Some(created_by.clone()), comment, ..History::default() };
+            let created = layer.as_ref().map(|_| rfc3339(self.plan.clock.now()));
+            if let Some(row) = history_row(step, created) {
                 done.image.append(row, layer);
             }
         }
@@ -145,12 +125,8 @@ impl Executor<'_> {
         progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
     }
 
-    fn stop_if_cancelled(&self, span: Span) -> Result<(), BuildError> {
-        if self.services.cancel.is_cancelled() {
-            Err(BuildError::at(Some(span), BuildErrorKind::Cancelled))
-        } else {
-            Ok(())
-        }
+    fn stop_if_cancelled(&self) -> Result<(), BuildErrorKind> {
+        if self.services.cancel.is_cancelled() { Err(BuildErrorKind::Cancelled) } else { Ok(()) }
     }
 
     /// Does one step; gives its layer if it makes one.
@@ -166,12 +142,12 @@ impl Executor<'_> {
         }
         let at = |kind: BuildErrorKind| BuildError::at(Some(step.span), kind);
         let began = Instant::now();
-        let chain = self.chain(done, stage).map_err(|kind| BuildError::at(Some(stage.span), kind))?;
+        let chain = self.chain(done, stage).map_err(at)?;
         let recording = self.services.snapshotter.begin(&chain).map_err(|error| at(error.into()))?;
         match &step.step {
             Step::Config => {}
             Step::Workdir(workdir) => {
-                make_workdir(workdir, recording.root(), self.services.clock.now()).map_err(at)?
+                make_workdir(workdir, recording.root(), self.plan.clock.now()).map_err(at)?
             }
             Step::Copy(copy) => self.copy(copy, stage, &chain, recording.root()).map_err(at)?,
             Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
@@ -184,6 +160,18 @@ impl Executor<'_> {
         });
         done.files = Files::Chain(chain);
         Ok(Some(layer))
+    }
+
+    /// Fetches and unpacks the base where that has not been done, as a part of FROM.
+    fn bring_files(&self, stage: &StagePlan, place: &Place, done: &mut Done) -> Result<(), BuildErrorKind> {
+        if matches!(done.files, Files::Chain(_)) {
+            return Ok(());
+        }
+        self.stop_if_cancelled()?;
+        let began = Instant::now();
+        done.files = Files::Chain(self.chain(done, stage)?);
+        self.services.progress.tell(&Event::Finished { place, elapsed: began.elapsed(), layer: None });
+        Ok(())
     }
 
     /// The unpacked layers of `done`.
@@ -204,7 +192,9 @@ impl Executor<'_> {
         let recorded = recording.finish()?;
         let files = Rootfs::open(recorded.layer.root_dir()).map_err(BuildErrorKind::StepFiles)?;
         let mut writer = self.services.blobs.writer()?;
-        let written = layer::write(&recorded.changes, &files, &mut writer)?;
+        let mut out = Cancellable { inner: &mut writer, cancel: self.services.cancel };
+        let written = layer::write(&recorded.changes, &files, &mut out)?;
+        self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
         let blob = Descriptor::new(&written.blob.media_type, digest, size);
         let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
@@ -237,7 +227,7 @@ impl Executor<'_> {
             chown,
             chmod: step.chmod,
         };
-        let now = self.services.clock.now();
+        let now = self.plan.clock.now();
         match step.archives {
             Archives::Keep => {
                 copy(&request, onto, now).map(|_| ()).map_err(|error| self.not_copied(step, error))
@@ -301,8 +291,11 @@ impl Executor<'_> {
         let user = resolve_user(root, &step.user)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let process = process(step, user, presentation, self.services.resolv_conf.clone());
-        let mut output = |_, bytes: &[u8]| self.services.progress.tell(&Event::Output { place, bytes });
-        match self.services.sandbox.run(root, &process, &mut output, self.services.cancel) {
+        let progress = self.services.progress;
+        let mut output = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
+        progress.tell(&Event::OutputEnded { place });
+        match result {
             Ok(Exit::Code(0)) => Ok(()),
             Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
@@ -340,6 +333,25 @@ impl Executor<'_> {
     }
 }
 
+/// Fails as soon as the build is told to stop: the writers of large files need not know of that.
+struct Cancellable<'a, W> {
+    inner: W,
+    cancel: &'a Cancel,
+}
+
+impl<W: Write> Write for Cancellable<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancel.is_cancelled() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
 /// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
 fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKind> {
     if below.layers().is_empty() && numeric_chown(text)?.is_none() {
@@ -354,7 +366,11 @@ fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKi
 /// Missing directories belong to USER; one that the image doesn't know is taken for root. What is made, and the
 /// directory it is made in, has the time `now`.
 fn make_workdir(step: &WorkdirStep, root: &Rootfs, now: Timestamp) -> Result<(), BuildErrorKind> {
-    let owner = resolve_user(root, &step.user).map_or(Owner::ROOT, |user| user.owner);
+    let owner = match resolve_user(root, &step.user) {
+        Ok(user) => user.owner,
+        Err(UserError::NoUser(_) | UserError::NoGroup(_)) => Owner::ROOT,
+        Err(error) => return Err(error.into()),
+    };
     let made = root.create_dirs(&step.path, 0o755, owner)?;
     for path in made.iter().rev() {
         let (directory, name) = root.parent(path)?;
@@ -389,12 +405,11 @@ fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resol
 }
 
 /// The image with its final config, annotations and times.
-fn finished(plan: &Plan, done: Done, clock: Clock) -> Image {
+fn finished(plan: &Plan, stage: &StagePlan, done: Done) -> Image {
     let Done { mut image, first_row, .. } = done;
-    let stage = &plan.stages[plan.target];
     image.edit(|config| describe(config, stage, plan));
-    image.annotations = annotations(plan);
-    fill_times(&mut image, first_row, clock);
+    image.annotations = annotations(plan, stage);
+    fill_times(&mut image, first_row, plan.clock);
     image
 }
 
@@ -410,24 +425,19 @@ pub(super) fn describe(config: &mut crate::image::config::ImageConfig, stage: &S
     config.os_features = Some(plan.platform.os_features.clone()).filter(|features| !features.is_empty());
 }
 
-fn annotations(plan: &Plan) -> std::collections::BTreeMap<String, String> {
-    let mut annotations = std::collections::BTreeMap::new();
-    annotations.insert("io.builder.platform".to_owned(), plan.platform.to_string());
-    let mut stage = plan.stages.get(plan.target);
-    while let Some(current) = stage {
-        stage = match &current.base {
-            StageBase::Scratch => None,
-            StageBase::Stage(position) => plan.stages.get(*position),
-            StageBase::Image(base) => {
-                annotations
-                    .insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
-                annotations
-                    .insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
-                None
-            }
-        };
+fn annotations(plan: &Plan, stage: &StagePlan) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::from([("io.builder.platform".to_owned(), plan.platform.to_string())]);
+    if let (_, Some(base)) = plan.descent(stage) {
+        annotations.insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
+        annotations.insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
     }
     annotations
+}
+
+/// The row that `step` leaves in the history, if it leaves one.
+pub(super) fn history_row(step: &PlannedStep, created: Option<String>) -> Option<History> {
+    let created_by = Some(step.created_by.clone()?);
+    Some(History { created, created_by, comment: Some(COMMENT.to_owned()), ..History::default() })
 }
 
 /// Rows that made no layer have the time of the layer before them, or of the first one of this build.

@@ -14,6 +14,7 @@ pub mod services;
 pub mod step;
 
 pub use error::{BuildError, BuildErrorKind};
-pub use execute::{Services, execute};
+pub use execute::execute;
 pub use plan::{PlanRequest, plan};
+pub use services::Services;
 pub use step::Plan;

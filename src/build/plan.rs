@@ -3,21 +3,22 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::clock::Clock;
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
-use super::scope::{Globals, Scope};
+use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Dockerfile, Instruction, Located, Span, Stage, Text, Violation, Warning, expand,
-    suggest,
+    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Stage, Text,
+    Violation, Warning, expand, suggest,
 };
 use crate::image::config::RunConfig;
-use crate::image::label;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
+use crate::image::target;
 
 /// The PATH of images whose base sets none (BuildKit's).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -62,7 +63,9 @@ pub fn plan(
         globals: Globals::new(request.build_args.clone(), automatic(file, request)),
         warnings: Vec::new(),
         images: Vec::new(),
+        resolved: Vec::new(),
     };
+    planner.check_frontend()?;
     planner.declare_globals()?;
     planner.check_defaults();
     let target = planner.target()?;
@@ -72,7 +75,7 @@ pub fn plan(
 
 /// The platform arguments and the name of the target.
 fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, String> {
-    let pairs = label::build_args(&request.host, &request.platform.normalised);
+    let pairs = target::build_args(&request.host, &request.platform.normalised);
     let mut values: BTreeMap<String, String> =
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let last = file.stages.last().and_then(|stage| stage.name.clone());
@@ -89,6 +92,8 @@ struct Planner<'a> {
     globals: Globals,
     warnings: Vec<Warning>,
     images: Vec<Base>,
+    /// What was asked for so far.
+    resolved: Vec<(Reference, Wanted, Base)>,
 }
 
 /// A stage that is needed, with everything that decides what it needs in turn.
@@ -107,6 +112,20 @@ enum NeededBase {
 }
 
 impl Planner<'_> {
+    /// `# syntax=` may name Docker's own language alone: nothing else is downloaded and run.
+    fn check_frontend(&self) -> Result<(), BuildError> {
+        let written = self.file.syntax.as_ref().map(|syntax| (syntax.value.as_str(), Some(syntax.span)));
+        let given = self.request.build_args.get("BUILDKIT_SYNTAX").map(|value| (value.as_str(), None));
+        let Some((frontend, span)) = given.or(written) else { return Ok(()) };
+        let image = frontend.split_whitespace().next().unwrap_or_default();
+        let name =
+            image.strip_prefix("docker.io/").unwrap_or(image).split([':', '@']).next().unwrap_or_default();
+        match name {
+            "docker/dockerfile" | "docker/dockerfile-upstream" | "dockerfile.v0" | "" => Ok(()),
+            _ => Err(BuildError::at(span, BuildErrorKind::Unsupported(format!("the frontend `{image}`")))),
+        }
+    }
+
     fn declare_globals(&mut self) -> Result<(), BuildError> {
         for argument in &self.file.global_args {
             let Instruction::Arg(names) = &argument.value else { continue };
@@ -127,34 +146,31 @@ impl Planner<'_> {
     /// Whether every FROM would name an image if no build argument were given.
     fn check_defaults(&mut self) {
         let mut defaults = Globals::new(BTreeMap::new(), automatic(self.file, self.request));
-        let given = std::mem::replace(&mut self.globals, defaults.clone());
-        let noted = self.warnings.len();
         for argument in &self.file.global_args {
             let Instruction::Arg(names) = &argument.value else { continue };
             for (name, default) in names {
                 // A default that cannot be expanded is an error only where it is needed.
-                let default = default.as_ref().and_then(|text| self.expand_global(argument.span, text).ok());
-                defaults.declare(&name.to_string(), default.map(|text| text.to_string()));
-                self.globals = defaults.clone();
+                let default = default.as_ref().and_then(|text| self.expanded(text, &defaults).ok());
+                defaults.declare(&name.to_string(), default.map(|expanded| expanded.text.to_string()));
             }
         }
-        let mut invalid = Vec::new();
         for stage in &self.file.stages {
             let image = &stage.from.value.image;
-            let name = self.expand_global(stage.from.span, image).map(|text| text.to_string());
+            let name = self.expanded(image, &defaults).map(|expanded| expanded.text.to_string());
             if name.is_ok_and(|name| name.parse::<Reference>().is_err()) && image.has_variables() {
-                invalid.push(Warning::invalid_default_arg_in_from(stage.from.span, image));
+                self.warnings.push(Warning::invalid_default_arg_in_from(stage.from.span, image));
             }
         }
-        self.globals = given;
-        self.warnings.truncate(noted);
-        self.warnings.extend(invalid);
+    }
+
+    fn expanded(&self, text: &Text, globals: &Globals) -> Result<Expanded, ExpandError> {
+        let lookup = |name: &str| globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
+        expand(text, self.file.escape, &lookup)
     }
 
     fn expand_global(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
-        let lookup = |name: &str| self.globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
         let expanded =
-            expand(text, self.file.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
+            self.expanded(text, &self.globals).map_err(|error| BuildError::at(Some(span), error))?;
         for name in &expanded.undefined {
             let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
             self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
@@ -260,9 +276,14 @@ impl Planner<'_> {
         let reference: Reference =
             name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
+        // Asked once: a tag that moves meanwhile must not give one build two bases.
+        if let Some((_, _, base)) = self.resolved.iter().find(|(r, w, _)| *r == reference && *w == wanted) {
+            return Ok(base.clone());
+        }
         let base = self.source.resolve(&reference, &wanted).map_err(|source| {
             BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
         })?;
+        self.resolved.push((reference.clone(), wanted, base.clone()));
         if let Some(found) = &base.foreign {
             let (found, wanted) = (found.to_string(), platform.to_string());
             self.warnings.push(Warning::invalid_base_image_platform(
@@ -359,17 +380,17 @@ impl Planner<'_> {
             stages.push(plan);
             scopes.push(scope);
         }
-        let target = stages.len().saturating_sub(1);
-        let platform = self.output_platform(&stages);
-        let warnings = self.checked(&positions)?;
-        Ok(Plan {
-            target,
-            platform,
+        let mut plan = Plan {
+            platform: self.request.platform.normalised.clone(),
             stages,
-            images: self.images,
             labels: self.request.labels.clone(),
-            warnings,
-        })
+            warnings: self.checked(&positions)?,
+            unused_args: self.unused_args(),
+            clock: self.clock()?,
+            images: self.images,
+        };
+        plan.platform = output_platform(self.request, &plan);
+        Ok(plan)
     }
 
     /// The build checks that the needed stages do not pass, in the order of their lines.
@@ -407,7 +428,8 @@ impl Planner<'_> {
         stages: &[StagePlan],
         scopes: &[Scope],
     ) -> Result<(StagePlan, Scope), BuildError> {
-        let position_of = |number: usize| positions.get(&number).copied().unwrap_or_default();
+        // Everything that a needed stage refers to is needed, and interpreted before it.
+        let position_of = |number: usize| positions[&number];
         let origins = self.origins(&needed, index, &position_of)?;
         let mut platform = needed.platform;
         let (base, scope, config, author) = match needed.base {
@@ -509,28 +531,53 @@ impl Planner<'_> {
         Scope::new(self.globals.clone(), env)
     }
 
-    /// What the result's config says it is for: what was asked for, else what its base is for.
-    fn output_platform(&self, stages: &[StagePlan]) -> Platform {
-        let mut base = None;
-        let mut stage = stages.last();
-        while let Some(current) = stage {
-            stage = match &current.base {
-                StageBase::Scratch => None,
-                StageBase::Stage(position) => stages.get(*position),
-                StageBase::Image(image) => {
-                    base = Some(Platform::from(image.config()));
-                    None
-                }
-            };
-        }
-        match (self.request.asked, base) {
-            (Asked::ByDefault, Some(base))
-                if !base.normalise().same_machine(&self.request.platform.normalised) =>
-            {
-                base
+    /// Build arguments that are not declared anywhere and mean nothing by themselves.
+    fn unused_args(&self) -> Vec<String> {
+        let own = self.file.stages.iter().flat_map(|stage| &stage.instructions);
+        let mut declared: BTreeSet<String> = BTreeSet::new();
+        for argument in self.file.global_args.iter().chain(own) {
+            if let Instruction::Arg(names) = &argument.value {
+                declared.extend(names.iter().map(|(name, _)| name.to_string()));
             }
-            (_, base) => label::output_label(&self.request.platform, base.as_ref()),
         }
+        let automatic = automatic(self.file, self.request);
+        let means_something = |name: &str| {
+            scope::is_proxy(name) || automatic.contains_key(name) || EFFECTIVE_ARGS.contains(&name)
+        };
+        let given = self.request.build_args.keys();
+        given.filter(|name| !declared.contains(*name) && !means_something(name)).cloned().collect()
+    }
+
+    /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of a global ARG, is the time of everything new.
+    fn clock(&self) -> Result<Clock, BuildError> {
+        let name = "SOURCE_DATE_EPOCH";
+        let given = self.globals.build_arg(name);
+        let Some(text) = given.or_else(|| self.globals.lookup(name)).filter(|text| !text.is_empty()) else {
+            return Ok(Clock::Machine);
+        };
+        text.parse().map(Clock::Fixed).map_err(|_| {
+            let declares = |argument: &&Located<Instruction>| match &argument.value {
+                Instruction::Arg(names) => names.iter().any(|(declared, _)| *declared == name),
+                _ => false,
+            };
+            let place = self.file.global_args.iter().find(declares).filter(|_| given.is_none());
+            BuildError::at(place.map(|argument| argument.span), BuildErrorKind::Epoch(text.to_owned()))
+        })
+    }
+}
+
+/// Build arguments that act without being declared.
+const EFFECTIVE_ARGS: [&str; 3] = ["SOURCE_DATE_EPOCH", "BUILDKIT_DOCKERFILE_CHECK", "BUILDKIT_SYNTAX"];
+
+/// What the result's config says it is for: what was asked for, else what its base is for.
+fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
+    let base =
+        plan.result().and_then(|stage| plan.descent(stage).1).map(|base| Platform::from(base.config()));
+    match (request.asked, base) {
+        (Asked::ByDefault, Some(base)) if !base.normalise().same_machine(&request.platform.normalised) => {
+            base
+        }
+        (_, base) => target::output_label(&request.platform, base.as_ref()),
     }
 }
 

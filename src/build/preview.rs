@@ -2,34 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::execute::describe;
+use super::execute::{describe, history_row};
 use super::step::{Plan, StageBase, StagePlan, Step};
 use crate::image::config::{History, ImageConfig};
 
 /// The config of the image that `plan` gives, without times and with the diff ids of the base alone.
 #[must_use]
 pub fn config(plan: &Plan) -> ImageConfig {
-    let mut config = ImageConfig::default();
-    let mut rows = Vec::new();
-    let mut stage = plan.stages.get(plan.target);
-    while let Some(current) = stage {
-        rows.extend(current.steps.iter().rev().filter_map(|step| {
-            let created_by = Some(step.created_by.clone()?);
-            Some(History { created_by, empty_layer: !step.step.makes_layer(), ..History::default() })
-        }));
-        stage = match &current.base {
-            StageBase::Scratch => None,
-            StageBase::Stage(position) => plan.stages.get(*position),
-            StageBase::Image(base) => {
-                config = base.config().clone();
-                None
-            }
-        };
+    let Some(result) = plan.result() else { return ImageConfig::default() };
+    let (stages, base) = plan.descent(result);
+    let mut config = base.map(|base| base.config().clone()).unwrap_or_default();
+    for step in stages.iter().rev().flat_map(|stage| &stage.steps) {
+        config.history.extend(
+            history_row(step, None).map(|row| History { empty_layer: !step.step.makes_layer(), ..row }),
+        );
     }
-    config.history.extend(rows.into_iter().rev());
-    if let Some(stage) = plan.stages.get(plan.target) {
-        describe(&mut config, stage, plan);
-    }
+    describe(&mut config, result, plan);
     config
 }
 

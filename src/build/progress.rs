@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::dockerfile::Span;
+use crate::sandbox::Stream;
 
 /// Where in the build something happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +30,15 @@ pub enum Event<'a> {
     Output {
         /// Where.
         place: &'a Place,
+        /// From which of its streams: lines of one are not to be mixed with those of the other.
+        stream: Stream,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// A RUN has written its last, whether it ended well or not.
+    OutputEnded {
+        /// Where.
+        place: &'a Place,
     },
     /// A step has ended well.
     Finished {
@@ -60,4 +68,33 @@ pub enum Event<'a> {
 pub trait Progress: Sync {
     /// Tells one event.
     fn tell(&self, event: &Event<'_>);
+}
+
+/// Bytes for a human: three digits and a unit.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits_at_most() {
+        for (bytes, text) in
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_960, "100 kB"), (2_345_678, "2.3 MB")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+    }
 }

@@ -6,6 +6,12 @@ use std::collections::BTreeMap;
 /// Predefined ARGs).
 const PROXIES: [&str; 5] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"];
 
+/// Whether RUN gets the build argument `name` without an ARG.
+#[must_use]
+pub fn is_proxy(name: &str) -> bool {
+    PROXIES.contains(&name.to_ascii_uppercase().as_str())
+}
+
 /// What is visible in front of the first FROM and in every FROM line.
 #[derive(Debug, Clone, Default)]
 pub struct Globals {
@@ -58,7 +64,7 @@ impl Globals {
         let mut found = BTreeMap::new();
         for (name, value) in &self.build_args {
             let upper = name.to_ascii_uppercase();
-            if PROXIES.contains(&upper.as_str()) {
+            if is_proxy(name) {
                 found.entry(upper.to_ascii_lowercase()).or_insert_with(|| value.clone());
                 found.entry(upper).or_insert_with(|| value.clone());
             }

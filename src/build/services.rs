@@ -1,12 +1,17 @@
-//! What a build needs from elsewhere, as traits: images, and places to put them.
+//! What a build needs from elsewhere: base images, trees, processes, a place for layers.
 
 use std::error::Error;
 
+use super::progress::Progress;
+use crate::context::Context;
 use crate::image::digest::Digest;
 use crate::image::manifest::Image;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::sandbox::{Cancel, Sandbox};
+use crate::snapshot::Snapshotter;
+use crate::store::blobs::BlobStore;
 use crate::store::unpacked::Chain;
 
 /// What went wrong elsewhere. The command line knows the types behind it.
@@ -51,4 +56,24 @@ pub trait ImageSource: Sync {
     /// # Errors
     /// When a layer can't be fetched, isn't what was announced, or can't be unpacked.
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError>;
+}
+
+/// Everything a build needs from elsewhere.
+pub struct Services<'a> {
+    /// Base images.
+    pub source: &'a dyn ImageSource,
+    /// Trees to write to.
+    pub snapshotter: &'a dyn Snapshotter,
+    /// Processes.
+    pub sandbox: &'a dyn Sandbox,
+    /// Where layers go.
+    pub blobs: &'a BlobStore,
+    /// Where COPY reads.
+    pub context: &'a Context,
+    /// Who is told.
+    pub progress: &'a dyn Progress,
+    /// When to stop.
+    pub cancel: &'a Cancel,
+    /// What RUN finds in `/etc/resolv.conf`.
+    pub resolv_conf: Vec<u8>,
 }

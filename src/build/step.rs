@@ -6,23 +6,49 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
 
+use super::clock::Clock;
 use super::services::Base;
 
 /// What a build would do: everything but the files.
 #[derive(Debug)]
 pub struct Plan {
-    /// The stages that are needed, each after those it needs.
+    /// The stages that are needed, each after those it needs; the last one's image is the result.
     pub stages: Vec<StagePlan>,
     /// The images that COPY takes files from.
     pub images: Vec<Base>,
-    /// Position in `stages` of the one whose image is the result; the last.
-    pub target: usize,
     /// What the result is for, as its config says.
     pub platform: Platform,
     /// Labels of the command line, for the result alone.
     pub labels: Vec<(String, String)>,
     /// Build checks that the Dockerfile does not pass.
     pub warnings: Vec<Warning>,
+    /// Build arguments that nothing in the Dockerfile takes.
+    pub unused_args: Vec<String>,
+    /// Where times come from.
+    pub clock: Clock,
+}
+
+impl Plan {
+    /// The stage whose image is the result.
+    #[must_use]
+    pub fn result(&self) -> Option<&StagePlan> {
+        self.stages.last()
+    }
+
+    /// `stage` and those it stands on, topmost first, and the image at the bottom, if it is not `scratch`.
+    #[must_use]
+    pub fn descent<'a>(&'a self, stage: &'a StagePlan) -> (Vec<&'a StagePlan>, Option<&'a Base>) {
+        let mut stages = vec![stage];
+        let mut current = stage;
+        loop {
+            current = match &current.base {
+                StageBase::Scratch => return (stages, None),
+                StageBase::Image(base) => return (stages, Some(base)),
+                StageBase::Stage(position) => &self.stages[*position],
+            };
+            stages.push(current);
+        }
+    }
 }
 
 /// One stage.

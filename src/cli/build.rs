@@ -1,16 +1,16 @@
 //! `builder build` and `builder plan`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
-use super::images::{Images, Unpacking};
 use super::progress::{Colour, Lines};
 use super::settings::Settings;
-use crate::build::clock::rfc3339;
+use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
@@ -18,16 +18,21 @@ use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
-use crate::registry::{Client, ClientError, TransferError};
+use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
 use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
 use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
 use crate::store::{Store, archive, layout};
+use crate::transfer::{ImageProblem, Images, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
+
+/// How long a build that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
+/// its files, the kernel its processes and mounts.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What both commands begin with.
 struct Opened {
@@ -38,12 +43,13 @@ struct Opened {
 
 /// Prints what a build would give.
 pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
-    let progress = Lines::to_stderr(settings.verbosity, colour);
-    let opened = open(settings, &progress)?;
-    let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
-    let client = client(settings)?;
-    let images = Images { client: &client, store: &store, progress: &progress, unpacking: None };
+    let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    let opened = open(settings, &*progress)?;
+    let store = open_store(settings, &progress)?;
+    let client = client(settings, &progress)?;
+    let images = Images { client: &client, store: &store, progress: &*progress, unpacking: None };
     let plan = make_plan(&opened, settings, &images)?;
+    warn_of_arguments(&plan, &*progress);
     let document: Value = build::preview::document(&plan);
     let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
     super::print(&format!("{text}\n"))
@@ -51,8 +57,8 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
-    let progress = Lines::to_stderr(settings.verbosity, colour);
-    let opened = open(settings, &progress)?;
+    let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    let opened = open(settings, &*progress)?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("a build needs root: steps run in namespaces and on overlay mounts")
             .hint("run it as root; `builder plan` works as any user"));
@@ -80,24 +86,22 @@ fn stopped(signal: i32) -> Failure {
 
 struct Build<'a> {
     settings: &'a Settings,
-    progress: &'a Lines<std::io::Stderr>,
+    progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
     janitor: Janitor,
     stop: &'a Stop,
 }
 
 impl Build<'_> {
-    fn run(self) -> Result<(), Failure> {
+    fn run(mut self) -> Result<(), Failure> {
         let settings = self.settings;
-        let progress: &dyn Progress = self.progress;
-        let mut opened = self.opened;
-        let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
-        hide_outputs(&mut opened.context, settings)?;
+        let store = open_store(settings, self.progress)?;
+        hide_outputs(&mut self.opened.context, settings)?;
         sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
             .map_err(|error| Failure::from_error(&error))?;
         let workspace = Arc::new(workspace);
-        let client = client(settings)?;
+        let client = client(settings, self.progress)?;
         self.stop.watch(client.clone())?;
         let unpacking = Unpacking {
             unpacked: Unpacked::open(store.root().join("unpacked"))
@@ -105,6 +109,7 @@ impl Build<'_> {
             workspace: &workspace,
             cancel: &self.stop.cancel,
         };
+        let progress: &dyn Progress = &**self.progress;
         let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
         check_outputs(settings)?;
         for destination in &settings.push {
@@ -112,41 +117,36 @@ impl Build<'_> {
                 .check_push(destination)
                 .map_err(|error| transfer_failure(&error).of_flag("--destination"))?;
         }
-        let plan = make_plan(&opened, settings, &images)?;
+        let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
-        let image =
-            execute(settings, progress, &opened, self.stop, &plan, &store, Arc::clone(&workspace), &images)?;
-        let encoded = image.encode().map_err(|error| Failure::from_error(&error))?;
-        publish(settings, &images, &image, &encoded, progress)
+        let image = self.execute(&plan, &images, Arc::clone(&workspace))?;
+        publish(settings, &images, &image, plan.clock)
+    }
+
+    fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
+        let services = Services {
+            source: images,
+            snapshotter: &OverlaySnapshotter::new(workspace),
+            // Not the program's path: an upgrade meanwhile would put another program there.
+            sandbox: &Isolated::new("/proc/self/exe"),
+            blobs: images.store.blobs(),
+            context: &self.opened.context,
+            progress: images.progress,
+            cancel: &self.stop.cancel,
+            // RUN shares the machine's network, so the machine's name servers are the right ones.
+            resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
+        };
+        build::execute(plan, &services).map_err(|error| build_failure(&error, &self.opened.found))
     }
 }
 
-/// Runs the plan.
-#[expect(clippy::too_many_arguments, reason = "everything that a build is made of, used once")]
-fn execute(
-    settings: &Settings,
-    progress: &dyn Progress,
-    opened: &Opened,
-    stop: &Stop,
-    plan: &Plan,
-    store: &Store,
-    workspace: Arc<Workspace>,
-    images: &Images<'_>,
-) -> Result<Image, Failure> {
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let services = Services {
-        source: images,
-        snapshotter: &OverlaySnapshotter::new(workspace),
-        sandbox: &Isolated::new(program),
-        blobs: store.blobs(),
-        context: &opened.context,
-        clock: settings.clock,
-        progress,
-        cancel: &stop.cancel,
-        // RUN shares the machine's network, so the machine's name servers are the right ones.
-        resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
-    };
-    build::execute(plan, &services).map_err(|error| build_failure(&error, &opened.found))
+/// Opens the store and tells what was wrong with it.
+fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
+    let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
+    for warning in store.warnings() {
+        progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
+    }
+    Ok(store)
 }
 
 /// Stops a build when a signal asks for it.
@@ -182,6 +182,10 @@ impl Stop {
                 }
                 cancel.cancel("a signal asked for it");
                 client.cancel();
+                std::thread::spawn(move || {
+                    std::thread::sleep(PATIENCE);
+                    std::process::exit(128 + signal);
+                });
             }
         });
         Ok(())
@@ -205,17 +209,24 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
 
 /// What the build itself writes must not be part of its context.
 fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
-    let outputs = [Some(&settings.store), settings.layout.as_ref(), settings.archive.as_ref()];
+    let outputs = [
+        Some(&settings.store),
+        settings.layout.as_ref(),
+        settings.archive.as_ref(),
+        settings.digest_file.as_ref(),
+    ];
     for path in outputs.into_iter().flatten() {
         context.exclude(path).map_err(|error| Failure::from_error(&error))?;
     }
     Ok(())
 }
 
-fn client(settings: &Settings) -> Result<Arc<Client>, Failure> {
-    Client::new(settings.client.clone())
-        .map(Arc::new)
-        .map_err(|error: ClientError| Failure::from_error(&error))
+/// A client that tells of waits and of odd answers.
+fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Arc<Client>, Failure> {
+    let progress = Arc::clone(progress);
+    let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
+    let options = ClientOptions { notice: Some(notice), ..settings.client.clone() };
+    Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
@@ -239,21 +250,25 @@ fn warn(plan: &Plan, progress: &dyn Progress) {
             detail: &warning.detail,
         });
     }
+    warn_of_arguments(plan, progress);
+}
+
+fn warn_of_arguments(plan: &Plan, progress: &dyn Progress) {
+    for name in &plan.unused_args {
+        let detail = format!("`{name}` has no effect: the Dockerfile declares no such ARG");
+        progress.tell(&Event::Warning { rule: "--build-arg", span: None, detail: &detail });
+    }
 }
 
 /// Writes and pushes the image, then says its digest.
-fn publish(
-    settings: &Settings,
-    images: &Images<'_>,
-    image: &Image,
-    encoded: &EncodedImage,
-    progress: &dyn Progress,
-) -> Result<(), Failure> {
+fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock) -> Result<(), Failure> {
+    let progress = images.progress;
+    let encoded = &image.encode().map_err(|error| Failure::from_error(&error))?;
     images.keep(encoded).map_err(|error| store_failure(&error))?;
     if settings.layout.is_some() || settings.archive.is_some() {
         images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
     }
-    let created = image.config().created.clone().unwrap_or_else(|| rfc3339(settings.clock.now()));
+    let created = image.config().created.clone().unwrap_or_else(|| rfc3339(clock.now()));
     if let Some(path) = &settings.layout {
         layout::write(
             path,
@@ -356,6 +371,12 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 Exit::Signal(_) => 255,
             };
         }
+        BuildErrorKind::Epoch(_) => {
+            failure = failure.hint("give seconds since 1970 as one number");
+            if error.span.is_none() {
+                failure = failure.of_flag("--build-arg");
+            }
+        }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
@@ -404,10 +425,22 @@ fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<St
     if let Some(transfer) = error.downcast_ref::<TransferError>() {
         return transfer.hint();
     }
-    if let Some(problem) = error.downcast_ref::<super::images::ImageProblem>() {
-        return problem.hint();
+    if let Some(problem) = error.downcast_ref::<ImageProblem>() {
+        return image_hint(problem).map(str::to_owned);
     }
     None
+}
+
+fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
+    match problem {
+        ImageProblem::NoPlatform { .. } => {
+            Some("name one of these with --custom-platform, or see --platform-match")
+        }
+        ImageProblem::Unfit(_) => {
+            Some("take another base, another --custom-platform, or --platform-match=none")
+        }
+        ImageProblem::MediaType(_) => None,
+    }
 }
 
 fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {

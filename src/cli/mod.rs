@@ -3,7 +3,6 @@
 mod args;
 mod build;
 mod failure;
-mod images;
 mod progress;
 mod settings;
 

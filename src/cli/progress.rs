@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::build::progress::{Event, Place, Progress};
+use crate::build::progress::{Event, Place, Progress, size};
+use crate::http::is_deceptive;
+use crate::sandbox::Stream;
 
 /// How much to say; kaniko's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,10 +57,12 @@ pub(super) struct Lines<W> {
     state: Mutex<State<W>>,
 }
 
+/// The beginning of a line that has not ended yet, by step and stream.
+type Unfinished = BTreeMap<String, [Vec<u8>; 2]>;
+
 struct State<W> {
     out: W,
-    /// The beginning of a line that has not ended yet, by step.
-    unfinished: BTreeMap<String, Vec<u8>>,
+    unfinished: Unfinished,
 }
 
 impl Lines<io::Stderr> {
@@ -80,24 +84,30 @@ impl<W: Write> Lines<W> {
         }
     }
 
-    fn lines_of(&self, event: &Event<'_>, unfinished: &mut BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    fn lines_of(&self, event: &Event<'_>, unfinished: &mut Unfinished) -> Vec<String> {
         match event {
             Event::Started { place, instruction } => {
                 vec![format!("{} {}", self.paint("36", &tag(place)), escaped(instruction.as_bytes()))]
             }
-            Event::Output { place, bytes } => {
+            Event::Output { place, stream, bytes } => {
                 let tag = tag(place);
-                let held = unfinished.entry(tag.clone()).or_default();
+                let [out, err] = unfinished.entry(tag.clone()).or_default();
+                let held = match stream {
+                    Stream::Out => out,
+                    Stream::Error => err,
+                };
                 complete_lines(held, bytes).iter().map(|line| self.output_line(&tag, line)).collect()
             }
-            Event::Finished { place, elapsed, layer } => {
+            Event::OutputEnded { place } => {
                 let tag = tag(place);
-                let rest = unfinished.remove(&tag).filter(|line| !line.is_empty());
-                let mut lines: Vec<String> = rest.iter().map(|line| self.output_line(&tag, line)).collect();
+                let rest = unfinished.remove(&tag).unwrap_or_default();
+                let rest = rest.iter().filter(|line| !line.is_empty());
+                rest.map(|line| self.output_line(&tag, line)).collect()
+            }
+            Event::Finished { place, elapsed, layer } => {
                 let size = layer.map(|bytes| format!(", layer {}", size(bytes))).unwrap_or_default();
                 let done = format!("done in {:.1} s{size}", elapsed.as_secs_f64());
-                lines.push(format!("{} {}", self.paint("36", &tag), self.paint("2", &done)));
-                lines
+                vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", &done))]
             }
             Event::Warning { rule, span, detail } => {
                 let place = span.map(|span| format!(" (line {})", span.first_line)).unwrap_or_default();
@@ -169,14 +179,14 @@ fn complete_lines(held: &mut Vec<u8>, bytes: &[u8]) -> Vec<Vec<u8>> {
     lines
 }
 
-/// `bytes` as text that cannot steer a terminal: control characters but tab are escaped, colours of programs are dropped.
+/// `bytes` as text that cannot steer or fool a terminal: deceptive characters but tab are escaped, colours of programs are dropped.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
     for character in without_colours(&text).chars() {
         match character {
             '\t' => out.push('\t'),
-            c if c.is_control() => out.extend(c.escape_default()),
+            c if is_deceptive(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }
@@ -203,20 +213,6 @@ fn without_colours(text: &str) -> String {
     out
 }
 
-/// Bytes for a human: three digits and a unit.
-pub(super) fn size(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
-    format!("{value:.digits$} {}", units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -238,8 +234,10 @@ mod tests {
             Verbosity::Info,
             &[
                 Event::Started { place: &place, instruction: "RUN make" },
-                Event::Output { place: &place, bytes: b"one\ntw" },
-                Event::Output { place: &place, bytes: b"o\r\nthree" },
+                Event::Output { place: &place, stream: Stream::Out, bytes: b"one\ntw" },
+                Event::Output { place: &place, stream: Stream::Error, bytes: b"error\n" },
+                Event::Output { place: &place, stream: Stream::Out, bytes: b"o\r\nthree" },
+                Event::OutputEnded { place: &place },
                 Event::Finished {
                     place: &place,
                     elapsed: Duration::from_millis(1230),
@@ -249,7 +247,7 @@ mod tests {
         );
         assert_eq!(
             text,
-            "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | two\n[compile 2/3] | three\n\
+            "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | error\n[compile 2/3] | two\n[compile 2/3] | three\n\
              [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
         );
     }
@@ -280,14 +278,5 @@ mod tests {
         let lines = complete_lines(&mut held, &vec![b'x'; 3 * LONGEST_LINE + 1]);
         assert_eq!(lines.len(), 3);
         assert_eq!(held.len(), 1);
-    }
-
-    #[test]
-    fn sizes_have_three_digits_at_most() {
-        for (bytes, text) in
-            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_960, "100 kB"), (2_345_678, "2.3 MB")]
-        {
-            assert_eq!(size(bytes), text);
-        }
     }
 }

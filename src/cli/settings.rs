@@ -8,7 +8,6 @@ use super::args::BuildArgs;
 use super::failure::Failure;
 use super::progress::Verbosity;
 use crate::build::PlanRequest;
-use crate::build::clock::Clock;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
@@ -78,8 +77,6 @@ pub(super) struct Settings {
     pub(super) client: ClientOptions,
     /// How much to say.
     pub(super) verbosity: Verbosity,
-    /// Where times come from.
-    pub(super) clock: Clock,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
 }
@@ -115,7 +112,6 @@ impl Settings {
                 .hint("add --destination NAME, or --no-push"));
         }
         let build_args = build_args(&args.build_arg, environment);
-        let clock = clock(build_args.get("SOURCE_DATE_EPOCH"))?;
         Ok(Self {
             request: PlanRequest {
                 build_args,
@@ -136,7 +132,6 @@ impl Settings {
             store: store(args, environment)?,
             client: client(args, environment)?,
             verbosity,
-            clock,
             warnings,
         })
     }
@@ -240,18 +235,6 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         .collect()
 }
 
-fn clock(epoch: Option<&String>) -> Result<Clock, Failure> {
-    match epoch.map(String::as_str) {
-        None | Some("") => Ok(Clock::Machine),
-        Some(text) => match text.parse() {
-            Ok(seconds) => Ok(Clock::Fixed(seconds)),
-            Err(_) => Err(Failure::new(format!("invalid SOURCE_DATE_EPOCH: {text}"))
-                .of_flag("--build-arg")
-                .hint("give seconds since 1970 as one number")),
-        },
-    }
-}
-
 fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {
     if let Some(path) = &args.store {
         return absolute(path);
@@ -330,7 +313,7 @@ fn certificates(environment: &Environment) -> Result<Vec<Pem>, Failure> {
         paths.sort();
         for path in paths.iter().filter(|path| path.is_file()) {
             let Some(bytes) = read_setting("SSL_CERT_DIR", path)? else { continue };
-            if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
+            if bytes.windows(22).any(|window| window == b"-----BEGIN CERTIFICATE") {
                 found.push(pem(path, bytes));
             }
         }
@@ -387,15 +370,6 @@ mod tests {
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
-    }
-
-    #[test]
-    fn source_date_epoch_is_a_number_or_an_error() {
-        assert_eq!(clock(Some(&"100".to_owned())).unwrap(), Clock::Fixed(100));
-        assert_eq!(clock(Some(&String::new())).unwrap(), Clock::Machine);
-        assert!(
-            clock(Some(&"abc".to_owned())).unwrap_err().message.contains("invalid SOURCE_DATE_EPOCH: abc")
-        );
     }
 
     #[test]

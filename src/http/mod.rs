@@ -22,5 +22,5 @@ pub use proxy::Proxies;
 pub use reqwest::Method;
 pub use response::Response;
 pub use retry::{Attempts, Retries, retry_after};
-pub use text::{authority, escape, redact, redact_text};
+pub use text::{authority, escape, is_deceptive, redact, redact_text};
 pub use tls::Pem;

@@ -5,14 +5,20 @@ use url::Url;
 /// At most this many characters of foreign text are shown.
 const SHOWN: usize = 200;
 
+/// Whether `character` moves the cursor, hides itself or turns the direction of what is around it.
+#[must_use]
+pub fn is_deceptive(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
 /// `text` with control and direction-changing characters escaped, cut after 200 characters.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut shown = String::new();
     let mut characters = text.chars();
     for character in characters.by_ref().take(SHOWN) {
-        let hidden = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-        if character.is_control() || hidden {
+        if is_deceptive(character) {
             shown.extend(character.escape_default());
         } else {
             shown.push(character);

@@ -6,11 +6,11 @@ pub mod digest;
 pub mod document;
 pub mod index;
 pub mod json;
-pub mod label;
 pub mod manifest;
 pub mod matching;
 pub mod platform;
 pub mod reference;
+pub mod target;
 
 /// Text from outside, fit for one line of a message: at most 100 characters, without control bytes.
 #[must_use]

@@ -204,12 +204,6 @@ impl Platform {
     pub fn same_machine(&self, other: &Self) -> bool {
         self.os == other.os && self.architecture == other.architecture
     }
-
-    /// `os/arch[/variant]` without version and features.
-    #[must_use]
-    pub fn short(&self) -> String {
-        Self { os_version: None, os_features: Vec::new(), ..self.clone() }.to_string()
-    }
 }
 
 impl Requested {

@@ -140,9 +140,8 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// The tree as text, one line a path: name, kind, mode, owner, modification time and what else there is. Times of
-/// directories are left out where `times` says so.
-pub(crate) fn dump(root: &Rootfs, times: Times) -> Vec<String> {
+/// The tree as text, one line a path: name, kind, mode, owner, modification time and what else there is.
+pub(crate) fn dump(root: &Rootfs) -> Vec<String> {
     let mut lines = Vec::new();
     let mut pending = vec![GuestPath::root()];
     while let Some(next) = pending.pop() {
@@ -151,9 +150,7 @@ pub(crate) fn dump(root: &Rootfs, times: Times) -> Vec<String> {
         let owner = metadata.owner;
         let kind = format!("{:?}", metadata.kind).to_lowercase();
         let mut line = format!("{next} {kind} {:04o} {}:{}", metadata.mode, owner.uid, owner.gid);
-        if metadata.kind != FileKind::Directory || times == Times::All {
-            line += &format!(" {}.{:09}", metadata.mtime.seconds, metadata.mtime.nanoseconds);
-        }
+        line += &format!(" {}.{:09}", metadata.mtime.seconds, metadata.mtime.nanoseconds);
         match metadata.kind {
             FileKind::File => {
                 let content = root.read_small_file(&next, 1 << 30).unwrap().unwrap();
@@ -175,13 +172,6 @@ pub(crate) fn dump(root: &Rootfs, times: Times) -> Vec<String> {
     }
     lines.sort();
     lines.into_iter().map(|(_, line)| line).collect()
-}
-
-/// Which times a dump shows.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Times {
-    All,
-    Files,
 }
 
 /// What stands at `name`: the content of a file, `dir`, `symlink:TARGET`, another kind's name, or nothing.

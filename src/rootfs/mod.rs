@@ -11,7 +11,7 @@ pub mod users;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
@@ -418,12 +418,6 @@ fn entries_of(directory: &OwnedFd) -> io::Result<Vec<(Vec<u8>, FileKind)>> {
     }
     entries.sort_unstable();
     Ok(entries)
-}
-
-/// The host's name of an open file, for system calls that take no descriptor.
-#[must_use]
-pub fn proc_fd(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 #[cfg(test)]

@@ -304,6 +304,8 @@ fn odd_stacks_are_right() {
         ["a/", "b/a/a/ b->b", ""],
         ["a/x", "a/ .wh..wh..opq", ""],
         ["a/a/", "a/a/.wh..wh..opq a a/", ""],
+        ["x", "b/x b->/ b/b/", ""],
+        ["x", "a/ b->a b/x b b/y", "b/z"],
         // Order matters where a link is removed later.
         ["a->b b/", "a/x .wh.a", ""],
         ["d/ d/a->/b b/", "d/a/x d/.wh..wh..opq", ""],

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -157,7 +158,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when `root` cannot be written to, belongs to something else or to a newer version.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
-        make_dirs(root)?;
+        make_root(root)?;
         // Later changes of the current directory must not move the store.
         let root = std::path::absolute(root).map_err(StoreError::io("find", root))?;
         check_version(&root)?;
@@ -212,6 +213,17 @@ impl Store {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+/// Makes the store's own directory for its owner alone: images may hold what not everybody on the machine may read. One
+/// that is there stays as it is.
+fn make_root(path: &Path) -> Result<(), StoreError> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).map_err(StoreError::io("make", path))?;
+    }
+    let mut builder = fs::DirBuilder::new();
+    builder.mode(0o700).recursive(true);
+    builder.create(path).map_err(StoreError::io("make", path))
 }
 
 fn make_dirs(path: &Path) -> Result<(), StoreError> {

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::FlockOperation;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
@@ -272,24 +273,28 @@ impl Unpacked {
             rustix::fs::syncfs(opened).map_err(|cause| failed(&file, cause.into()))?;
         }
         let place = self.place(id);
-        loop {
-            match rustix::fs::rename(directory, &place) {
-                Ok(()) => return Ok(()),
-                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-                Err(cause) => return Err(failed(&place, cause.into())),
-            }
-            if self.find(id, source.diff_id).is_some() {
-                discard(directory);
-                return Ok(());
-            }
-            // Of another version, or from before the machine was started.
-            let old = source.unpack.workspace.directory("old")?.join(ROOT);
-            match rustix::fs::rename(&place, &old) {
-                Ok(()) => discard(&old),
-                Err(Errno::NOENT) => {}
-                Err(cause) => return Err(failed(&place, cause.into())),
-            }
+        // One at a time: what another build has just put there, and works on, must not be taken for the old one.
+        let _turn = self.lock()?;
+        if self.find(id, source.diff_id).is_some() {
+            discard(directory);
+            return Ok(());
         }
+        // Of another version, or from before the machine was started: nobody works on it.
+        let old = source.unpack.workspace.directory("old")?.join(ROOT);
+        match rustix::fs::rename(&place, &old) {
+            Ok(()) => discard(&old),
+            Err(Errno::NOENT) => {}
+            Err(cause) => return Err(failed(&place, cause.into())),
+        }
+        rustix::fs::rename(directory, &place).map_err(|cause| failed(&place, cause.into()))
+    }
+
+    /// Waits for its turn to change what layers there are; the turn ends with the value.
+    fn lock(&self) -> Result<File, UnpackError> {
+        let directory = File::open(&self.directory).map_err(|cause| failed(&self.directory, cause))?;
+        retry_on_intr(|| rustix::fs::flock(&directory, FlockOperation::LockExclusive))
+            .map_err(|cause| failed(&self.directory, cause.into()))?;
+        Ok(directory)
     }
 }
 

@@ -48,6 +48,13 @@ impl Applier<'_> {
         if target.is_some_and(|target| target.directory == Some(parent.inode) && target.name == name) {
             return Err(EntryError::LinkToItself);
         }
+        if entry.kind == EntryKind::Directory && !self.implied.is_empty() {
+            // What is in the way may be a link on the way.
+            let real = parent.real(self.root)?.child(name);
+            if let Some(implied) = self.implied.get_mut(&real) {
+                implied.own_entry = true;
+            }
+        }
         let before = self.make_room(parent.directory.as_fd(), name, entry.kind)?;
         if before != Room::Directory && self.rules.whiteouts == Whiteouts::Remove {
             self.lower.put.insert(parent.inode, name);
@@ -80,7 +87,7 @@ impl Applier<'_> {
     }
 
     /// Removes what is in the way of an entry: everything but a directory in the way of a directory.
-    fn make_room(&self, at: BorrowedFd<'_>, name: &[u8], kind: EntryKind) -> Result<Room, EntryError> {
+    fn make_room(&mut self, at: BorrowedFd<'_>, name: &[u8], kind: EntryKind) -> Result<Room, EntryError> {
         let metadata = match metadata_at(at, name) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Room::Free),
@@ -90,6 +97,7 @@ impl Applier<'_> {
             return Ok(Room::Directory);
         }
         io_error(remove_tree(at, name), "remove what was there")?;
+        self.way_changed |= matches!(metadata.kind, FileKind::Symlink | FileKind::Directory);
         Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
     }
 
@@ -123,14 +131,10 @@ impl Applier<'_> {
     fn make_directory(
         &mut self,
         entry: &Entry,
-        parent: &mut Parent,
+        parent: &Parent,
         name: &[u8],
         before: Room,
     ) -> Result<Refused, EntryError> {
-        let real = if self.implied.is_empty() { None } else { Some(parent.real(self.root)?.child(name)) };
-        if let Some(implied) = real.and_then(|real| self.implied.get_mut(&real)) {
-            implied.own_entry = true;
-        }
         let at = parent.directory.as_fd();
         if before != Room::Directory {
             io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;

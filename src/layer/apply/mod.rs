@@ -167,6 +167,7 @@ pub fn apply_with(
         bytes: 0,
         reported: 0,
         parent: None,
+        way_changed: false,
         implied: BTreeMap::new(),
         with_whiteouts: BTreeSet::new(),
         lower: Lower::default(),
@@ -218,6 +219,8 @@ struct Applier<'a> {
     bytes: u64,
     reported: u64,
     parent: Option<Parent>,
+    /// A link or directory has been replaced: the way to `parent` may have led through it.
+    way_changed: bool,
     implied: BTreeMap<GuestPath, Implied>,
     with_whiteouts: BTreeSet<GuestPath>,
     lower: Lower,
@@ -365,6 +368,10 @@ impl Applier<'_> {
         let Some(mut parent) = self.parent.take() else { return Err(EntryError::NotADirectory(directory)) };
         let result = self.put_into(reader, entry, path, &mut parent, name, target.as_ref());
         self.parent = Some(parent);
+        // The same path may lead elsewhere now.
+        if std::mem::take(&mut self.way_changed) {
+            self.leave_parent()?;
+        }
         result
     }
 

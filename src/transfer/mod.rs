@@ -1,11 +1,10 @@
-//! Images in registries as a build sees them: bases to build on, and destinations to push to.
+//! Images between registries and the store: bases to build on, and destinations to push to.
 
 use std::fs::File;
 use std::io;
 
-use super::progress::size;
 use crate::build;
-use crate::build::progress::Event;
+use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
@@ -29,7 +28,7 @@ const JOBS: usize = 4;
 
 /// Why an image can't be built on.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ImageProblem {
+pub enum ImageProblem {
     /// No entry of the index will do.
     #[error("there is no image for `{wanted}`: it has {available}")]
     NoPlatform {
@@ -52,19 +51,25 @@ pub(super) enum ImageProblem {
 struct Nested(#[source] ServiceError);
 
 /// Registries, with the store in front of them.
-pub(super) struct Images<'a> {
-    pub(super) client: &'a Client,
-    pub(super) store: &'a Store,
-    pub(super) progress: &'a dyn build::progress::Progress,
+pub struct Images<'a> {
+    /// The registries.
+    pub client: &'a Client,
+    /// What has been fetched or built.
+    pub store: &'a Store,
+    /// Who is told.
+    pub progress: &'a dyn build::progress::Progress,
     /// What unpacking needs; planning does none.
-    pub(super) unpacking: Option<Unpacking<'a>>,
+    pub unpacking: Option<Unpacking<'a>>,
 }
 
 /// What unpacking needs.
-pub(super) struct Unpacking<'a> {
-    pub(super) unpacked: Unpacked,
-    pub(super) workspace: &'a Workspace,
-    pub(super) cancel: &'a Cancel,
+pub struct Unpacking<'a> {
+    /// The layers of the store.
+    pub unpacked: Unpacked,
+    /// Where layers are until they are complete.
+    pub workspace: &'a Workspace,
+    /// When to stop.
+    pub cancel: &'a Cancel,
 }
 
 /// A manifest with its config.
@@ -278,7 +283,10 @@ impl Images<'_> {
     }
 
     /// Brings everything that `image` consists of to `destination`, but the manifest.
-    pub(super) fn upload(
+    ///
+    /// # Errors
+    /// When a layer cannot be had or sent.
+    pub fn upload(
         &self,
         image: &Image,
         encoded: &EncodedImage,
@@ -296,7 +304,10 @@ impl Images<'_> {
     }
 
     /// Gives an image that was uploaded its name: only now the tag is moved.
-    pub(super) fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
+    ///
+    /// # Errors
+    /// When the registry does not take the manifest.
+    pub fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
     }
 
@@ -324,14 +335,20 @@ impl Images<'_> {
     }
 
     /// Brings all layers and documents of `image` into the store, for writing it elsewhere.
-    pub(super) fn complete(&self, image: &Image, encoded: &EncodedImage) -> Result<(), ServiceError> {
+    ///
+    /// # Errors
+    /// When a layer cannot be fetched or stored.
+    pub fn complete(&self, image: &Image, encoded: &EncodedImage) -> Result<(), ServiceError> {
         in_parallel(image.layers(), JOBS, |layer| self.fetch(layer))?;
         self.keep(encoded)?;
         Ok(())
     }
 
     /// Puts the documents of an image into the store.
-    pub(super) fn keep(&self, encoded: &EncodedImage) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep(&self, encoded: &EncodedImage) -> Result<(), StoreError> {
         let put = |document: &Encoded| self.store.blobs().put(&document.bytes);
         put(&encoded.config)?;
         put(&encoded.manifest)?;
@@ -363,20 +380,5 @@ fn judge_single(
             Ok(Some(found))
         }
         Single::Unchecked(found) => Ok(Some(found)),
-    }
-}
-
-impl ImageProblem {
-    /// What to do.
-    pub(super) fn hint(&self) -> Option<String> {
-        match self {
-            Self::NoPlatform { .. } => {
-                Some("name one of these with --custom-platform, or see --platform-match".to_owned())
-            }
-            Self::Unfit(_) => {
-                Some("take another base, another --custom-platform, or --platform-match=none".to_owned())
-            }
-            _ => None,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a build says about its platforms: in the image, and to the Dockerfile.
+//! What a build for a platform says of it: in the image, and to the Dockerfile.
 
 use super::platform::{Platform, Requested};
 
