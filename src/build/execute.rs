@@ -16,7 +16,7 @@ use super::step::{
     Archives, CopyFrom, CopyStep, Plan, PlannedStep, RunStep, StageBase, StagePlan, Step, WorkdirStep,
 };
 use crate::image::config::History;
-use crate::image::descriptor::Descriptor;
+use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
@@ -196,7 +196,7 @@ impl Executor<'_> {
         let written = layer::write(&recorded.changes, &files, &mut out)?;
         self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
-        let blob = Descriptor::new(&written.blob.media_type, digest, size);
+        let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);
         let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
         Ok((layer, below.with(recorded.layer)))
     }

@@ -1,4 +1,4 @@
-//! Writing a changeset as a layer in one pass: tar, digest, gzip, digest, output.
+//! Writing a changeset as a layer in one pass: tar, digest, gzip, output.
 //!
 //! The archive is ustar where everything fits and PAX where it does not, as Go's `archive/tar` writes it for BuildKit:
 //! names without leading `/` or `./`, directories with a slash at their end, numeric owners only. Other than BuildKit,
@@ -16,7 +16,6 @@ use super::apply::WHITEOUT_PREFIX;
 use super::gzip::GzipWriter;
 use super::tar::BLOCK;
 use super::{Change, Changeset, LayerError, WriteProblem, pax};
-use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Algorithm, DiffId, Digester};
 use crate::rootfs::{
     Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at, metadata_of,
@@ -45,15 +44,14 @@ impl Default for WriteOptions {
 /// A layer that has been written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written {
-    /// The compressed bytes.
-    pub blob: Descriptor,
     /// The uncompressed bytes.
     pub diff_id: DiffId,
     /// Entries of the archive, extensions not counted.
     pub entries: u64,
 }
 
-/// Writes `changes`, whose content is in `from`, to `out` as a gzip layer, with the default options.
+/// Writes `changes`, whose content is in `from`, to `out` as a gzip layer, with the default options. What the digest of the
+/// compressed bytes is, `out` may find out.
 ///
 /// The root itself and sockets have no entry. The second and every later name of a file is a hard link to the first.
 /// Extended attributes are kept, except those of overlayfs and of security modules, which mean something else or nothing
@@ -77,9 +75,7 @@ pub fn write_with(
     options: &WriteOptions,
 ) -> Result<Written, LayerError> {
     std::thread::scope(|scope| {
-        let blob = Hashing::new(out);
-        let gzip =
-            GzipWriter::new(blob, options.level, options.threads, scope).map_err(LayerError::Output)?;
+        let gzip = GzipWriter::new(out, options.level, options.threads, scope).map_err(LayerError::Output)?;
         let mut writer = LayerWriter {
             out: Hashing::new(gzip),
             from,
@@ -99,23 +95,20 @@ pub fn write_with(
         let mut tar = writer.out;
         tar.write_all(&[0; 2 * BLOCK]).map_err(LayerError::Output)?;
         let diff_id = DiffId(tar.digester.finish());
-        let mut blob = tar.inner.finish().map_err(LayerError::Output)?;
-        blob.flush().map_err(LayerError::Output)?;
-        let descriptor = Descriptor::new(media_type::OCI_LAYER_GZIP, blob.digester.finish(), blob.count);
-        Ok(Written { blob: descriptor, diff_id, entries })
+        tar.inner.finish().and_then(|out| out.flush()).map_err(LayerError::Output)?;
+        Ok(Written { diff_id, entries })
     })
 }
 
-/// Hashes and counts what passes by.
+/// Hashes what passes by.
 struct Hashing<W> {
     inner: W,
     digester: Digester,
-    count: u64,
 }
 
 impl<W> Hashing<W> {
     fn new(inner: W) -> Self {
-        Self { inner, digester: Digester::new(Algorithm::Sha256), count: 0 }
+        Self { inner, digester: Digester::new(Algorithm::Sha256) }
     }
 }
 
@@ -123,7 +116,6 @@ impl<W: Write> Write for Hashing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.inner.write(bytes)?;
         self.digester.update(&bytes[..count]);
-        self.count += count as u64;
         Ok(count)
     }
 
@@ -499,8 +491,6 @@ mod tests {
         let written = write_with(changes, root, &mut blob, options).unwrap();
         let mut tar = Vec::new();
         io::Read::read_to_end(&mut decompress(blob.as_slice(), Formats::Layer).unwrap(), &mut tar).unwrap();
-        assert_eq!(written.blob.size, blob.len() as u64);
-        assert_eq!(written.blob.digest, crate::image::digest::Digest::of(&blob));
         assert_eq!(written.diff_id.0, crate::image::digest::Digest::of(&tar));
         (written, tar)
     }
