@@ -120,7 +120,8 @@ impl Executor<'_> {
             progress.tell(&Event::Started { place, instruction: &stage.instruction });
             return;
         };
-        let text = format!("{} ({}, sha256:{})", stage.instruction, stage.platform, base.digest.short());
+        let platform = Platform::from(base.config());
+        let text = format!("{} ({platform}, sha256:{})", stage.instruction, base.digest.short());
         progress.tell(&Event::Started { place, instruction: &text });
         progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
     }

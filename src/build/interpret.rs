@@ -388,6 +388,10 @@ impl<'a> Interpreter<'a> {
 
     fn warn_of_ignored(&mut self, span: Span, kind: TransferKind, expanded: &Transfer) {
         for path in expanded.paths() {
+            // A pattern may match what a later rule takes back in.
+            if path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
+                continue;
+            }
             let hidden =
                 GuestPath::clamp(path).is_ok_and(|clean| self.sources.ignore.excludes(clean.relative()));
             if hidden {

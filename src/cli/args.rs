@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::dockerfile::suggest;
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -13,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
     version,
     disable_help_subcommand = true,
     subcommand_required = true,
+    after_help = "The flags of build and plan: builder build --help",
     override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]"
 )]
 pub(super) struct CommandLine {
@@ -34,11 +37,11 @@ pub(super) enum Command {
 /// The flags of `build` and `plan`.
 #[derive(Debug, Args)]
 pub(super) struct BuildArgs {
-    /// Directory that COPY and ADD read
+    /// Directory that COPY and ADD read [default: /workspace]
     #[arg(long, short = 'c', value_name = "DIR", conflicts_with = "positional_context")]
     pub(super) context: Option<OsString>,
 
-    /// The same, as docker spells it
+    /// Directory that COPY and ADD read, as docker spells --context
     #[arg(value_name = "CONTEXT")]
     pub(super) positional_context: Option<OsString>,
 
@@ -47,7 +50,7 @@ pub(super) struct BuildArgs {
     pub(super) dockerfile: Option<PathBuf>,
 
     /// Name to push the image to (repeatable)
-    #[arg(long, short = 'd', short_alias = 't', visible_alias = "tag", value_name = "NAME")]
+    #[arg(long, short = 'd', visible_short_alias = 't', visible_alias = "tag", value_name = "NAME")]
     pub(super) destination: Vec<String>,
 
     /// Platform to build for, for instance linux/arm/v7 [default: this machine's]
@@ -111,16 +114,29 @@ pub(super) struct BuildArgs {
     pub(super) verbosity: String,
 }
 
+/// The flag that somebody may have meant who wrote `flag`, with its dashes.
+pub(super) fn near_flag(flag: &str) -> Option<String> {
+    let name = flag.strip_prefix("--")?.split('=').next()?;
+    let command = BuildArgs::augment_args(clap::Command::new("build"));
+    let names: Vec<String> = command
+        .get_arguments()
+        .flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default())
+        .map(str::to_owned)
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    suggest(name, &names).map(|near| format!("--{near}"))
+}
+
 const COMMANDS: [&str; 3] = ["build", "plan", "version"];
 
-/// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `-`,
+/// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.
 pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
     let Some(first) = arguments.get(1).map(|word| word.to_string_lossy().into_owned()) else {
         return arguments;
     };
     let asks_for_help = matches!(first.as_str(), "-h" | "--help" | "--version" | "-V");
-    let is_context = first == "." || first == "-" || first.contains('/');
+    let is_context = matches!(first.as_str(), "." | ".." | "-") || first.contains('/');
     let is_flag = first.starts_with('-') && first != "-";
     if COMMANDS.contains(&first.as_str()) || asks_for_help || !(is_context || is_flag) {
         return arguments;
@@ -144,6 +160,7 @@ mod tests {
         for (words, command) in [
             (&["."][..], "build"),
             (&["./x"], "build"),
+            (&[".."], "build"),
             (&["-"], "build"),
             (&["https://example.org/x.git"], "build"),
             (&["--context", "."], "build"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
 use super::progress::{Colour, Lines};
-use super::settings::Settings;
+use super::settings::{Given, Settings};
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
@@ -66,7 +66,13 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
     // In this order, and before any thread exists: the janitor must outlive the mounts and see the host's.
     let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
     enter_private_mounts().map_err(|error| {
-        Failure::new(format!("cannot make a mount namespace: {error}")).hint("builds need CAP_SYS_ADMIN")
+        let hint = match error.kind() {
+            std::io::ErrorKind::InvalidInput => {
+                "the root directory must be a mount point: in a chroot, bind-mount it onto itself first"
+            }
+            _ => "builds need CAP_SYS_ADMIN",
+        };
+        Failure::new(format!("cannot make a mount namespace: {error}")).hint(hint)
     })?;
     let stop = Stop::new()?;
     let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
@@ -96,6 +102,7 @@ impl Build<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let settings = self.settings;
         let store = open_store(settings, self.progress)?;
+        check_machine(&store)?;
         hide_outputs(&mut self.opened.context, settings)?;
         sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
@@ -138,6 +145,27 @@ impl Build<'_> {
         };
         build::execute(plan, &services).map_err(|error| build_failure(&error, &self.opened.found))
     }
+}
+
+/// What every step would fail for is said before there is one.
+fn check_machine(store: &Store) -> Result<(), Failure> {
+    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
+    const OVERLAYFS: u64 = 0x794c_7630;
+    if !Path::new("/proc/self/fd").exists() {
+        return Err(Failure::new("/proc is not mounted: builds need it").hint("mount -t proc proc /proc"));
+    }
+    let root = store.root();
+    let file_system = rustix::fs::statfs(root)
+        .map_err(|error| Failure::new(format!("cannot look at the store `{}`: {error}", root.display())))?;
+    if file_system.f_type.cast_unsigned() == OVERLAYFS {
+        let message = format!(
+            "the store `{}` is on an overlay file system, which cannot hold another one",
+            root.display()
+        );
+        return Err(Failure::new(message)
+            .hint("put the store on a volume (in a pod: an emptyDir), with --store or BUILDER_STORE"));
+    }
+    Ok(())
 }
 
 /// Opens the store and tells what was wrong with it.
@@ -197,7 +225,11 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
     let mut context = Context::open_dir(&settings.context)
-        .map_err(|error| Failure::from_error(&error).of_flag("--context"))?;
+        .map_err(|error| Failure::from_error(&error).of_flag("--context"))
+        .map_err(|failure| match settings.context_given {
+            Given::Yes => failure,
+            Given::No => failure.hint("name the directory to build: `builder -t NAME DIRECTORY`"),
+        })?;
     let found = context.read_dockerfile(settings.dockerfile.as_deref()).map_err(|error| {
         let failure = Failure::from_error(&error);
         if settings.dockerfile.is_some() { failure.of_flag("--dockerfile") } else { failure }

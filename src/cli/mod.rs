@@ -11,7 +11,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{Command, CommandLine};
 use failure::Failure;
@@ -32,7 +32,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     };
     let line = match CommandLine::try_parse_from(args::with_command(arguments)) {
         Ok(line) => line,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, colour),
     };
     let done = match line.command {
         Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build)
@@ -52,12 +52,32 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Help goes to standard output and is no failure; everything else is one.
-fn usage(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    }
+fn usage(error: &clap::Error, colour: Colour) -> ExitCode {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.clone()),
+        _ => None,
+    };
+    let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => {
+            let near =
+                args::near_flag(&flag).map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            Failure::new(format!("unknown flag `{flag}`{near}"))
+                .hint("`builder build --help` lists the flags that there are")
+        }
+        (ErrorKind::InvalidSubcommand, _, Some(command)) => Failure::new(format!(
+            "unknown command `{command}`"
+        ))
+        .hint(format!("`builder --help` lists the commands; a directory to build is written `./{command}`")),
+        _ => {
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::FAILURE,
+            };
+        }
+    };
+    let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
+    ExitCode::from(failure.code)
 }
 
 /// Writes data to standard output.

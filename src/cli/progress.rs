@@ -131,6 +131,8 @@ impl<W: Write + Send> Progress for Lines<W> {
         let needed = match event {
             Event::Warning { .. } => Verbosity::Warn,
             Event::Detail(_) => Verbosity::Debug,
+            // What a RUN says is the user's own, and without it a failure cannot be understood: kaniko shows it always.
+            Event::Output { .. } | Event::OutputEnded { .. } => Verbosity::Error,
             _ => Verbosity::Info,
         };
         if self.verbosity < needed {

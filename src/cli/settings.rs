@@ -59,6 +59,8 @@ pub(super) struct Settings {
     pub(super) request: PlanRequest,
     /// The directory of the build context.
     pub(super) context: PathBuf,
+    /// Whether anybody named that directory.
+    pub(super) context_given: Given,
     /// The Dockerfile, if named.
     pub(super) dockerfile: Option<PathBuf>,
     /// Names to push to; none with `--no-push`.
@@ -79,6 +81,15 @@ pub(super) struct Settings {
     pub(super) verbosity: Verbosity,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
+}
+
+/// Whether something was given, or is the default.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// It was.
+    Yes,
+    /// It is the default.
+    No,
 }
 
 /// Whether an image is to come out.
@@ -123,7 +134,11 @@ impl Settings {
                 host,
             },
             context: context(args)?,
-            dockerfile: args.dockerfile.clone(),
+            context_given: match (&args.context, &args.positional_context) {
+                (None, None) => Given::No,
+                _ => Given::Yes,
+            },
+            dockerfile: dockerfile(args)?,
             push: if args.no_push { Vec::new() } else { names.clone() },
             names,
             layout: args.oci_layout_path.clone(),
@@ -188,6 +203,18 @@ fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
     }
 }
 
+fn dockerfile(args: &BuildArgs) -> Result<Option<PathBuf>, Failure> {
+    let named = args.dockerfile.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    let refused = |what| {
+        Err(Failure::new(format!("a Dockerfile from {what} is not supported yet")).of_flag("--dockerfile"))
+    };
+    match named.as_str() {
+        "-" | "/dev/stdin" => refused("standard input"),
+        url if url.starts_with("http://") || url.starts_with("https://") => refused("a URL"),
+        _ => Ok(args.dockerfile.clone()),
+    }
+}
+
 fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
     let mut references = Vec::with_capacity(names.len());
     for name in names {
@@ -218,6 +245,10 @@ fn build_args(given: &[String], environment: &Environment) -> BTreeMap<String, S
                 }
             }
         }
+    }
+    // As docker's client does.
+    if let Some(epoch) = environment.text("SOURCE_DATE_EPOCH") {
+        values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
     }
     values
 }

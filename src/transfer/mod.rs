@@ -85,7 +85,14 @@ impl ImageSource for Images<'_> {
         let mut notes = Vec::new();
         let mut foreign = None;
         let documents = if media_type::is_index(&fetched.media_type) {
-            self.in_index(reference, wanted, &fetched, &mut notes)?
+            let documents = self.in_index(reference, wanted, &fetched, &mut notes)?;
+            let found = Platform::from(&documents.config).normalise();
+            // With `--platform-match=none`.
+            if !found.os.is_empty() && !found.architecture.is_empty() && !found.same_machine(&wanted.platform)
+            {
+                foreign = Some(found);
+            }
+            documents
         } else if media_type::is_manifest(&fetched.media_type) {
             let documents = self.documents(reference, &fetched)?;
             foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
@@ -275,7 +282,8 @@ impl Images<'_> {
     }
 
     fn fetch_blob(&self, reference: &Reference, blob: &Descriptor) -> Result<(), ServiceError> {
-        self.tell(&format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar()));
+        let notice = format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar());
+        self.progress.tell(&Event::Note(&notice));
         let writer =
             self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
         writer.commit(&blob.digest, blob.size)?;
