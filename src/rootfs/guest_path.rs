@@ -160,7 +160,9 @@ impl GuestPath {
     /// taken as a separator.
     #[must_use]
     pub fn child(&self, component: &[u8]) -> Self {
-        let mut path = self.clone();
+        // Exactly as long as it must be: there may be a million of them.
+        let mut path = Self(Vec::with_capacity(self.0.len() + 1 + component.len()));
+        path.0.extend_from_slice(&self.0);
         path.push(component);
         path
     }

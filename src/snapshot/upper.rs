@@ -50,21 +50,7 @@ pub(super) fn changes(
     }
     walk.settle_links();
     walk.add_parents();
-    let mut changes: Vec<Change> = Vec::with_capacity(walk.put.len() + walk.removed.len());
-    let (mut put, mut removed) = (walk.put.into_iter().peekable(), walk.removed.into_iter().peekable());
-    loop {
-        let next_put = match (put.peek(), removed.peek()) {
-            (None, None) => break,
-            (Some(put), Some(removed)) => put < removed,
-            (put, _) => put.is_some(),
-        };
-        changes.extend(if next_put {
-            put.next().map(Change::Put)
-        } else {
-            removed.next().map(Change::Remove)
-        });
-    }
-    Ok((Changeset(changes), walk.visited))
+    Ok((Changeset(walk.changes), walk.visited))
 }
 
 struct Walk<'a> {
@@ -72,8 +58,8 @@ struct Walk<'a> {
     lower: BorrowedFd<'a>,
     marks: Marks,
     pending: Vec<(GuestPath, Below)>,
-    put: BTreeSet<GuestPath>,
-    removed: BTreeSet<GuestPath>,
+    /// One list, sorted in the end: of all that is in memory, only this grows with every file.
+    changes: Vec<Change>,
     links: BTreeMap<u64, Vec<Linked>>,
     visited: u64,
 }
@@ -98,8 +84,7 @@ impl<'a> Walk<'a> {
             lower,
             marks,
             pending: Vec::new(),
-            put: BTreeSet::new(),
-            removed: BTreeSet::new(),
+            changes: Vec::new(),
             links: BTreeMap::new(),
             visited: 0,
         }
@@ -114,7 +99,7 @@ impl<'a> Walk<'a> {
         let same =
             (new.mode, new.owner) == (old.mode, old.owner) && of_image(&new_xattrs).eq(of_image(&old_xattrs));
         if !same {
-            self.put.insert(path.clone());
+            self.changes.push(Change::Put(path.clone()));
         }
         self.below(path, &new_xattrs, Below::Merged)
     }
@@ -146,7 +131,7 @@ impl<'a> Walk<'a> {
             for name in names_in(&lower).map_err(compare(path))? {
                 self.visited += 1;
                 if names.binary_search(&name).is_err() {
-                    self.removed.insert(child_of(path, &name)?);
+                    self.changes.push(Change::Remove(child_of(path, &name)?));
                 }
             }
         }
@@ -170,7 +155,7 @@ impl<'a> Walk<'a> {
         // Whiteouts, and what a layer cannot hold: at most the lower entry is gone.
         if new.is_overlay_whiteout() || new.kind == FileKind::Socket {
             if old.is_some() {
-                self.removed.insert(path);
+                self.changes.push(Change::Remove(path));
             }
             return Ok(());
         }
@@ -190,7 +175,7 @@ impl<'a> Walk<'a> {
             let unchanged = old_inode.filter(|_| same);
             self.links.entry(new.inode).or_default().push(Linked { path, unchanged });
         } else if !same {
-            self.put.insert(path);
+            self.changes.push(Change::Put(path));
         }
         Ok(())
     }
@@ -205,7 +190,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), SnapshotError> {
         let below = match lower.filter(|(_, old)| old.kind == FileKind::Directory) {
             None => {
-                self.put.insert(path.clone());
+                self.changes.push(Change::Put(path.clone()));
                 Below::Nothing
             }
             Some((lower, old)) => {
@@ -214,7 +199,7 @@ impl<'a> Walk<'a> {
                 if !same_metadata(new, &old)
                     || !of_image(&xattrs).eq(of_image(&lower.xattrs().map_err(compare(&path))?))
                 {
-                    self.put.insert(path.clone());
+                    self.changes.push(Change::Put(path.clone()));
                 }
                 below
             }
@@ -230,23 +215,30 @@ impl<'a> Walk<'a> {
         for group in std::mem::take(&mut self.links).into_values() {
             let first = group[0].unchanged;
             if first.is_none() || group.iter().any(|linked| linked.unchanged != first) {
-                self.put.extend(group.into_iter().map(|linked| linked.path));
+                self.changes.extend(group.into_iter().map(|linked| Change::Put(linked.path)));
             }
         }
     }
 
+    /// Sorts the changes and adds the directories above them.
     fn add_parents(&mut self) {
-        let mut parents = BTreeSet::new();
-        for path in self.put.iter().chain(&self.removed) {
-            let mut parent = path.parent();
-            while let Some(path) = parent.filter(|path| !path.is_root() && !self.put.contains(path)) {
+        let by_path = |a: &Change, b: &Change| a.path().cmp(b.path());
+        self.changes.sort_unstable_by(by_path);
+        let mut parents: BTreeSet<GuestPath> = BTreeSet::new();
+        for change in &self.changes {
+            let mut parent = change.path().parent();
+            while let Some(path) = parent.filter(|path| !path.is_root() && !parents.contains(path)) {
                 parent = path.parent();
-                if !parents.insert(path) {
-                    break;
-                }
+                parents.insert(path);
             }
         }
-        self.put.append(&mut parents);
+        let known = self.changes.len();
+        for path in parents {
+            if self.changes[..known].binary_search_by(|change| change.path().cmp(&path)).is_err() {
+                self.changes.push(Change::Put(path));
+            }
+        }
+        self.changes.sort_unstable_by(by_path);
     }
 }
 
