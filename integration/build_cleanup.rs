@@ -242,6 +242,22 @@ fn a_pull_that_stalls_is_ended_by_sigterm() {
 }
 
 #[test]
+fn nothing_is_left_of_a_layer_that_was_being_fetched_when_the_builder_was_killed() {
+    let (registry, base) = registry_with_base(&Builder::new());
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&registry.manifest("base", "1").expect("a manifest").1).expect("JSON");
+    let layer = format!("/v2/base/blobs/{}", manifest["layers"][0]["digest"].as_str().expect("digest"));
+    registry.fault("GET", &layer, 1, Answer::new(200).body("{").ending(Ending::Stall(20)));
+    let context = Context::new(&format!("FROM {base}\nWORKDIR /w\n"));
+    let builder = Builder::new();
+    let mut running = Running::start(builder.command().args(["--no-push", "-c"]).arg(context.path()));
+    running.wait_until("a request for the layer", |_| !registry.server.requests("GET", &layer).is_empty());
+    running.signal(Signal::KILL);
+    running.end(Duration::from_secs(5));
+    traces::assert_none(builder.store());
+}
+
+#[test]
 fn a_push_that_stalls_is_ended_by_sigterm_and_moves_no_tag() {
     let builder = Builder::new();
     let (registry, base) = registry_with_base(&builder);

@@ -518,13 +518,9 @@ impl Planner<'_> {
     fn scope_on(&self, config: &RunConfig) -> Scope {
         // An entry without a name, or without `=`, is no definition; the host's value must never be taken for it.
         let pairs = config.env.iter().filter_map(|entry| entry.split_once('='));
-        let mut env: Vec<(String, String)> = Vec::new();
-        for (name, value) in pairs.filter(|(name, _)| !name.is_empty()) {
-            match env.iter_mut().find(|(known, _)| known == name) {
-                Some((_, old)) => value.clone_into(old),
-                None => env.push((name.to_owned(), value.to_owned())),
-            }
-        }
+        let named =
+            |(name, value): (&str, &str)| (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()));
+        let mut env: Vec<(String, String)> = pairs.filter_map(named).collect();
         if !env.iter().any(|(name, _)| name == "PATH") {
             env.push(("PATH".to_owned(), DEFAULT_PATH.to_owned()));
         }

@@ -83,14 +83,26 @@ pub struct Scope {
     visible: BTreeMap<String, String>,
     /// Declared ARGs in the order of their first declaration, with their newest value.
     args: Vec<(String, Option<String>)>,
+    /// Where in `env` and in `args` a name is.
+    places: BTreeMap<String, Places>,
+}
+
+/// Positions of a name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    env: Option<usize>,
+    arg: Option<usize>,
 }
 
 impl Scope {
     /// The scope of a stage whose base has the environment `env`.
     #[must_use]
     pub fn new(globals: Globals, env: Vec<(String, String)>) -> Self {
-        let visible = env.iter().cloned().collect();
-        Self { globals, env, visible, args: Vec::new() }
+        let mut scope = Self { globals, ..Self::default() };
+        for (name, value) in &env {
+            scope.set_env(name, value);
+        }
+        scope
     }
 
     /// The value of `name`.
@@ -112,9 +124,13 @@ impl Scope {
 
     /// ENV: kept in the image.
     pub fn set_env(&mut self, name: &str, value: &str) {
-        match self.env.iter_mut().find(|(known, _)| known == name) {
-            Some((_, old)) => value.clone_into(old),
-            None => self.env.push((name.to_owned(), value.to_owned())),
+        let places = self.places.entry(name.to_owned()).or_default();
+        match places.env {
+            Some(position) => value.clone_into(&mut self.env[position].1),
+            None => {
+                places.env = Some(self.env.len());
+                self.env.push((name.to_owned(), value.to_owned()));
+            }
         }
         self.visible.insert(name.to_owned(), value.to_owned());
     }
@@ -131,9 +147,13 @@ impl Scope {
         if let Some(value) = &value {
             self.visible.insert(name.to_owned(), value.clone());
         }
-        match self.args.iter_mut().find(|(known, _)| known == name) {
-            Some((_, old)) => old.clone_from(&value),
-            None => self.args.push((name.to_owned(), value.clone())),
+        let places = self.places.entry(name.to_owned()).or_default();
+        match places.arg {
+            Some(position) => self.args[position].1.clone_from(&value),
+            None => {
+                places.arg = Some(self.args.len());
+                self.args.push((name.to_owned(), value.clone()));
+            }
         }
         value
     }
@@ -222,6 +242,15 @@ mod tests {
         assert_eq!(scope.lookup("TARGETARCH"), Some("arm"));
         scope.declare("TARGETARCH", Some("zz".to_owned()));
         assert_eq!(scope.lookup("TARGETARCH"), Some("zz"));
+    }
+
+    #[test]
+    fn many_arguments_are_no_trouble() {
+        let mut scope = scope(&[]);
+        for number in 0..100_000 {
+            scope.declare(&format!("A{number}"), Some(String::new()));
+        }
+        assert_eq!(scope.history_args().len(), 100_000);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use super::args::BuildArgs;
@@ -373,6 +374,10 @@ fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure>
     let failed = |error: &std::io::Error| {
         Failure::new(format!("cannot read `{}` ({variable}): {error}", path.display()))
     };
+    // Opening a FIFO would wait for somebody who writes to it.
+    if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        return Err(Failure::new(format!("cannot read `{}` ({variable}): it is a FIFO", path.display())));
+    }
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {

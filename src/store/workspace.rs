@@ -3,6 +3,7 @@
 //! Three things remove a workspace: dropping it; the [`Janitor`], a process that outlives a killed builder by a moment;
 //! and [`sweep`] at the next start, should the janitor have been killed as well.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -22,6 +23,8 @@ use rustix::time::Timespec;
 
 use crate::rootfs::remove_tree;
 use crate::sys;
+
+use super::{blobs, staged};
 
 /// Workspaces are `build-` and sixteen hexadecimal digits; beside each lies its lock, with this ending.
 const PREFIX: &str = "build-";
@@ -300,6 +303,8 @@ fn clean_up_after(mut orders: File) {
             }
         }
     }
+    let temporary: BTreeSet<PathBuf> =
+        existing.iter().filter_map(|path| path.parent()).map(Path::to_owned).collect();
     for path in existing {
         // Processes of the build may still be dying, and writing until then.
         for _ in 0..50 {
@@ -309,6 +314,13 @@ fn clean_up_after(mut orders: File) {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+    // Blobs that were being written. The locks that mark those of living processes go when ours has ended for good.
+    for _ in 0..3 {
+        for directory in &temporary {
+            let _ = staged::sweep(directory, blobs::TEMPORARY);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
