@@ -610,3 +610,34 @@ fn noise(size: usize) -> Vec<u8> {
     bytes.truncate(size);
     bytes
 }
+
+#[test]
+fn outputs_that_would_overwrite_something_are_refused_before_anything_is_built() {
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let builder = Builder::new();
+    let out = scratch();
+    let run = |flags: &[String]| {
+        let context = context.path().display().to_string();
+        let all = ["--no-push".to_owned(), format!("--context={context}")];
+        builder.run(all.iter().chain(flags)).exited(1).stderr
+    };
+    let file = out.path().join("file").display().to_string();
+    let store = builder.store().display().to_string();
+    let dockerfile = context.path().join("Dockerfile").display().to_string();
+    for (flags, expected) in [
+        (vec![format!("--digest-file={store}/version")], "is in the store"),
+        (vec![format!("--oci-layout-path={store}/x")], "is in the store"),
+        (vec![format!("--tar-path={dockerfile}")], "would overwrite the Dockerfile"),
+        (vec![format!("--tar-path={file}"), format!("--digest-file={file}")], "would overwrite --tar-path"),
+        (vec![format!("--digest-file={dockerfile}/x")], "is not a directory"),
+    ] {
+        let error = run(&flags);
+        assert!(error.contains(expected), "{flags:?}: {error}");
+        assert!(!error.contains("[1/"), "something was built: {error}");
+    }
+    assert_eq!(
+        std::fs::read_to_string(&dockerfile).expect("Dockerfile"),
+        "FROM scratch\nCOPY Dockerfile /\n"
+    );
+    builder.run(["--no-push".to_owned(), format!("--context={}", context.path().display())]).success();
+}

@@ -12,6 +12,12 @@ pub enum Clock {
 }
 
 impl Clock {
+    /// A clock that stands at `seconds` since 1970, if that is a time that RFC 3339 can express.
+    #[must_use]
+    pub fn fixed(seconds: i64) -> Option<Self> {
+        jiff::Timestamp::from_second(seconds).ok().map(|_| Self::Fixed(seconds))
+    }
+
     /// The present.
     #[must_use]
     pub fn now(self) -> Timestamp {

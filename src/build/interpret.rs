@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::error::{BuildError, BuildErrorKind};
-use super::scope::Scope;
+use super::scope::{LARGEST_ENVIRONMENT, Scope};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
@@ -82,7 +82,18 @@ impl<'a> Interpreter<'a> {
     ) -> Result<(), BuildError> {
         let (created_by, step) =
             self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
+        self.check_size().map_err(|kind| BuildError::at(Some(span), kind))?;
         self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, step });
+        Ok(())
+    }
+
+    fn check_size(&self) -> Result<(), BuildErrorKind> {
+        if self.scope.is_too_large() {
+            let message = format!(
+                "ENV and ARG have more than {LARGEST_ENVIRONMENT} bytes together: no process can be given them"
+            );
+            return Err(BuildErrorKind::Invalid(message));
+        }
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::image::target;
+use crate::store::mount::MAX_LAYERS;
 
 /// The PATH of images whose base sets none (BuildKit's).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -373,10 +374,21 @@ impl Planner<'_> {
     fn interpret(mut self, needed: BTreeMap<usize, Needed>) -> Result<Plan, BuildError> {
         let positions: BTreeMap<usize, usize> =
             needed.keys().enumerate().map(|(position, index)| (*index, position)).collect();
+        let mut users: BTreeMap<usize, usize> = BTreeMap::new();
+        for stage in needed.values() {
+            if let NeededBase::Stage(number) = stage.base {
+                *users.entry(number).or_default() += 1;
+            }
+        }
         let mut stages: Vec<StagePlan> = Vec::with_capacity(needed.len());
         let mut scopes: Vec<Scope> = Vec::with_capacity(needed.len());
         for (index, stage) in needed {
-            let (plan, scope) = self.interpret_stage(index, stage, &positions, &stages, &scopes)?;
+            let (plan, scope) = self.interpret_stage(
+                index,
+                stage,
+                &positions,
+                &mut Interpreting { stages: &mut stages, scopes: &mut scopes, users: &mut users },
+            )?;
             stages.push(plan);
             scopes.push(scope);
         }
@@ -425,13 +437,13 @@ impl Planner<'_> {
         index: usize,
         needed: Needed,
         positions: &BTreeMap<usize, usize>,
-        stages: &[StagePlan],
-        scopes: &[Scope],
+        so_far: &mut Interpreting<'_>,
     ) -> Result<(StagePlan, Scope), BuildError> {
         // Everything that a needed stage refers to is needed, and interpreted before it.
         let position_of = |number: usize| positions[&number];
         let origins = self.origins(&needed, index, &position_of)?;
         let mut platform = needed.platform;
+        let mut layers = 0;
         let (base, scope, config, author) = match needed.base {
             NeededBase::Scratch => {
                 let config = RunConfig { working_dir: "/".to_owned(), ..RunConfig::default() };
@@ -440,18 +452,17 @@ impl Planner<'_> {
             NeededBase::Image(base) => {
                 let config = RunConfig { on_build: Vec::new(), ..base.config().config.clone() };
                 let author = base.config().author.clone();
+                layers = base.image.layers().len();
                 (StageBase::Image(base), self.scope_on(&config), config, author)
             }
             NeededBase::Stage(number) => {
                 let position = position_of(number);
-                platform = stages[position].platform.clone();
-                let config = RunConfig { on_build: Vec::new(), ..stages[position].config.clone() };
-                (
-                    StageBase::Stage(position),
-                    scopes[position].clone(),
-                    config,
-                    stages[position].author.clone(),
-                )
+                let below = &so_far.stages[position];
+                platform = below.platform.clone();
+                layers = below.layers;
+                let author = below.author.clone();
+                let (config, scope) = so_far.hand_on(number, position);
+                (StageBase::Stage(position), scope, RunConfig { on_build: Vec::new(), ..config }, author)
             }
         };
         let from = |text: &Text| {
@@ -470,6 +481,15 @@ impl Planner<'_> {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }
         let Interpreted { scope, config, author, steps } = interpreter.finish();
+        for step in steps.iter().filter(|step| step.step.makes_layer()) {
+            layers += 1;
+            if layers > MAX_LAYERS {
+                let message = format!(
+                    "this would be layer {layers} of the image, and overlayfs stacks no more than {MAX_LAYERS}"
+                );
+                return Err(BuildError::at(Some(step.span), BuildErrorKind::Invalid(message)));
+            }
+        }
         let stage = &self.file.stages[index];
         let plan = StagePlan {
             index,
@@ -481,6 +501,7 @@ impl Planner<'_> {
             steps,
             config,
             author,
+            layers,
         };
         Ok((plan, scope))
     }
@@ -551,7 +572,7 @@ impl Planner<'_> {
         let Some(text) = given.or_else(|| self.globals.lookup(name)).filter(|text| !text.is_empty()) else {
             return Ok(Clock::Machine);
         };
-        text.parse().map(Clock::Fixed).map_err(|_| {
+        text.parse().ok().and_then(Clock::fixed).ok_or_else(|| {
             let declares = |argument: &&Located<Instruction>| match &argument.value {
                 Instruction::Arg(names) => names.iter().any(|(declared, _)| *declared == name),
                 _ => false,
@@ -589,6 +610,29 @@ fn one_line(text: &[u8]) -> String {
         words.push('…');
     }
     words
+}
+
+/// What has been interpreted so far.
+struct Interpreting<'a> {
+    stages: &'a mut Vec<StagePlan>,
+    scopes: &'a mut Vec<Scope>,
+    /// How many stages still stand on the one with this number.
+    users: &'a mut BTreeMap<usize, usize>,
+}
+
+impl Interpreting<'_> {
+    /// Config and scope for a stage on the one with this number. The last one gets them for good: long chains of stages
+    /// must not have a copy for each.
+    fn hand_on(&mut self, number: usize, position: usize) -> (RunConfig, Scope) {
+        let left = self.users.entry(number).or_default();
+        *left = left.saturating_sub(1);
+        let (config, scope) = (&mut self.stages[position].config, &mut self.scopes[position]);
+        if *left == 0 {
+            (std::mem::take(config), std::mem::take(scope))
+        } else {
+            (config.clone(), scope.clone())
+        }
+    }
 }
 
 enum Origin {

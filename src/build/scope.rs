@@ -1,6 +1,7 @@
 //! The variables of a build: build arguments, platform arguments, ARG and ENV, each visible where Docker shows it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Proxy variables that RUN gets without an ARG when they are given as build arguments (Dockerfile reference,
 /// Predefined ARGs).
@@ -85,7 +86,14 @@ pub struct Scope {
     args: Vec<(String, Option<String>)>,
     /// Where in `env` and in `args` a name is.
     places: BTreeMap<String, Places>,
+    /// The environment of a RUN, made once for all that follow each other without a change.
+    run_env: Option<Arc<[(String, String)]>>,
+    /// Bytes of all names and values that a RUN would get.
+    size: usize,
 }
+
+/// More bytes of variables than this no process can be given: execve(2) takes a quarter of the stack, 2 MiB as a rule.
+pub const LARGEST_ENVIRONMENT: usize = 4 << 20;
 
 /// Positions of a name.
 #[derive(Debug, Clone, Copy, Default)]
@@ -132,7 +140,7 @@ impl Scope {
                 self.env.push((name.to_owned(), value.to_owned()));
             }
         }
-        self.visible.insert(name.to_owned(), value.to_owned());
+        self.changed(name, value);
     }
 
     /// ARG: build argument, else own default, else global value, else nothing new. Gives the value, which is what the
@@ -145,7 +153,7 @@ impl Scope {
             .or(default)
             .or_else(|| self.globals.lookup(name).map(str::to_owned));
         if let Some(value) = &value {
-            self.visible.insert(name.to_owned(), value.clone());
+            self.changed(name, value);
         }
         let places = self.places.entry(name.to_owned()).or_default();
         match places.arg {
@@ -164,9 +172,29 @@ impl Scope {
         self.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 
-    /// The environment of a RUN: the image's, with ARGs and proxies.
+    /// Whether all variables together are more than any process can be given.
     #[must_use]
-    pub fn run_env(&self) -> Vec<(String, String)> {
+    pub fn is_too_large(&self) -> bool {
+        self.size > LARGEST_ENVIRONMENT
+    }
+
+    fn changed(&mut self, name: &str, value: &str) {
+        self.run_env = None;
+        let before = self.visible.insert(name.to_owned(), value.to_owned());
+        self.size += value.len();
+        self.size = match before {
+            Some(before) => self.size.saturating_sub(before.len()),
+            None => self.size + name.len(),
+        };
+    }
+
+    /// The environment of a RUN: the image's, with ARGs and proxies.
+    pub fn run_env(&mut self) -> Arc<[(String, String)]> {
+        let made = self.run_env.take().unwrap_or_else(|| self.make_run_env().into());
+        Arc::clone(self.run_env.insert(made))
+    }
+
+    fn make_run_env(&self) -> Vec<(String, String)> {
         let mut rest = self.globals.proxies();
         for (name, value) in &self.args {
             if value.is_some() {
@@ -208,7 +236,7 @@ mod tests {
         given.declare("X", None);
         assert_eq!(given.lookup("X"), Some("9"));
         assert_eq!(given.config_env(), ["X=2"]);
-        assert_eq!(given.run_env(), [("X".to_owned(), "9".to_owned())]);
+        assert_eq!(*given.run_env(), [("X".to_owned(), "9".to_owned())]);
 
         let mut unset = scope(&[]);
         unset.set_env("X", "2");
@@ -223,7 +251,7 @@ mod tests {
         let mut env_last = scope(&[("X", "9")]);
         env_last.declare("X", None);
         env_last.set_env("X", "2");
-        assert_eq!(env_last.run_env(), [("X".to_owned(), "2".to_owned())]);
+        assert_eq!(*env_last.run_env(), [("X".to_owned(), "2".to_owned())]);
     }
 
     #[test]
@@ -267,9 +295,9 @@ mod tests {
 
     #[test]
     fn a_proxy_reaches_run_in_both_spellings_and_nothing_else() {
-        let scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
+        let mut scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
         assert_eq!(
-            scope.run_env(),
+            *scope.run_env(),
             [("HTTP_PROXY".to_owned(), "p".to_owned()), ("http_proxy".to_owned(), "p".to_owned())]
         );
         assert_eq!(scope.history_args(), []);

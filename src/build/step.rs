@@ -1,5 +1,7 @@
 //! Steps: instructions with nothing left to resolve.
 
+use std::sync::Arc;
+
 use crate::dockerfile::{Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
@@ -68,10 +70,12 @@ pub struct StagePlan {
     pub platform: Platform,
     /// Its steps.
     pub steps: Vec<PlannedStep>,
-    /// The `config` of its image.
+    /// The `config` of its image; emptied where it was handed on to the only stage that stands on this one.
     pub config: RunConfig,
     /// The `author` of its image.
     pub author: Option<String>,
+    /// How many layers its image will have.
+    pub layers: usize,
 }
 
 /// What a stage stands on.
@@ -179,7 +183,7 @@ pub struct RunStep {
     /// The program and its arguments.
     pub args: Vec<Vec<u8>>,
     /// The environment; HOME is added from the image's passwd where it is missing.
-    pub env: Vec<(String, String)>,
+    pub env: Arc<[(String, String)]>,
     /// The working directory.
     pub workdir: GuestPath,
     /// USER as it stands.

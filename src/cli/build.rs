@@ -1,6 +1,6 @@
 //! `builder build` and `builder plan`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Build<'_> {
         };
         let progress: &dyn Progress = &**self.progress;
         let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
-        check_outputs(settings)?;
+        check_outputs(settings, &self.opened.found)?;
         for destination in &settings.push {
             client
                 .check_push(destination)
@@ -354,7 +354,7 @@ fn push(
 }
 
 /// What would be in the way of an output is found before anything is built.
-fn check_outputs(settings: &Settings) -> Result<(), Failure> {
+fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
     if let Some(path) = &settings.layout {
         layout::check(path).map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
     }
@@ -364,18 +364,71 @@ fn check_outputs(settings: &Settings) -> Result<(), Failure> {
             return Err(Failure::new(message).of_flag(flag));
         }
     }
+    if let Some(path) = &settings.digest_file {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let existing = absolute.ancestors().skip(1).find(|directory| directory.exists());
+        if let Some(file) = existing.filter(|directory| !directory.is_dir()) {
+            let message =
+                format!("`{}` cannot be made: `{}` is not a directory", path.display(), file.display());
+            return Err(Failure::new(message).of_flag("--digest-file"));
+        }
+    }
+    let outputs = [
+        ("--oci-layout-path", &settings.layout),
+        ("--tar-path", &settings.archive),
+        ("--digest-file", &settings.digest_file),
+    ];
+    let mut taken = vec![(real(&found.path), "the Dockerfile")];
+    for (flag, path) in outputs {
+        let Some(path) = path else { continue };
+        let place = real(path);
+        if place.starts_with(real(&settings.store)) {
+            let message = format!("`{}` is in the store", path.display());
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("write it somewhere else: the store is builder's own"));
+        }
+        if let Some((_, other)) = taken.iter().find(|(known, _)| *known == place) {
+            let message = format!("`{}` would overwrite {other}", path.display());
+            return Err(Failure::new(message).of_flag(flag));
+        }
+        taken.push((place, flag));
+    }
     Ok(())
 }
 
-/// The digest alone, without a line feed, as kaniko writes it; missing directories are made. A file that is there is
+/// Where `path` really is; what of it does not exist yet is taken as it stands.
+fn real(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in absolute.ancestors() {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "paths of the user's flags, to be compared and not to be opened"
+        )]
+        let real = std::fs::canonicalize(ancestor);
+        if let (Ok(real), Ok(rest)) = (real, absolute.strip_prefix(ancestor)) {
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    absolute
+}
+
+/// Makes the directory for the digest file.
+fn make_parent(path: &Path) -> Result<(), Failure> {
+    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
+    std::fs::create_dir_all(parent).map_err(|error| {
+        Failure::new(format!("cannot make the directory `{}`: {error}", parent.display()))
+            .of_flag("--digest-file")
+    })
+}
+
+/// The digest alone, without a line feed, as kaniko writes it. A file that is there is
 /// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
 fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
     let failed = |error: &std::io::Error| {
         Failure::new(format!("cannot write `{}`: {error}", path.display())).of_flag("--digest-file")
     };
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
-    }
+    make_parent(path)?;
     let is_new = !path.exists();
     std::fs::write(path, digest).map_err(|error| {
         if is_new {
@@ -471,7 +524,7 @@ fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
         ImageProblem::Unfit(_) => {
             Some("take another base, another --custom-platform, or --platform-match=none")
         }
-        ImageProblem::MediaType(_) => None,
+        ImageProblem::MediaType(_) | ImageProblem::Layers(_) => None,
     }
 }
 

@@ -9,6 +9,24 @@ use crate::dockerfile::Span;
 /// At most this many lines of an instruction are shown.
 const EXCERPT_LINES: usize = 8;
 
+/// At most this many characters of one of those lines are shown.
+const LONGEST_LINE: usize = 200;
+
+/// At most this many characters of a sentence are shown: names in it may be as long as files.
+const LONGEST_SENTENCE: usize = 1200;
+
+fn sentence(text: &str) -> String {
+    shortened(&escaped(text.as_bytes()), LONGEST_SENTENCE)
+}
+
+/// `text`, or its beginning.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The end of a command that did not succeed.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -40,7 +58,9 @@ impl Excerpt {
     pub(super) fn of(file: &str, text: &[u8], span: Span) -> Self {
         let count = (span.last_line + 1).saturating_sub(span.first_line).min(EXCERPT_LINES);
         let lines = text.split(|&byte| byte == b'\n').skip(span.first_line.saturating_sub(1)).take(count);
-        let lines = lines.map(|line| escaped(line.strip_suffix(b"\r").unwrap_or(line))).collect();
+        let lines = lines
+            .map(|line| shortened(&escaped(line.strip_suffix(b"\r").unwrap_or(line)), LONGEST_LINE))
+            .collect();
         Self { file: file.to_owned(), span, lines }
     }
 }
@@ -84,7 +104,7 @@ impl Failure {
             Colour::Yes => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
             Colour::No => text.to_owned(),
         };
-        let mut text = format!("{} {}\n", paint("1;31", "error:"), escaped(self.message.as_bytes()));
+        let mut text = format!("{} {}\n", paint("1;31", "error:"), sentence(&self.message));
         if let Some(excerpt) = &self.excerpt {
             let width = excerpt.span.last_line.to_string().len();
             let _ = writeln!(
@@ -111,10 +131,10 @@ impl Failure {
             }
         }
         for cause in &self.causes {
-            let _ = writeln!(text, "  caused by: {}", escaped(cause.as_bytes()));
+            let _ = writeln!(text, "  caused by: {}", sentence(cause));
         }
         if let Some(hint) = &self.hint {
-            let _ = writeln!(text, "{} {}", paint("1;32", "hint:"), escaped(hint.as_bytes()));
+            let _ = writeln!(text, "{} {}", paint("1;32", "hint:"), sentence(hint));
         }
         text
     }

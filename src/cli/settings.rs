@@ -123,7 +123,7 @@ impl Settings {
             return Err(Failure::new("there is no destination to push to")
                 .hint("add --destination NAME, or --no-push"));
         }
-        let build_args = build_args(&args.build_arg, environment);
+        let build_args = build_args(&args.build_arg, environment)?;
         Ok(Self {
             request: PlanRequest {
                 build_args,
@@ -232,9 +232,13 @@ fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
     Ok(references)
 }
 
-fn build_args(given: &[String], environment: &Environment) -> BTreeMap<String, String> {
+fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<String, String>, Failure> {
     let mut values = BTreeMap::new();
     for argument in given {
+        if argument.is_empty() || argument.starts_with('=') {
+            return Err(Failure::new(format!("`{argument}` has no name: expected `NAME=VALUE` or `NAME`"))
+                .of_flag("--build-arg"));
+        }
         match argument.split_once('=') {
             Some((name, value)) => {
                 values.insert(name.to_owned(), value.to_owned());
@@ -251,7 +255,7 @@ fn build_args(given: &[String], environment: &Environment) -> BTreeMap<String, S
     if let Some(epoch) = environment.text("SOURCE_DATE_EPOCH") {
         values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
     }
-    values
+    Ok(values)
 }
 
 fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -402,7 +406,7 @@ mod tests {
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
         let environment = environment(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
-        let values = build_args(&given, &environment);
+        let values = build_args(&given, &environment).unwrap();
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);

@@ -19,6 +19,7 @@ use crate::image::reference::Reference;
 use crate::layer::Limits;
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
+use crate::store::mount::MAX_LAYERS;
 use crate::store::unpacked::{Chain, Progress, Unpack, UnpackError, Unpacked};
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError};
@@ -40,6 +41,9 @@ pub enum ImageProblem {
     /// The only image there is will not do.
     #[error("it {0}")]
     Unfit(#[from] Unfit),
+    /// More than can be stacked.
+    #[error("it has {0} layers, and overlayfs stacks no more than {MAX_LAYERS}")]
+    Layers(usize),
     /// The document is neither manifest nor index.
     #[error("`{0}` is not the type of an image")]
     MediaType(String),
@@ -121,6 +125,9 @@ impl ImageSource for Images<'_> {
 
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
         let unpacking = self.unpacking.as_ref().ok_or("nothing is unpacked while planning")?;
+        if image.layers().len() > MAX_LAYERS {
+            return Err(ImageProblem::Layers(image.layers().len()).into());
+        }
         let layers: Vec<(_, _)> =
             image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
         let open = |digest: &Digest| {
