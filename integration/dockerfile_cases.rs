@@ -167,6 +167,43 @@ fn checks_that_need_the_build_name_rule_and_line() {
     assert_eq!(warnings("# check=skip=UndefinedVar\nFROM scratch\nENV x=$nope\n", ""), [""; 0]);
 }
 
+#[test]
+fn a_long_chain_of_stages_and_a_large_environment_are_planned_in_little_memory() {
+    let chain: String = (1..5_000).map(|i| format!("FROM s{} AS s{i}\nLABEL a{i}={i}\n", i - 1)).collect();
+    let case = serde_json::json!({ "dockerfile": format!("FROM scratch AS s0\n{chain}") });
+    let labels = plan(&case).expect("a plan")["image"]["config"]["Labels"].as_object().expect("labels").len();
+    assert_eq!(labels, 4_999);
+    let runs = "RUN :\n".repeat(490);
+    let value = "x".repeat(60_000);
+    let env: String = (0..60).map(|i| format!("ENV E{i}={value}\n")).collect();
+    plan(&serde_json::json!({ "dockerfile": format!("FROM scratch\n{env}{runs}") })).expect("a plan");
+    let resident = std::fs::read_to_string("/proc/self/status").expect("status");
+    let peak = resident.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(peak < 300_000, "{peak} kB");
+}
+
+#[test]
+fn what_cannot_be_built_is_found_while_planning() {
+    let error = |dockerfile: String| {
+        let error = plan(&serde_json::json!({ "dockerfile": dockerfile })).expect_err("no plan");
+        (error.span.map(|span| span.first_line), error.to_string())
+    };
+    let (line, message) = error(format!("FROM scratch\n{}", "WORKDIR /a\n".repeat(600)));
+    assert_eq!(line, Some(501));
+    assert!(message.contains("no more than 499"), "{message}");
+    let (line, message) =
+        error("FROM scratch\nENV A=aaaaaaaaaa\n".to_owned() + &"ENV A=$A$A$A$A$A$A$A$A$A$A\n".repeat(6));
+    assert_eq!(line, Some(8));
+    assert!(message.contains("no process can be given them"), "{message}");
+    let (line, message) = error("# syntax=example.org/other:1\nFROM scratch\n".to_owned());
+    assert_eq!(line, Some(1));
+    assert!(message.contains("the frontend `example.org/other:1` is not supported yet"), "{message}");
+    let (line, message) = error("ARG SOURCE_DATE_EPOCH=253402300800000\nFROM scratch\n".to_owned());
+    assert_eq!(line, Some(1));
+    assert!(message.contains("invalid SOURCE_DATE_EPOCH"), "{message}");
+}
+
 /// Cases that need what this version refuses by name, with what that is.
 const NOT_YET: &[(&str, &str)] = &[
     ("--mount", "RUN --mount"),
