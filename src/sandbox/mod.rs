@@ -127,7 +127,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// The image has something else where the kernel's file systems belong.
-    #[error("`{path}` in the image is a {found}, not a directory: nothing can be mounted there")]
+    #[error("`{path}` in the image is a {found}: nothing can be mounted there")]
     MountPoint {
         /// `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`.
         path: String,

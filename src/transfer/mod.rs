@@ -8,7 +8,7 @@ use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
-use crate::image::digest::{Digest, VerifyingReader};
+use crate::image::digest::{Digest, Mismatch, VerifyingReader};
 use crate::image::document;
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
@@ -128,6 +128,9 @@ impl ImageSource for Images<'_> {
         if image.layers().len() > MAX_LAYERS {
             return Err(ImageProblem::Layers(image.layers().len()).into());
         }
+        for layer in image.layers() {
+            self.check_size(&layer.blob)?;
+        }
         let layers: Vec<(_, _)> =
             image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
         let open = |digest: &Digest| {
@@ -173,6 +176,16 @@ impl Images<'_> {
         self.progress.tell(&Event::Detail(text));
     }
 
+    /// A descriptor that lies about a blob must fail whether the blob is in the store already or not.
+    fn check_size(&self, blob: &Descriptor) -> Result<(), ServiceError> {
+        let Ok(file) = self.store.blobs().open(&blob.digest) else { return Ok(()) };
+        let actual = file.metadata()?.len();
+        if actual == blob.size {
+            return Ok(());
+        }
+        Err(Mismatch::Size { expected: blob.digest.clone(), size: blob.size, actual }.into())
+    }
+
     /// The document that `reference` names. One that is named by its digest is asked for only once.
     fn manifest(&self, reference: &Reference) -> Result<Fetched, ServiceError> {
         if let Some(digest) = reference.digest()
@@ -188,7 +201,9 @@ impl Images<'_> {
 
     /// The document that an entry of an index points to.
     fn manifest_of(&self, reference: &Reference, entry: &Descriptor) -> Result<Fetched, ServiceError> {
-        if let Some(bytes) = self.stored_document(&entry.digest)? {
+        if let Some(bytes) =
+            self.stored_document(&entry.digest)?.filter(|bytes| bytes.len() as u64 == entry.size)
+        {
             return Ok(Fetched { media_type: entry.media_type.clone(), digest: entry.digest.clone(), bytes });
         }
         let fetched = self.client.manifest_of(reference, entry)?;
@@ -253,7 +268,8 @@ impl Images<'_> {
 
     fn documents(&self, reference: &Reference, fetched: &Fetched) -> Result<Documents, ServiceError> {
         let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type))?;
-        let bytes = match self.stored_document(&manifest.config.digest)? {
+        let stored = self.stored_document(&manifest.config.digest)?;
+        let bytes = match stored.filter(|bytes| bytes.len() as u64 == manifest.config.size) {
             Some(bytes) => bytes,
             None => {
                 let bytes = self.client.small_blob(reference, &manifest.config, CONFIG_LIMIT)?;
