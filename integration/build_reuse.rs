@@ -229,3 +229,19 @@ fn a_damaged_blob_of_the_store_is_found_and_fetched_again() {
     };
     assert_eq!([sizes("one"), sizes("two")], [layer.clone(), layer.clone()]);
 }
+
+#[test]
+fn a_size_that_is_wrong_fails_although_the_blob_is_in_the_store() {
+    let (registry, base) = registry_with_base(&Builder::new());
+    let builder = Builder::new();
+    build(&builder, &format!("FROM {base}\nCOPY file /\n"), &["--no-push"]);
+    let (media_type, bytes) = registry.manifest("base", "1").expect("manifest");
+    let mut manifest: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+    let size = manifest.pointer_mut("/layers/0/size").expect("a layer");
+    *size = (size.as_u64().expect("a number") + 1).into();
+    registry.put_manifest("base", "1", &media_type, &serde_json::to_vec(&manifest).expect("JSON"));
+    let context = Context::new(&format!("FROM {base}\nWORKDIR /w\n"));
+    let finished = builder.run(["--no-push".as_ref(), "-c".as_ref(), context.path().as_os_str()]);
+    let stderr = finished.exited(1).stderr;
+    assert!(stderr.contains("bytes long, expected"), "{stderr}");
+}
