@@ -38,6 +38,21 @@ fn unsupported(error: Errno) -> bool {
     matches!(error, Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)
 }
 
+/// The first name in `dir` that nobody living has, with what `take` got for it.
+fn claim(
+    dir: &Path,
+    prefix: &OsStr,
+    take: impl Fn(&Path) -> io::Result<Option<File>>,
+) -> io::Result<(PathBuf, File)> {
+    for number in 0..MOST {
+        let path = dir.join(name(prefix, number));
+        if let Some(taken) = take(&path)? {
+            return Ok((path, taken));
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many temporary files or directories"))
+}
+
 /// A file that is being written.
 #[derive(Debug)]
 pub(super) struct StagedFile {
@@ -55,13 +70,8 @@ impl StagedFile {
 
     /// A file in `dir`, which must be on the file system of the target.
     pub(super) fn within(dir: &Path, prefix: &OsStr) -> io::Result<Self> {
-        for number in 0..MOST {
-            let path = dir.join(name(prefix, number));
-            if let Some(file) = claim_file(&path)? {
-                return Ok(Self { file, path, published: false });
-            }
-        }
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many temporary files"))
+        let (path, file) = claim(dir, prefix, claim_file)?;
+        Ok(Self { file, path, published: false })
     }
 
     /// The file, for reading back.
@@ -126,13 +136,8 @@ impl StagedDir {
 
     /// A directory in `dir`.
     pub(super) fn within(dir: &Path, prefix: &OsStr) -> io::Result<Self> {
-        for number in 0..MOST {
-            let path = dir.join(name(prefix, number));
-            if let Some(lock) = claim_dir(&path)? {
-                return Ok(Self { path, published: false, _lock: lock });
-            }
-        }
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many temporary directories"))
+        let (path, lock) = claim(dir, prefix, claim_dir)?;
+        Ok(Self { path, published: false, _lock: lock })
     }
 
     pub(super) fn path(&self) -> &Path {
