@@ -231,6 +231,22 @@ fn a_damaged_blob_of_the_store_is_found_and_fetched_again() {
 }
 
 #[test]
+fn a_blob_of_the_store_that_is_cut_off_is_fetched_again() {
+    let base = Base::new("cut-off");
+    let builder = Builder::new();
+    build(&builder, &format!("FROM {}\nRUN true\n", base.name), &["--no-push"]);
+    let layer = base.layers().remove(0);
+    let blob = builder.store().join("blobs/sha256").join(layer.trim_start_matches("sha256:"));
+    let bytes = fs::read(&blob).expect("blob");
+    fs::remove_file(&blob).expect("remove");
+    fs::write(&blob, &bytes[..bytes.len() / 2]).expect("blob");
+    let out = scratch();
+    let layout = format!("--oci-layout-path={}", out.path().join("layout").display());
+    build(&builder, &format!("FROM {}\nRUN true\n", base.name), &["--no-push", &layout]);
+    assert_eq!(fs::read(&blob).expect("blob"), bytes);
+}
+
+#[test]
 fn a_size_that_is_wrong_fails_although_the_blob_is_in_the_store() {
     let (registry, base) = registry_with_base(&Builder::new());
     let builder = Builder::new();

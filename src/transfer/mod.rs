@@ -176,12 +176,17 @@ impl Images<'_> {
         self.progress.tell(&Event::Detail(text));
     }
 
-    /// A descriptor that lies about a blob must fail whether the blob is in the store already or not.
+    /// A descriptor that lies about a blob must fail whether the blob is in the store already or not. A blob that is
+    /// damaged itself says nothing about its descriptor: it is removed here, and fetched again when it is needed.
     fn check_size(&self, blob: &Descriptor) -> Result<(), ServiceError> {
         let Ok(file) = self.store.blobs().open(&blob.digest) else { return Ok(()) };
         let actual = file.metadata()?.len();
         if actual == blob.size {
             return Ok(());
+        }
+        match self.store.blobs().check(&Descriptor { size: actual, ..blob.clone() }) {
+            Err(error) if error.is_absent() => return Ok(()),
+            checked => checked?,
         }
         Err(Mismatch::Size { expected: blob.digest.clone(), size: blob.size, actual }.into())
     }
