@@ -1,6 +1,6 @@
 //! Running a plan: each stage's steps on its files, each step's changes into a layer.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
@@ -58,22 +58,52 @@ enum Files {
 /// # Errors
 /// [`BuildError`] with the lines of the instruction that failed.
 pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError> {
-    let mut executor =
-        Executor { plan, services, done: Vec::with_capacity(plan.stages.len()), warned: Cell::new(false) };
-    for stage in &plan.stages {
+    let last_uses = last_uses(plan);
+    let mut executor = Executor {
+        plan,
+        services,
+        done: BTreeMap::new(),
+        machine: OnceCell::new(),
+        warned: Cell::new(false),
+    };
+    for (position, stage) in plan.stages.iter().enumerate() {
         let done = executor.stage(stage)?;
-        executor.done.push(done);
+        executor.done.insert(position, done);
+        // What nobody uses any more is let go: long chains of stages would else hold a history for each.
+        executor.done.retain(|other, _| last_uses[*other] > position);
     }
-    let (Some(done), Some(stage)) = (executor.done.pop(), plan.result()) else {
+    let (Some((_, done)), Some(stage)) = (executor.done.pop_last(), plan.result()) else {
         return Err(BuildError::at(None, BuildErrorKind::Invalid("there is no stage to build".to_owned())));
     };
     Ok(finished(plan, stage, done))
 }
 
+/// For each stage the position of the last one that stands on it or copies from it. The result is used at the end.
+fn last_uses(plan: &Plan) -> Vec<usize> {
+    let mut last: Vec<usize> = (0..plan.stages.len()).collect();
+    for (position, stage) in plan.stages.iter().enumerate() {
+        if let StageBase::Stage(below) = stage.base {
+            last[below] = position;
+        }
+        for step in &stage.steps {
+            if let Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) = &step.step {
+                last[*other] = position;
+            }
+        }
+    }
+    if let Some(result) = last.last_mut() {
+        *result = plan.stages.len();
+    }
+    last
+}
+
 struct Executor<'a> {
     plan: &'a Plan,
     services: &'a Services<'a>,
-    done: Vec<Done>,
+    /// The stages that are still needed, by position.
+    done: BTreeMap<usize, Done>,
+    /// This machine, looked at when the first RUN wants to know.
+    machine: OnceCell<(emulation::Host, emulation::Registrations)>,
     /// Whether the faults of a qemu handler were told: once is enough.
     warned: Cell<bool>,
 }
@@ -91,7 +121,7 @@ impl Executor<'_> {
             StageBase::Scratch => {
                 Done { image: Image::scratch(), files: Files::Chain(Chain::empty()), first_row: 0 }
             }
-            StageBase::Stage(position) => self.done[*position].clone(),
+            StageBase::Stage(position) => self.done[position].clone(),
             StageBase::Image(base) => {
                 let first_row = base.image.config().history.len();
                 Done { image: base.image.clone(), files: Files::OfImage, first_row }
@@ -268,7 +298,7 @@ impl Executor<'_> {
         let chain = match from {
             CopyFrom::Context => return Ok(None),
             CopyFrom::Scratch => Chain::empty(),
-            CopyFrom::Stage(position) => self.chain(&self.done[*position], &self.plan.stages[*position])?,
+            CopyFrom::Stage(position) => self.chain(&self.done[position], &self.plan.stages[*position])?,
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
                 let note =
@@ -306,12 +336,13 @@ impl Executor<'_> {
 
     /// How programs for `platform` run here.
     fn presentation(&self, platform: &Platform) -> Result<Presentation, BuildErrorKind> {
-        let host = emulation::Host::current();
+        let look = || (emulation::Host::current(), emulation::Registrations::current());
+        let (host, registrations) = self.machine.get_or_init(look);
         match emulation::availability(
             &platform.architecture,
             platform.variant.as_deref(),
-            &host,
-            &emulation::Registrations::current(),
+            host,
+            registrations,
         ) {
             Emulation::Native(presentation) => Ok(presentation),
             Emulation::Handler(handler) => {
