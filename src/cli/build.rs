@@ -122,7 +122,7 @@ impl Build<'_> {
         for destination in &settings.push {
             client
                 .check_push(destination)
-                .map_err(|error| transfer_failure(&error).of_flag("--destination"))?;
+                .map_err(|error| service_failure(&error).of_flag("--destination"))?;
         }
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
@@ -170,7 +170,7 @@ fn check_machine(store: &Store) -> Result<(), Failure> {
 
 /// Opens the store and tells what was wrong with it.
 fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
-    let store = Store::open(&settings.store).map_err(|error| store_failure(&error))?;
+    let store = Store::open(&settings.store).map_err(|error| Failure::from_error(&error))?;
     for warning in store.warnings() {
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }
@@ -241,13 +241,7 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
 
 /// What the build itself writes must not be part of its context.
 fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
-    let outputs = [
-        Some(&settings.store),
-        settings.layout.as_ref(),
-        settings.archive.as_ref(),
-        settings.digest_file.as_ref(),
-    ];
-    for path in outputs.into_iter().flatten() {
+    for path in std::iter::once(settings.store.as_path()).chain(settings.outputs().map(|(_, path)| path)) {
         context.exclude(path).map_err(|error| Failure::from_error(&error))?;
     }
     Ok(())
@@ -296,29 +290,21 @@ fn warn_of_arguments(plan: &Plan, progress: &dyn Progress) {
 fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock) -> Result<(), Failure> {
     let progress = images.progress;
     let encoded = &image.encode().map_err(|error| Failure::from_error(&error))?;
-    images.keep(encoded).map_err(|error| store_failure(&error))?;
+    images.keep(encoded).map_err(|error| Failure::from_error(&error))?;
     if settings.layout.is_some() || settings.archive.is_some() {
         images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
     }
     let created = image.config().created.clone().unwrap_or_else(|| rfc3339(clock.now()));
+    let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
+    let blobs = images.store.blobs();
     if let Some(path) = &settings.layout {
-        layout::write(
-            path,
-            &[Export { content: Content::Image(encoded), names: &settings.names }],
-            images.store.blobs(),
-            &created,
-        )
-        .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+        layout::write(path, &exports, blobs, &created)
+            .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(
-            path,
-            &[Export { content: Content::Image(encoded), names: &settings.names }],
-            images.store.blobs(),
-            &created,
-        )
-        .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
+        archive::write(path, &exports, blobs, &created)
+            .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     push(images, image, encoded, &settings.push, progress)?;
@@ -373,16 +359,11 @@ fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Fai
             return Err(Failure::new(message).of_flag("--digest-file"));
         }
     }
-    let outputs = [
-        ("--oci-layout-path", &settings.layout),
-        ("--tar-path", &settings.archive),
-        ("--digest-file", &settings.digest_file),
-    ];
     let mut taken = vec![(real(&found.path), "the Dockerfile")];
-    for (flag, path) in outputs {
-        let Some(path) = path else { continue };
+    let store = real(&settings.store);
+    for (flag, path) in settings.outputs() {
         let place = real(path);
-        if place.starts_with(real(&settings.store)) {
+        if place.starts_with(&store) {
             let message = format!("`{}` is in the store", path.display());
             return Err(Failure::new(message)
                 .of_flag(flag)
@@ -534,16 +515,4 @@ fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'static)) -> F
         Some(hint) => failure.hint(hint),
         None => failure,
     }
-}
-
-fn transfer_failure(error: &TransferError) -> Failure {
-    let failure = Failure::from_error(error);
-    match error.hint() {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
-
-fn store_failure(error: &crate::store::StoreError) -> Failure {
-    Failure::from_error(error)
 }

@@ -103,6 +103,16 @@ pub(super) enum Purpose {
 }
 
 impl Settings {
+    /// The files and directories to write, each with its flag.
+    pub(super) fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let outputs = [
+            ("--oci-layout-path", &self.layout),
+            ("--tar-path", &self.archive),
+            ("--digest-file", &self.digest_file),
+        ];
+        outputs.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?)))
+    }
+
     /// Checks everything that can be checked without looking at the context.
     pub(super) fn resolve(
         args: &BuildArgs,
