@@ -18,6 +18,8 @@ use super::{GuestPath, Rootfs, remove_tree};
 
 /// An entry of a tree: the directory that holds it and its name there, which is never followed. `.` is the directory
 /// itself.
+///
+/// What the disk does not hold is kept by name: a file gets its metadata before it gets further names.
 #[derive(Debug)]
 pub struct DirectoryEntry<'a> {
     tree: &'a Rootfs,
@@ -46,9 +48,8 @@ fn is_refused_owner(error: &io::Error) -> bool {
 fn is_refused_attribute(error: &io::Error, key: &[u8], value: &[u8]) -> bool {
     // Access control lists name users and groups: those that are not mapped are invalid. Others are for root too: the
     // second version's number, then entries of eight bytes (acl(5), `posix_acl_xattr.h`).
-    let is_list = || {
-        key.starts_with(b"system.posix_acl_") && value.starts_with(&[2, 0, 0, 0]) && value.len() % 8 == 4
-    };
+    let is_list =
+        || key.starts_with(b"system.posix_acl_") && value.starts_with(&[2, 0, 0, 0]) && value.len() % 8 == 4;
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::OPNOTSUPP) => true,
         Some(Errno::INVAL) => is_list(),
@@ -178,7 +179,8 @@ impl<'a> DirectoryEntry<'a> {
             _ => return Err(Errno::INVAL.into()),
         };
         let whiteout = kind == FileKind::CharDevice && number == 0;
-        let make = |file_type, mode, number| rustix::fs::mknodat(self.directory, self.name, file_type, mode, number);
+        let make =
+            |file_type, mode, number| rustix::fs::mknodat(self.directory, self.name, file_type, mode, number);
         let usual = Mode::RUSR | Mode::WUSR;
         let Some(ledger) = self.ledger().filter(|_| kind != FileKind::Fifo) else {
             make(file_type, usual, number)?;
@@ -220,6 +222,14 @@ impl<'a> DirectoryEntry<'a> {
     /// The first failure.
     pub fn remove(&self) -> io::Result<()> {
         remove_tree(self.directory, self.name)?;
+        self.forget()
+    }
+
+    /// Forgets all that was held for the entry and for what was below it: it has been removed.
+    ///
+    /// # Errors
+    /// When the kernel does not tell where the entry is.
+    pub fn forget(&self) -> io::Result<()> {
         match self.used_ledger() {
             Some(ledger) => ledger.forget_below(self.path()?),
             None => Ok(()),
@@ -254,10 +264,11 @@ impl<'a> DirectoryEntry<'a> {
 
     fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
         let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-        Ok(match self.open {
-            Some(file) => rustix::fs::fchown(file, uid, gid)?,
-            None => rustix::fs::chownat(self.directory, self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?,
-        })
+        let done = match self.open {
+            Some(file) => rustix::fs::fchown(file, uid, gid),
+            None => rustix::fs::chownat(self.directory, self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        done.map_err(Into::into)
     }
 
     /// Sets the permission bits (0 to 0o7777). The entry must not be a symbolic link.

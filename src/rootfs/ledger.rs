@@ -103,10 +103,6 @@ impl Ledger {
         self.known.is_empty() && !self.written.load(Ordering::Relaxed)
     }
 
-    pub(super) fn known(&self) -> &Arc<Overrides> {
-        &self.known
-    }
-
     fn get<T>(&self, path: &GuestPath, look: impl FnOnce(Option<&Override>) -> T) -> T {
         match self.recent().learned.get(path) {
             Some(recent) => look(recent.as_ref()),
@@ -141,15 +137,16 @@ impl Ledger {
 
     /// Turns what the disk shows of the entry at the real path `path` into what it is.
     pub(super) fn reveal(&self, path: &GuestPath, mut metadata: Metadata) -> Metadata {
+        if self.is_trivial() {
+            return metadata;
+        }
         let disk = metadata.clone();
         metadata.owner = self.caller.owner_of(disk.owner);
-        if !self.is_empty() {
-            self.get(path, |held| {
-                if let Some(held) = held {
-                    held.apply(&disk, &mut metadata);
-                }
-            });
-        }
+        self.get(path, |held| {
+            if let Some(held) = held {
+                held.apply(&disk, &mut metadata);
+            }
+        });
         metadata
     }
 

@@ -29,8 +29,8 @@ pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ledger::{Caller, Learned};
 pub use metadata::{
-    FileKind, Metadata, Owner, Timestamp, Xattrs, is_of_image, metadata_at, metadata_of, remove_xattr_at, set_mode_at,
-    set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
+    FileKind, Metadata, Owner, Timestamp, Xattrs, is_of_image, metadata_at, metadata_of, remove_xattr_at,
+    set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use overrides::{Override, Overrides, OverridesError};
 pub use tree::remove_tree;
@@ -141,6 +141,12 @@ impl Rootfs {
     #[must_use]
     pub fn with_overrides_of(self, overrides: Arc<Overrides>, caller: Caller) -> Self {
         Self { ledger: Some(Arc::new(Ledger::new(overrides, caller))), ..self }
+    }
+
+    /// Whether what the disk refuses is kept elsewhere.
+    #[must_use]
+    pub fn has_overrides(&self) -> bool {
+        self.ledger.is_some()
     }
 
     /// Takes what has been learned about the tree since it got its overrides.

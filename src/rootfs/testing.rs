@@ -57,8 +57,10 @@ pub(crate) fn is_inside(world: World, name: &str) -> bool {
         }
     }
     let this = std::env::current_exe().unwrap();
-    let output = there(program, arguments, &[this.to_str().unwrap(), name, "--exact", "--nocapture"]).unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        there(program, arguments, &[this.to_str().unwrap(), name, "--exact", "--nocapture"]).unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains("1 passed"), "{world:?}: {text}");
     if text.contains("skipped: ") {
         eprintln!("{text}");

@@ -3,18 +3,14 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Refused, set_directory_metadata, set_metadata_of, set_xattrs_at};
+use super::attributes::{Refused, set_directory_metadata, set_metadata, set_xattrs};
 use super::whiteouts::mark_opaque;
 use super::{Applier, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{
-    FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of, remove_tree, set_mode_at, set_owner_at,
-    set_times_at,
-};
+use crate::rootfs::{FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +69,11 @@ impl Applier<'_> {
             }
             (EntryKind::HardLink | EntryKind::Directory, _) => Vec::new(),
             (EntryKind::Symlink, _) => {
-                io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
-                io_error(set_owner_at(at, name, owner), "set the owner")?;
-                let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
-                io_error(set_times_at(at, name, entry.mtime), "set the times")?;
+                let to = self.root.entry(&at, name);
+                io_error(to.make_symlink(&entry.link), "make the symbolic link")?;
+                io_error(to.set_owner(owner), "set the owner")?;
+                let skipped = set_xattrs(&to, &entry.xattrs)?;
+                io_error(to.set_times(entry.mtime), "set the times")?;
                 skipped
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
@@ -96,7 +93,7 @@ impl Applier<'_> {
         if metadata.kind == FileKind::Directory && kind == EntryKind::Directory {
             return Ok(Room::Directory);
         }
-        io_error(remove_tree(at, name), "remove what was there")?;
+        io_error(self.root.entry(&at, name).remove(), "remove what was there")?;
         self.way_changed |= matches!(metadata.kind, FileKind::Symlink | FileKind::Directory);
         Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
     }
@@ -109,8 +106,8 @@ impl Applier<'_> {
         name: &[u8],
         owner: Owner,
     ) -> Result<Refused, EntryError> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
+        let to = self.root.entry(&at, name);
+        let file = io_error(to.make_file(), "make the file")?;
         loop {
             let count = reader.read_content(&mut self.buffer)?;
             if count == 0 {
@@ -125,7 +122,7 @@ impl Applier<'_> {
                 }
             }
         }
-        set_metadata_of(&file, entry, owner)
+        set_metadata(&to.opened(&file), entry, owner)
     }
 
     fn make_directory(
@@ -137,14 +134,14 @@ impl Applier<'_> {
     ) -> Result<Refused, EntryError> {
         let at = parent.directory.as_fd();
         if before != Room::Directory {
-            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+            io_error(self.root.entry(&at, name).make_directory(), "make the directory")?;
         } else if self.rules.whiteouts == Whiteouts::Remove {
             self.lower.put.insert(parent.inode, name);
         }
         if before == Room::Hiding {
             io_error(mark_opaque(at, name), "mark the directory as opaque")?;
         }
-        set_directory_metadata(at, name, entry, self.rules.owner)
+        set_directory_metadata(self.root, at, name, entry, self.rules.owner)
     }
 
     fn make_node(
@@ -155,34 +152,31 @@ impl Applier<'_> {
         path: &GuestPath,
         owner: Owner,
     ) -> Result<Refused, EntryError> {
-        let (file_type, what) = match entry.kind {
-            EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
-            EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
-            _ => (FileType::Fifo, "FIFO"),
+        let (kind, what) = match entry.kind {
+            EntryKind::CharDevice => (FileKind::CharDevice, "character device"),
+            EntryKind::BlockDevice => (FileKind::BlockDevice, "block device"),
+            _ => (FileKind::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
+        let to = self.root.entry(&at, name);
         if self.rules.whiteouts == Whiteouts::Overlay
             && entry.kind == EntryKind::CharDevice
             && entry.device == (0, 0)
+            && !self.root.has_overrides()
         {
             let what = "character device 0:0, which overlayfs would take for a whiteout".to_owned();
             self.skip(path.clone(), what)?;
             return Ok(Vec::new());
         }
-        let device = rustix::fs::makedev(major, minor);
-        match rustix::fs::mknodat(at, name, file_type, Mode::RUSR | Mode::WUSR, device) {
-            Err(Errno::PERM) => {
+        match to.make_node(kind, rustix::fs::makedev(major, minor)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
                 let what = format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
                 self.skip(path.clone(), what)?;
                 return Ok(Vec::new());
             }
             result => io_error(result, "make the device or FIFO")?,
         }
-        io_error(set_owner_at(at, name, owner), "set the owner")?;
-        io_error(set_mode_at(at, name, entry.mode), "set the mode")?;
-        let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
-        io_error(set_times_at(at, name, entry.mtime), "set the times")?;
-        Ok(skipped)
+        set_metadata(&to, entry, owner)
     }
 
     fn has_no_entry(&self, path: &GuestPath) -> bool {
@@ -236,7 +230,7 @@ impl Applier<'_> {
             return Ok(());
         }
         let (from, from_name) = self.root.parent(&target.real)?;
-        let result = rustix::fs::linkat(&from, from_name.as_slice(), at, name, AtFlags::empty());
+        let result = self.root.entry(&at, name).make_link(&self.root.entry(&from, &from_name));
         // Owner, mode and attributes are those of the file: its own entry has set them.
         io_error(result, "make the hard link")
     }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::AtFlags;
 
 use self::attributes::{Refused, reset_directory, set_directory_metadata};
 use self::create::Room;
@@ -350,7 +350,7 @@ impl Applier<'_> {
         }
         self.leave_parent()?;
         let directory = self.root.directory(&self.rules.base)?;
-        let skipped = set_directory_metadata(directory.as_fd(), b".", entry, self.rules.owner)?;
+        let skipped = set_directory_metadata(self.root, directory.as_fd(), b".", entry, self.rules.owner)?;
         self.skip_xattrs(&self.rules.base.clone(), skipped)
     }
 
@@ -442,9 +442,9 @@ impl Applier<'_> {
                 "replace the whiteout",
             )?;
         }
-        io_error(rustix::fs::mkdirat(parent, name.as_slice(), Mode::RWXU), "make the directory above it")?;
+        io_error(self.root.entry(&parent, &name).make_directory(), "make the directory above it")?;
         let owner = self.rules.owner.unwrap_or(Owner::ROOT);
-        reset_directory(parent, &name, owner)?;
+        reset_directory(self.root, parent, &name, owner)?;
         if before == Room::Hiding {
             io_error(mark_opaque(parent, &name), "mark the directory as opaque")?;
         } else if self.rules.whiteouts == Whiteouts::Overlay {

@@ -59,7 +59,7 @@ impl Applier<'_> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            return self.lower.remove(parent.directory.as_fd(), parent.inode, name);
+            return self.lower.remove(self.root, parent.directory.as_fd(), parent.inode, name);
         }
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());
@@ -97,7 +97,7 @@ impl Applier<'_> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            return self.lower.empty(parent.directory.as_fd());
+            return self.lower.empty(self.root, parent.directory.as_fd());
         }
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());

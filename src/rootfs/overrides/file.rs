@@ -83,7 +83,8 @@ impl Overrides {
                 continue;
             }
             if let Some(count) = text.strip_prefix(b"end ") {
-                let complete = count == all.by_path.len().to_string().as_bytes() && input.fill_buf()?.is_empty();
+                let complete =
+                    count == all.by_path.len().to_string().as_bytes() && input.fill_buf()?.is_empty();
                 return if complete { Ok(all) } else { Err(OverridesError::Incomplete) };
             }
             let (path, held) = parse(text).ok_or(OverridesError::Line { line })?;
@@ -108,8 +109,15 @@ fn letter(kind: FileKind) -> char {
 
 fn kind(letter: u8) -> Option<FileKind> {
     use FileKind as Kind;
-    let kinds =
-        [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::CharDevice, Kind::BlockDevice, Kind::Socket];
+    let kinds = [
+        Kind::File,
+        Kind::Directory,
+        Kind::Symlink,
+        Kind::Fifo,
+        Kind::CharDevice,
+        Kind::BlockDevice,
+        Kind::Socket,
+    ];
     kinds.into_iter().find(|kind| self::letter(*kind) == char::from(letter))
 }
 
@@ -172,7 +180,8 @@ fn parse(line: &[u8]) -> Option<(GuestPath, Override)> {
             continue;
         }
         let (letter, numbers) = word.split_first()?;
-        let kind = kind(*letter).filter(|kind| matches!(kind, FileKind::CharDevice | FileKind::BlockDevice))?;
+        let kind =
+            kind(*letter).filter(|kind| matches!(kind, FileKind::CharDevice | FileKind::BlockDevice))?;
         let (major, minor) = pair(numbers)?;
         rare.device = Some((kind, rustix::fs::makedev(major, minor)));
     }

@@ -69,12 +69,22 @@ impl Override {
 
     /// This override, or nothing yet, and `held` on top, for an entry of which the disk shows `disk`; none if the disk
     /// shows all there is to know.
-    pub(super) fn with(old: Option<&Self>, disk: &Metadata, caller: &Caller, held: &Held<'_>) -> Option<Self> {
+    pub(super) fn with(
+        old: Option<&Self>,
+        disk: &Metadata,
+        caller: &Caller,
+        held: &Held<'_>,
+    ) -> Option<Self> {
         let plain = Self::plain(disk, caller);
         let mut new = match old {
             Some(old) if old.is_of(disk) => {
                 let (mode, owner) = (old.mode_for(disk), old.owner_for(disk));
-                Self { shown: plain.shown, mode: mode.unwrap_or(plain.mode), owner: owner.unwrap_or(plain.owner), rare: old.rare.clone() }
+                Self {
+                    shown: plain.shown,
+                    mode: mode.unwrap_or(plain.mode),
+                    owner: owner.unwrap_or(plain.owner),
+                    rare: old.rare.clone(),
+                }
             }
             _ => plain.clone(),
         };
