@@ -71,7 +71,7 @@ impl Walk<'_, '_> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(CopyError::Changed { path: source });
             }
-            result => tried(result, "read metadata of", &source)?,
+            result => from.root.reveal(&source, tried(result, "read metadata of", &source)?),
         };
         let is_directory = metadata.kind == FileKind::Directory;
         let excluded = from.ignore.is_some_and(|rules| rules.excludes(source.relative()));
@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
             let name = level.target.file_name().unwrap_or_default();
             let to = Place { directory, name, path: &level.target };
             match to.metadata()? {
-                None => tried(rustix::fs::mkdirat(directory, name, Mode::RWXU), "make directory", to.path)?,
+                None => tried(to.entry(self.copier.onto).make_directory(), "make directory", to.path)?,
                 Some(metadata) if metadata.kind == FileKind::Directory => {}
                 Some(_) => return Err(CopyError::CannotCopyToNonDirectory { path: level.target.clone() }),
             }
@@ -183,7 +183,8 @@ impl Walk<'_, '_> {
         };
         let to =
             Place { directory: to, name: level.target.file_name().unwrap_or_default(), path: &level.target };
-        entry::set_attributes(&to, &entry::attributes_of(self.copier, &from, &metadata))
+        let attributes = entry::attributes_of(self.copier, &from, &metadata);
+        entry::set_attributes(&to.entry(self.copier.onto), &attributes, to.path)
     }
 }
 
@@ -196,8 +197,8 @@ fn link(
 ) -> Result<(), CopyError> {
     entry::make_room(to)?;
     let (directory, name) = copier.onto.parent(first).map_err(CopyError::Destination)?;
-    let linked = rustix::fs::linkat(&directory, name, to.directory, to.name, rustix::fs::AtFlags::empty());
-    tried(linked, "link", to.path)?;
+    let first = copier.onto.entry(&directory, &name);
+    tried(to.entry(copier.onto).make_link(&first), "link", to.path)?;
     copier.done.files += 1;
     copier.done.bytes += metadata.size;
     Ok(())
