@@ -15,7 +15,10 @@ pub mod emulation;
 mod launch;
 mod mounts;
 mod namespaces;
+pub mod own;
+mod refusal;
 mod stubs;
+mod subordinate;
 mod wire;
 
 use std::io;

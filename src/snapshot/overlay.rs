@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use rustix::fs::Mode;
 
+use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Rootfs};
-use crate::store::mount::{self, Marks, Upper};
+use crate::store::mount::{self, Upper};
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
