@@ -67,7 +67,7 @@ impl IdMap {
     /// Whether there is but one user.
     #[must_use]
     pub fn is_single(&self) -> bool {
-        matches!(self.users[..], [Extent { count: 1, .. }])
+        self.users().is_one()
     }
 
     /// A short name that equal maps share and others do not: `all`, or for each extent `inside-outside-count`, groups
@@ -97,6 +97,12 @@ impl Ids<'_> {
     #[must_use]
     pub fn contain(&self, id: u32) -> bool {
         self.0.iter().any(|extent| id.checked_sub(extent.inside).is_some_and(|offset| offset < extent.count))
+    }
+
+    /// Whether there is but one.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        matches!(self.0, [Extent { count: 1, .. }])
     }
 
     /// Whether there are none: nobody has written the map yet.

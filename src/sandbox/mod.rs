@@ -129,6 +129,20 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The process is to run as somebody who does not exist in this user namespace.
+    #[error(
+        "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
+    )]
+    UnknownId {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// The number.
+        id: u32,
+        /// Which there are.
+        available: String,
+        /// Where the caller gets others.
+        file: &'static str,
+    },
     /// The image has something else where the kernel's file systems belong.
     #[error("`{path}` in the image is a {found}: nothing can be mounted there")]
     MountPoint {
