@@ -90,8 +90,8 @@ fn unpack(
     let rules = Rules {
         base: copier.directory()?,
         names: Names::Clamp,
-        whiteouts: Whiteouts::Ordinary,
         owner: copier.request.chown,
+        ..Rules::layer(Whiteouts::Ordinary)
     };
     let before = tried(metadata_of(&file), "read metadata of", archive)?;
     let mut tar = tried(decompress(&file, Formats::Archive), "read", archive)?;

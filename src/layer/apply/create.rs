@@ -142,7 +142,7 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+            io_error(mark_opaque(at, name, self.rules.marks), "mark the directory as opaque")?;
         }
         set_directory_metadata(at, name, entry, self.rules.owner)
     }
