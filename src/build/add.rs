@@ -54,7 +54,7 @@ pub fn add(
     for selected in copier.select()? {
         match &selected {
             Selected::Tree { path, metadata, .. } if metadata.kind == FileKind::File => {
-                match open_archive(request.from.root, path)? {
+                match open_archive(request.from.root, path, limits)? {
                     Some(file) => skipped.append(&mut unpack(&mut copier, path, file, limits)?),
                     None => copier.place(&selected)?,
                 }
@@ -66,17 +66,19 @@ pub fn add(
 }
 
 /// Opens `path`, if it is an archive: what starts with an entry is one, however it goes on.
-fn open_archive(root: &Rootfs, path: &GuestPath) -> Result<Option<File>, CopyError> {
-    /// More than an entry with all its extensions takes.
-    const START: u64 = 16 << 20;
+fn open_archive(root: &Rootfs, path: &GuestPath, limits: &Limits) -> Result<Option<File>, CopyError> {
     let file = root.open_file(path, OFlags::RDONLY | OFlags::NOFOLLOW, 0).map_err(CopyError::Source)?;
     let mut file = File::from(file);
     if tried(metadata_of(&file), "read metadata of", path)?.kind != FileKind::File {
         return Err(CopyError::Changed { path: path.clone() });
     }
-    let start = decompress(tried(file.try_clone(), "open", path)?, Formats::Archive);
+    let start = decompress(tried(file.try_clone(), "open", path)?, Formats::Archive, limits);
+    // More than an entry with all its extensions takes.
+    let most = limits.bytes.with(limits.extension.value.saturating_mul(16));
+    let limits = Limits { bytes: most, ..*limits };
+    let first = |start| Reader::new(start, &limits).next_entry().ok().flatten();
     // Whatever is wrong with the start, this is no archive; if the file cannot be read, copying it will tell.
-    let entry = start.ok().and_then(|start| Reader::new(start, START).next_entry().ok().flatten());
+    let entry = start.ok().and_then(first);
     tried(file.rewind(), "read", path)?;
     Ok(entry.map(|_| file))
 }
@@ -94,7 +96,7 @@ fn unpack(
         owner: copier.request.chown,
     };
     let before = tried(metadata_of(&file), "read metadata of", archive)?;
-    let mut tar = tried(decompress(&file, Formats::Archive), "read", archive)?;
+    let mut tar = tried(decompress(&file, Formats::Archive, limits), "read", archive)?;
     let applied = apply_with(&mut tar, copier.onto, &rules, limits)
         .map_err(|source| AddError::Unpack { archive: archive.clone(), source: Box::new(source) })?;
     drop(tar);
@@ -386,9 +388,9 @@ mod tests {
             assert!(error.starts_with("cannot unpack `/short.tar`: "), "{length}: {error}");
         }
         for (limits, what) in [
-            (Limits { entries: 1, ..Limits::default() }, "entry `g`: more than 1 entries"),
-            (Limits { bytes: 9000, ..Limits::default() }, "9000"),
-            (Limits { bytes: 10_500, ..Limits::default() }, "10500"),
+            (Limits { entries: Limits::ENTRIES.with(1), ..Limits::default() }, "entry `g`: more than 1 entries"),
+            (Limits { bytes: Limits::BYTES.with(9000), ..Limits::default() }, "9000"),
+            (Limits { bytes: Limits::BYTES.with(10_500), ..Limits::default() }, "10500"),
         ] {
             let error = chain(&add_limited(&ground, "a.tar /y", &limits).unwrap_err());
             assert!(error.starts_with("cannot unpack `/a.tar`: ") && error.contains(what), "{error}");

@@ -158,12 +158,13 @@ pub fn apply_with(
     rules: &Rules,
     limits: &Limits,
 ) -> Result<Applied, LayerError> {
-    let mut reader = Reader::new(tar, limits.bytes);
+    let mut reader = Reader::new(tar, limits);
     let mut applier = Applier {
         root: onto,
         rules,
         limits,
         applied: Applied::default(),
+        made: 0,
         bytes: 0,
         reported: 0,
         parent: None,
@@ -216,6 +217,8 @@ struct Applier<'a> {
     rules: &'a Rules,
     limits: &'a Limits,
     applied: Applied,
+    /// Entries and implied directories: an entry of one block can make two thousand of them.
+    made: u64,
     bytes: u64,
     reported: u64,
     parent: Option<Parent>,
@@ -247,11 +250,9 @@ fn io_error<T, E: Into<io::Error>>(result: Result<T, E>, action: &'static str) -
 impl Applier<'_> {
     fn entry(&mut self, reader: &mut Reader<&mut dyn Read>, entry: &Entry) -> Result<(), EntryError> {
         self.applied.entries += 1;
-        if self.applied.entries > self.limits.entries {
-            return Err(EntryError::Entries(self.limits.entries));
-        }
+        self.count_made()?;
         self.bytes = self.bytes.saturating_add(entry.size);
-        if self.bytes > self.limits.bytes {
+        if self.limits.bytes.is_exceeded_by(self.bytes) {
             return Err(EntryError::Bytes(self.limits.bytes));
         }
         let reserved =
@@ -266,6 +267,14 @@ impl Applier<'_> {
             Meaning::Opaque(directory) => self.opaque(&directory),
             Meaning::Leftover(path) => self.skip(path, "leftover of aufs".to_owned()),
         }
+    }
+
+    fn count_made(&mut self) -> Result<(), EntryError> {
+        self.made += 1;
+        if self.limits.entries.is_exceeded_by(self.made) {
+            return Err(EntryError::Entries(self.limits.entries));
+        }
+        Ok(())
     }
 
     fn path(&self, name: &[u8]) -> Result<GuestPath, GuestPathError> {
@@ -327,8 +336,8 @@ impl Applier<'_> {
     fn report(&mut self, bytes: usize) -> Result<(), EntryError> {
         // What a path costs besides its bytes.
         self.reported += bytes as u64 + 64;
-        if self.reported > self.limits.reported {
-            Err(EntryError::Reported(self.limits.reported))
+        if self.limits.names.is_exceeded_by(self.reported) {
+            Err(EntryError::Names(self.limits.names))
         } else {
             Ok(())
         }
@@ -433,6 +442,7 @@ impl Applier<'_> {
 
     /// Makes a directory that has no entry of its own (yet).
     fn make_implied(&mut self, path: &GuestPath, before: Room) -> Result<(), EntryError> {
+        self.count_made()?;
         let (parent, name) = self.root.parent(path)?;
         let parent = parent.as_fd();
         let mtime = io_error(metadata_of(parent), "read metadata of the directory")?.mtime;
