@@ -7,7 +7,9 @@ use rustix::fs::OFlags;
 
 use super::copy::{Copied, Copier, CopyError, CopyRequest, Selected, tried};
 use crate::layer::tar::Reader;
-use crate::layer::{Formats, LayerError, Limits, Names, Rules, Skipped, Whiteouts, apply_with, decompress};
+use crate::layer::{
+    Formats, LayerError, Limits, Losses, Names, Owners, Rules, Whiteouts, apply_with, decompress,
+};
 use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_of};
 
 /// Why something could not be added.
@@ -33,7 +35,7 @@ pub struct Added {
     /// How much was copied. Of an archive, all entries and the bytes of the uncompressed archive count.
     pub copied: Copied,
     /// What of the archives could not be made or set here.
-    pub skipped: Vec<Skipped>,
+    pub losses: Losses,
 }
 
 /// Like [`copy`](super::copy::copy()), but unpacks each source that is, or whose link leads to, a file which begins with
@@ -50,19 +52,19 @@ pub fn add(
     limits: &Limits,
 ) -> Result<Added, AddError> {
     let mut copier = Copier::new(request, onto, now)?;
-    let mut skipped = Vec::new();
+    let mut losses = Losses::default();
     for selected in copier.select()? {
         match &selected {
             Selected::Tree { path, metadata, .. } if metadata.kind == FileKind::File => {
                 match open_archive(request.from.root, path, limits)? {
-                    Some(file) => skipped.append(&mut unpack(&mut copier, path, file, limits)?),
+                    Some(file) => losses.append(unpack(&mut copier, path, file, limits)?),
                     None => copier.place(&selected)?,
                 }
             }
             _ => copier.place(&selected)?,
         }
     }
-    Ok(Added { copied: copier.finish()?, skipped })
+    Ok(Added { copied: copier.finish()?, losses })
 }
 
 /// Opens `path`, if it is an archive: what starts with an entry is one, however it goes on.
@@ -88,12 +90,13 @@ fn unpack(
     archive: &GuestPath,
     file: File,
     limits: &Limits,
-) -> Result<Vec<Skipped>, AddError> {
+) -> Result<Losses, AddError> {
     let rules = Rules {
         base: copier.directory()?,
         names: Names::Clamp,
         whiteouts: Whiteouts::Ordinary,
         owner: copier.request.chown,
+        owners: Owners::Required,
     };
     let before = tried(metadata_of(&file), "read metadata of", archive)?;
     let mut tar = tried(decompress(&file, Formats::Archive, limits), "read", archive)?;
@@ -106,7 +109,7 @@ fn unpack(
     }
     copier.done.files += applied.entries;
     copier.done.bytes += applied.bytes;
-    Ok(applied.skipped)
+    Ok(applied.losses)
 }
 
 #[cfg(test)]
@@ -388,7 +391,10 @@ mod tests {
             assert!(error.starts_with("cannot unpack `/short.tar`: "), "{length}: {error}");
         }
         for (limits, what) in [
-            (Limits { entries: Limits::ENTRIES.with(1), ..Limits::default() }, "entry `g`: more than 1 entries"),
+            (
+                Limits { entries: Limits::ENTRIES.with(1), ..Limits::default() },
+                "entry `g`: more than 1 entries",
+            ),
             (Limits { bytes: Limits::BYTES.with(9000), ..Limits::default() }, "9000"),
             (Limits { bytes: Limits::BYTES.with(10_500), ..Limits::default() }, "10500"),
         ] {

@@ -301,10 +301,8 @@ impl Executor<'_> {
                         AddError::Copy(error) => self.not_copied(step, error),
                         error => error.into(),
                     })?;
-                for skipped in &added.skipped {
-                    self.services
-                        .progress
-                        .tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
+                for sentence in added.losses.sentences() {
+                    self.services.progress.tell(&Event::Note(&format!("ADD: {sentence}")));
                 }
                 Ok(())
             }

@@ -103,7 +103,10 @@ impl<R: BufRead> Read for Zstd<'_, R> {
         self.decoder.read(buffer).map_err(|error| {
             if error.to_string().contains("too much memory") {
                 let window = self.window;
-                invalid(format!("the zstd window is larger than the limit of {} bytes; {window}", window.value))
+                invalid(format!(
+                    "the zstd window is larger than the limit of {} bytes; {window}",
+                    window.value
+                ))
             } else {
                 error
             }

@@ -16,7 +16,10 @@ use std::io;
 use crate::limit::Limit;
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
 
-pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with, remove_whiteouts};
+pub use apply::{
+    Applied, Loss, LossKind, Losses, Names, Owners, Restricted, Rules, Whiteouts, apply, apply_unprivileged,
+    apply_with, remove_whiteouts,
+};
 pub use compression::{Formats, decompress};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
@@ -171,7 +174,7 @@ pub enum EntryError {
     Bytes(Limit),
     /// Too much to remember.
     #[error(
-        "more than {value} bytes of names of implied directories, hard links into lower layers and skipped attributes; {0}",
+        "more than {value} bytes of names of implied directories and of hard links into lower layers; {0}",
         value = .0.value
     )]
     Names(Limit),

@@ -584,7 +584,8 @@ mod tests {
     use super::*;
 
     fn read_all(archive: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
-        let mut reader = Reader::new(archive, &Limits { bytes: Limits::BYTES.with(1 << 40), ..Limits::default() });
+        let mut reader =
+            Reader::new(archive, &Limits { bytes: Limits::BYTES.with(1 << 40), ..Limits::default() });
         let mut entries = Vec::new();
         while let Some(entry) = reader.next_entry()? {
             let mut content = Vec::new();

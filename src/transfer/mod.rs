@@ -145,11 +145,8 @@ impl ImageSource for Images<'_> {
             Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
             Progress::Finished(blob, applied) => {
                 self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
-                for skipped in &applied.skipped {
-                    self.progress.tell(&Event::Note(&format!(
-                        "layer {}: left out `{}`: {}",
-                        blob.digest, skipped.path, skipped.what
-                    )));
+                for sentence in applied.losses.sentences() {
+                    self.progress.tell(&Event::Note(&format!("layer {}: {sentence}", blob.digest)));
                 }
             }
         };

@@ -130,6 +130,7 @@ fn archives_are_extracted_into_a_directory_and_cannot_leave_it() {
         names: Names::Clamp,
         whiteouts: Whiteouts::Ordinary,
         owner: Some(Owner { uid: 5, gid: 6 }),
+        owners: Owners::Required,
     };
     let applied = apply_with(&mut Cursor::new(&archive), &root, &rules, &Limits::default()).unwrap();
     assert_eq!((applied.entries, applied.implied), (5, vec![]));
