@@ -145,7 +145,7 @@ mod tests {
             let mut blob = Vec::new();
             write(&recorded.changes, after, &mut blob).unwrap();
             let copy = self.snapshotter.begin(chain.clone()).unwrap();
-            let mut archive = decompress(&blob[..], Formats::Layer).unwrap();
+            let mut archive = decompress(&blob[..], Formats::Layer, &Limits::default()).unwrap();
             let limits = Limits::default();
             apply(&mut archive, copy.root(), Whiteouts::Remove, &limits).unwrap();
             let kept = |tree: &Rootfs| {
@@ -266,7 +266,11 @@ mod tests {
             ],
         ),
         ("a directory renamed", "mv e e2", &["-/e", "+/e2", "+/e2/deep", "+/e2/deep/er", "+/e2/deep/er/x"]),
-        ("new special files", "mkfifo d/p; mknod d/zero c 1 5 || mkfifo d/zero", &["+/d", "+/d/p", "+/d/zero"]),
+        (
+            "new special files",
+            "mkfifo d/p; mknod d/zero c 1 5 || mkfifo d/zero",
+            &["+/d", "+/d/p", "+/d/zero"],
+        ),
         (
             "another device number",
             "rm d/null; mknod -m 644 d/null c 1 5 || mkfifo -m 600 d/null; touch -d @1000 d/null d",
