@@ -307,7 +307,7 @@ impl<'a> DirectoryEntry<'a> {
         let placeholder = ledger.is_placeholder(|| self.path())?;
         let result = if placeholder { Err(Errno::PERM.into()) } else { self.setxattr(key, value) };
         match result {
-            Err(error) if metadata::is_of_image(key) && is_refused_attribute(&error, key, value) => {
+            Err(error) if metadata::belongs_to_the_file(key) && is_refused_attribute(&error, key, value) => {
                 self.hold(ledger, &Held::Xattr(key, value))
             }
             result => {

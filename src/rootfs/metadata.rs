@@ -125,14 +125,12 @@ impl Metadata {
     }
 }
 
-/// Whether an extended attribute is part of a file rather than of the machine it is on, as labels of security modules and
-/// the marks of overlayfs are.
+/// Whether an extended attribute is of a kind that belongs to a file rather than to the machine it is on, as labels of
+/// security modules do.
 #[must_use]
-pub fn is_of_image(key: &[u8]) -> bool {
-    let overlay = key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.");
-    let known =
-        [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| key.starts_with(prefix));
-    !overlay && (known || key == b"security.capability")
+pub fn belongs_to_the_file(key: &[u8]) -> bool {
+    [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| key.starts_with(prefix))
+        || key == b"security.capability"
 }
 
 /// Extended attributes, values by name.

@@ -5,6 +5,7 @@
 
 pub mod entry;
 pub mod guest_path;
+pub mod ids;
 pub mod ledger;
 pub mod metadata;
 pub mod overrides;
@@ -27,14 +28,15 @@ use ledger::Ledger;
 
 pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
+pub use ids::{Extent, IdMap};
 pub use ledger::{Caller, Learned};
 pub use metadata::{
-    FileKind, Metadata, Owner, Timestamp, Xattrs, is_of_image, metadata_at, metadata_of, remove_xattr_at,
-    set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
+    FileKind, Metadata, Owner, Timestamp, Xattrs, belongs_to_the_file, metadata_at, metadata_of,
+    remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use overrides::{Override, Overrides, OverridesError};
 pub use tree::remove_tree;
-pub use users::{ResolvedUser, UserError, numeric_chown, resolve_chown, resolve_user};
+pub use users::{ResolvedUser, UserError, name_of_user, numeric_chown, resolve_chown, resolve_user};
 
 /// Whether a symbolic link in the last component is followed. Those before always are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

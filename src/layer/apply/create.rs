@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::attributes::{Refused, set_directory_metadata, set_metadata, set_xattrs};
+use super::attributes::{Refused, set_metadata};
 use super::whiteouts::mark_opaque;
-use super::{Applier, Parent, Whiteouts, io_error};
+use super::{Applier, LossKind, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of};
+use crate::rootfs::{FileKind, Follow, GuestPath, metadata_at, metadata_of};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,31 +56,27 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if entry.kind == EntryKind::Directory {
-            let skipped = self.make_directory(entry, parent, name, before)?;
-            return self.skip_xattrs(path, skipped);
+            return self.make_directory(entry, parent, name, path, before);
         }
         let at = parent.directory.as_fd();
-        let owner = self.rules.owner.unwrap_or(entry.owner);
-        let skipped = match (entry.kind, target) {
-            (EntryKind::File, _) => self.make_file(reader, entry, at, name, owner)?,
-            (EntryKind::HardLink, Some(target)) => {
-                self.make_hard_link(at, name, path, target)?;
-                Vec::new()
-            }
-            (EntryKind::HardLink | EntryKind::Directory, _) => Vec::new(),
+        let refused = match (entry.kind, target) {
+            (EntryKind::File, _) => self.make_file(reader, entry, at, name)?,
+            (EntryKind::HardLink, Some(target)) => return self.make_hard_link(at, name, path, target),
+            (EntryKind::HardLink | EntryKind::Directory, _) => return Ok(()),
             (EntryKind::Symlink, _) => {
                 let to = self.root.entry(&at, name);
                 io_error(to.make_symlink(&entry.link), "make the symbolic link")?;
-                io_error(to.set_owner(owner), "set the owner")?;
-                let skipped = set_xattrs(&to, &entry.xattrs)?;
-                io_error(to.set_times(entry.mtime), "set the times")?;
-                skipped
+                set_metadata(&to, entry, entry.mode, self.rules)?
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
-                self.make_node(entry, at, name, path, owner)?
+                if !self.make_node(entry, at, name, path)? {
+                    return Ok(());
+                }
+                set_metadata(&self.root.entry(&at, name), entry, entry.mode, self.rules)?
             }
         };
-        self.skip_xattrs(path, skipped)
+        self.report_refused(path, refused);
+        Ok(())
     }
 
     /// Removes what is in the way of an entry: everything but a directory in the way of a directory.
@@ -104,7 +100,6 @@ impl Applier<'_> {
         entry: &Entry,
         at: BorrowedFd<'_>,
         name: &[u8],
-        owner: Owner,
     ) -> Result<Refused, EntryError> {
         let to = self.root.entry(&at, name);
         let file = io_error(to.make_file(), "make the file")?;
@@ -122,16 +117,17 @@ impl Applier<'_> {
                 }
             }
         }
-        set_metadata(&to.opened(&file), entry, owner)
+        set_metadata(&to.opened(&file), entry, entry.mode, self.rules)
     }
 
     fn make_directory(
         &mut self,
         entry: &Entry,
-        parent: &Parent,
+        parent: &mut Parent,
         name: &[u8],
+        path: &GuestPath,
         before: Room,
-    ) -> Result<Refused, EntryError> {
+    ) -> Result<(), EntryError> {
         let at = parent.directory.as_fd();
         if before != Room::Directory {
             io_error(self.root.entry(&at, name).make_directory(), "make the directory")?;
@@ -139,44 +135,45 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+            io_error(mark_opaque(at, name, self.rules.marks), "mark the directory as opaque")?;
         }
-        set_directory_metadata(self.root, at, name, entry, self.rules.owner)
+        let directory = io_error(parent.directory.try_clone(), "keep the directory open")?;
+        self.set_directory(directory.as_fd(), name, entry, path, |applier| {
+            Ok(parent.real(applier.root)?.child(name))
+        })
     }
 
+    /// Makes a device or FIFO; false where there can be none.
     fn make_node(
         &mut self,
         entry: &Entry,
         at: BorrowedFd<'_>,
         name: &[u8],
         path: &GuestPath,
-        owner: Owner,
-    ) -> Result<Refused, EntryError> {
+    ) -> Result<bool, EntryError> {
         let (kind, what) = match entry.kind {
             EntryKind::CharDevice => (FileKind::CharDevice, "character device"),
             EntryKind::BlockDevice => (FileKind::BlockDevice, "block device"),
             _ => (FileKind::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
-        let to = self.root.entry(&at, name);
         if self.rules.whiteouts == Whiteouts::Overlay
-            && entry.kind == EntryKind::CharDevice
+            && kind == FileKind::CharDevice
             && entry.device == (0, 0)
             && !self.root.has_overrides()
         {
-            let what = "character device 0:0, which overlayfs would take for a whiteout".to_owned();
-            self.skip(path.clone(), what)?;
-            return Ok(Vec::new());
+            let what = || "character device 0:0, which overlayfs would take for a whiteout".to_owned();
+            self.applied.losses.add(LossKind::Device, path, what);
+            return Ok(false);
         }
-        match to.make_node(kind, rustix::fs::makedev(major, minor)) {
+        match self.root.entry(&at, name).make_node(kind, rustix::fs::makedev(major, minor)) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
-                let what = format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
-                self.skip(path.clone(), what)?;
-                return Ok(Vec::new());
+                let what = || format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
+                self.applied.losses.add(LossKind::Device, path, what);
+                Ok(false)
             }
-            result => io_error(result, "make the device or FIFO")?,
+            result => io_error(result, "make the device or FIFO").map(|()| true),
         }
-        set_metadata(&to, entry, owner)
     }
 
     fn has_no_entry(&self, path: &GuestPath) -> bool {
