@@ -39,6 +39,23 @@ impl Caller {
         Self { root, ignores_permissions }
     }
 
+    /// Root, or one who may do as much.
+    #[must_use]
+    pub fn root() -> Self {
+        Self { root: Owner::ROOT, ignores_permissions: true }
+    }
+
+    /// A word that tells those apart that leave different files on disk: nothing for root.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let Owner { uid, gid } = self.root;
+        match (self.is_root(), self.ignores_permissions) {
+            (true, true) => String::new(),
+            (true, false) => ".as-root".to_owned(),
+            (false, _) => format!(".as-{uid}-{gid}"),
+        }
+    }
+
     /// Whose a file is that the disk shows as that of `disk`.
     pub(super) fn owner_of(&self, disk: Owner) -> Owner {
         let id = |shown, root| if shown == root { 0 } else { shown };

@@ -151,6 +151,23 @@ impl Rootfs {
         self.ledger.is_some()
     }
 
+    /// What is held of the entry at the real path `path`.
+    #[must_use]
+    pub fn override_of(&self, path: &GuestPath) -> Option<Override> {
+        self.ledger.as_ref()?.of(path)
+    }
+
+    /// Holds `held` of the entry at the real path `path`, and nothing else.
+    ///
+    /// # Errors
+    /// When that is more than is kept in memory.
+    pub fn set_override(&self, path: GuestPath, held: Option<Override>) -> io::Result<()> {
+        match &self.ledger {
+            Some(ledger) if held.is_some() || ledger.has(&path) => ledger.set(path, held),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes what has been learned about the tree since it got its overrides.
     #[must_use]
     pub fn take_learned(&self) -> Learned {

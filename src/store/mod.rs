@@ -22,6 +22,8 @@ pub mod chain;
 pub mod export;
 pub mod layout;
 pub mod mount;
+mod moved;
+pub mod overrides;
 mod settle;
 mod staged;
 pub mod unpacked;

@@ -9,7 +9,7 @@ mod file;
 use std::collections::BTreeMap;
 
 use super::metadata::{FileKind, Metadata, Owner, Xattrs};
-use super::{Caller, GuestPath};
+use super::{Caller, GuestPath, Learned};
 
 pub use file::OverridesError;
 
@@ -67,27 +67,40 @@ impl Override {
         Self { shown, mode: shown.mode, owner: caller.owner_of(shown.owner), rare: None }
     }
 
-    /// This override, or nothing yet, and `held` on top, for an entry of which the disk shows `disk`; none if the disk
-    /// shows all there is to know.
+    /// What `old`, if there is any, still says of an entry of which the disk shows `disk`.
+    fn renewed(old: Option<&Self>, disk: &Metadata, caller: &Caller) -> Self {
+        let plain = Self::plain(disk, caller);
+        match old {
+            Some(old) if old.is_of(disk) => Self {
+                mode: old.mode_for(disk).unwrap_or(plain.mode),
+                owner: old.owner_for(disk).unwrap_or(plain.owner),
+                rare: old.rare.clone(),
+                ..plain
+            },
+            _ => plain,
+        }
+    }
+
+    /// This, unless the disk, which shows `disk`, says all of it.
+    fn unless_plain(self, disk: &Metadata, caller: &Caller) -> Option<Self> {
+        (self != Self::plain(disk, caller)).then_some(self)
+    }
+
+    /// What is left of this override of an entry of which the disk shows `disk` by now.
+    #[must_use]
+    pub fn settled(&self, disk: &Metadata, caller: &Caller) -> Option<Self> {
+        Self::renewed(Some(self), disk, caller).unless_plain(disk, caller)
+    }
+
+    /// The override of an entry of which the disk shows `disk`: what is left of `old`, and `held`; none if the disk shows
+    /// all there is to know.
     pub(super) fn with(
         old: Option<&Self>,
         disk: &Metadata,
         caller: &Caller,
         held: &Held<'_>,
     ) -> Option<Self> {
-        let plain = Self::plain(disk, caller);
-        let mut new = match old {
-            Some(old) if old.is_of(disk) => {
-                let (mode, owner) = (old.mode_for(disk), old.owner_for(disk));
-                Self {
-                    shown: plain.shown,
-                    mode: mode.unwrap_or(plain.mode),
-                    owner: owner.unwrap_or(plain.owner),
-                    rare: old.rare.clone(),
-                }
-            }
-            _ => plain.clone(),
-        };
+        let mut new = Self::renewed(old, disk, caller);
         match held {
             Held::Owner(owner) => new.owner = *owner,
             Held::Mode(mode) => new.mode = (mode & 0o7777) as u16,
@@ -102,7 +115,7 @@ impl Override {
             }
         }
         new.rare = new.rare.filter(|rare| **rare != Rare::default());
-        Some(new).filter(|new| *new != plain)
+        new.unless_plain(disk, caller)
     }
 
     /// Whether `disk` can be the entry that this is about: of the same kind, and still the placeholder of a device.
@@ -195,14 +208,16 @@ impl Overrides {
         self.by_path.range(first..).map(|(path, _)| path)
     }
 
-    /// Adds one, or replaces it.
-    pub fn insert(&mut self, path: GuestPath, held: Override) {
-        self.by_path.insert(path, held);
-    }
-
-    /// Takes one away.
-    pub fn remove(&mut self, path: &GuestPath) {
-        self.by_path.remove(path);
+    /// These with what was learned later.
+    #[must_use]
+    pub fn with(mut self, learned: Learned) -> Self {
+        for (path, held) in learned {
+            match held {
+                Some(held) => drop(self.by_path.insert(path, held)),
+                None => drop(self.by_path.remove(&path)),
+            }
+        }
+        self
     }
 }
 
