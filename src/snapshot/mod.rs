@@ -1,6 +1,8 @@
 //! What a step changed in the files of its stage.
 
 pub mod overlay;
+#[cfg(test)]
+mod override_tests;
 mod upper;
 
 use std::io;

@@ -76,7 +76,7 @@ pub(super) fn find(
                     let now = at(metadata_at(directory.as_fd(), &name), &child)?;
                     let Some(candidates) = missing.by_likeness.get(&likeness(&now)) else { continue };
                     if at(is_copied_up(&directory, &name, marks), &child)?
-                        && !is_in_place(&child, &now, lower)
+                        && !is_in_place(&child, &now, upper, lower)?
                         && let Some(held) = origin_of(&child, candidates, upper, lower)?
                     {
                         found.push((child, held.clone()));
@@ -89,11 +89,21 @@ pub(super) fn find(
     Ok(found)
 }
 
-/// Whether the lower layers have a file like `now` at `path`, so that it need not come from elsewhere.
-fn is_in_place(path: &GuestPath, now: &Metadata, lower: &Rootfs) -> bool {
-    let Some((parent, name)) = path.parent().zip(path.file_name()) else { return true };
+/// Whether the lower layers have the file at `path`, which is as `now`, there too, so that it need not come from elsewhere.
+fn is_in_place(
+    path: &GuestPath,
+    now: &Metadata,
+    upper: &Rootfs,
+    lower: &Rootfs,
+) -> Result<bool, RootfsError> {
+    let Some((parent, name)) = path.parent().zip(path.file_name()) else { return Ok(true) };
     let before = open_directory(lower, &parent).and_then(|parent| metadata_at(parent.as_fd(), name));
-    before.is_ok_and(|before| before.kind == FileKind::File && likeness(&before) == likeness(now))
+    match before {
+        Ok(before) if before.kind == FileKind::File && likeness(&before) == likeness(now) => {
+            same_content(upper, path, lower, path)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// The override that all candidates with the content of `path` have.
