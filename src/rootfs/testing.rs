@@ -32,40 +32,46 @@ impl World {
 /// Says in the environment of a test that it is where it wants to be.
 const INSIDE: &str = "BUILDER_TEST_WORLD";
 
+/// Whether this process is in some world.
+#[expect(clippy::disallowed_methods, reason = "the environment of a test")]
+fn world_here() -> Option<String> {
+    std::env::var(INSIDE).ok()
+}
+
 /// Whether this process is in `world`. If not, the test `name` is run there by another one, whose failure is that of this
 /// one. Called by [`inside`](crate::rootfs::testing::inside).
-#[expect(clippy::disallowed_methods, reason = "the environment of a test")]
 pub(crate) fn is_inside(world: World, name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some_and(|value| value == format!("{world:?}").as_str()) {
-        return true;
+    let here = world_here();
+    if here.is_none() {
+        run_in(world, &[name, "--exact"]);
     }
-    let [program, arguments @ ..] = world.command() else { return false };
-    let there = |program: &str, arguments: &[&str], more: &[&str]| {
+    here.is_some_and(|here| here == format!("{world:?}"))
+}
+
+/// Runs all tests whose names have `part` in them in `world`, unless that is where this process is.
+pub(crate) fn all_pass_in(world: World, part: &str) {
+    if world_here().is_none() {
+        run_in(world, &[part]);
+    }
+}
+
+fn run_in(world: World, filter: &[&str]) {
+    let [program, arguments @ ..] = world.command() else { return };
+    let there = |more: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).args(more).env(INSIDE, format!("{world:?}"));
         command.output()
     };
-    match there(program, arguments, &["true"]) {
+    match there(&["true"]) {
         Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            eprintln!("skipped: {program}: {}", String::from_utf8_lossy(&output.stderr));
-            return false;
-        }
-        Err(error) => {
-            eprintln!("skipped: {program}: {error}");
-            return false;
-        }
+        Ok(output) => return eprintln!("skipped: {program}: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => return eprintln!("skipped: {program}: {error}"),
     }
     let this = std::env::current_exe().unwrap();
-    let output =
-        there(program, arguments, &[this.to_str().unwrap(), name, "--exact", "--nocapture"]).unwrap();
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "{world:?}: {text}");
-    if text.contains("skipped: ") {
-        eprintln!("{text}");
-    }
-    false
+    let output = there(&[&[this.to_str().unwrap(), "--nocapture"], filter].concat()).unwrap();
+    let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+    assert!(output.status.success() && !text.contains(" 0 passed"), "{world:?}: {text}");
+    text.lines().filter(|line| line.contains("skipped: ")).for_each(|line| eprintln!("{world:?}: {line}"));
 }
 
 /// Whether the test that asks is in a [`World`]; see [`is_inside`].
