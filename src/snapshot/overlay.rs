@@ -266,7 +266,11 @@ mod tests {
             ],
         ),
         ("a directory renamed", "mv e e2", &["-/e", "+/e2", "+/e2/deep", "+/e2/deep/er", "+/e2/deep/er/x"]),
-        ("new special files", "mkfifo d/p; mknod d/zero c 1 5 || mkfifo d/zero", &["+/d", "+/d/p", "+/d/zero"]),
+        (
+            "new special files",
+            "mkfifo d/p; mknod d/zero c 1 5 || mkfifo d/zero",
+            &["+/d", "+/d/p", "+/d/zero"],
+        ),
         (
             "another device number",
             "rm d/null; mknod -m 644 d/null c 1 5 || mkfifo -m 600 d/null; touch -d @1000 d/null d",
