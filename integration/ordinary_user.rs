@@ -198,10 +198,10 @@ RUN ls /proc | grep -c '^[0-9]'; cat /proc/1/comm; kill -9 -1; echo alive
 RUN grep -E '^(Cap|Seccomp:|NoNewPrivs)' /proc/self/status; umask; ulimit -c
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null /; do umount $place 2>/dev/null && echo unmounted $place; done; echo tried
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null; do unshare -Urm umount $place 2>/dev/null && echo unmounted $place; done; echo tried
-RUN unshare -Urm mount -t proc proc /proc 2>/dev/null && echo mounted; mount -t tmpfs none /tmp 2>/dev/null && echo mounted; echo tried
+RUN unshare -Urm id -u; unshare -Urm mount -t proc proc /proc 2>/dev/null && echo mounted; mount -t tmpfs none /tmp 2>/dev/null && echo mounted; echo tried
 RUN echo 1 2>/dev/null >/proc/sys/kernel/sysrq || echo refused; mkdir /sys/x 2>/dev/null || echo refused; chroot /proc/1/root/.. ls / | head -3
 RUN ls /sys/fs/cgroup /sys/kernel/debug /sys/kernel/security 2>/dev/null | wc -l; wc -c </proc/keys; ls -l /dev | cut -c 1-10; ls /dev; hostname
-RUN ls -l /proc/self/fd 2>/dev/null | grep -v -c -E 'pipe:|/dev/null|/proc/'; readlink /proc/1/exe; cat /proc/self/cgroup | cut -d: -f3 | sort -u
+RUN ls -l /proc/self/fd 2>/dev/null | grep -c -v -E "pipe:|/dev/null|/proc/|total"; readlink /proc/1/exe; cat /proc/self/cgroup | cut -d: -f3 | sort -u
 "#;
 
 #[test]
