@@ -49,7 +49,13 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let opened = open(settings, &*progress)?;
     let store = open_store(settings, &progress)?;
     let client = client(settings, &progress)?;
-    let images = Images { client: &client, store: &store, progress: &*progress, unpacking: None };
+    let images = Images {
+        client: &client,
+        store: &store,
+        progress: &*progress,
+        limits: settings.limits.documents,
+        unpacking: None,
+    };
     let plan = make_plan(&opened, settings, &images)?;
     warn_of_arguments(&plan, &*progress);
     let document: Value = build::preview::document(&plan);
@@ -103,9 +109,16 @@ impl Build<'_> {
                 .map_err(|error| Failure::from_error(&error))?,
             workspace: &workspace,
             cancel: &self.stop.cancel,
+            limits: settings.limits.layers,
         };
         let progress: &dyn Progress = &**self.progress;
-        let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
+        let images = Images {
+            client: &client,
+            store: &store,
+            progress,
+            limits: settings.limits.documents,
+            unpacking: Some(unpacking),
+        };
         check_outputs(settings, &self.opened.found)?;
         for destination in &settings.push {
             client
@@ -128,6 +141,7 @@ impl Build<'_> {
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
+            limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
@@ -219,6 +233,7 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
     let mut context = Context::open_dir(&settings.context)
+        .map(|context| context.within(settings.limits.context))
         .map_err(|error| Failure::from_error(&error).of_flag("--context"))
         .map_err(|failure| match settings.context_given {
             Given::Yes => failure,
@@ -229,7 +244,8 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
         if settings.dockerfile.is_some() { failure.of_flag("--dockerfile") } else { failure }
     })?;
     context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
-    let file = dockerfile::parse(&found.content).map_err(|error| build_failure(&error.into(), &found))?;
+    let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
+        .map_err(|error| build_failure(&error.into(), &found))?;
     Ok(Opened { context, found, file })
 }
 
@@ -245,7 +261,8 @@ fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failur
 fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
     let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
-    let options = ClientOptions { notice: Some(notice), ..settings.client.clone() };
+    let options =
+        ClientOptions { notice: Some(notice), limits: settings.limits.documents, ..settings.client.clone() };
     Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::BuildArgs;
 use super::failure::Failure;
+use super::limits::Limits;
 use super::progress::Verbosity;
 use crate::build::PlanRequest;
 use crate::http::{self, Pem, Proxies};
@@ -78,6 +79,8 @@ pub(super) struct Settings {
     pub(super) store: PathBuf,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
+    /// How much there may be of what is read and written.
+    pub(super) limits: Limits,
     /// How much to say.
     pub(super) verbosity: Verbosity,
     /// What to warn about before anything else.
@@ -157,6 +160,7 @@ impl Settings {
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
             client: client(args, environment)?,
+            limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
         })

@@ -145,7 +145,7 @@ mod tests {
             let mut blob = Vec::new();
             write(&recorded.changes, after, &mut blob).unwrap();
             let copy = self.snapshotter.begin(chain.clone()).unwrap();
-            let mut archive = decompress(&blob[..], Formats::Layer).unwrap();
+            let mut archive = decompress(&blob[..], Formats::Layer, &Limits::default()).unwrap();
             let limits = Limits::default();
             apply(&mut archive, copy.root(), Whiteouts::Remove, &limits).unwrap();
             let kept = |tree: &Rootfs| {

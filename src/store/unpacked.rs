@@ -461,7 +461,8 @@ impl Source<'_> {
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
+        let archive =
+            layer::decompress(&mut stored, layer::Formats::Layer, self.unpack.limits).map_err(read)?;
         let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;

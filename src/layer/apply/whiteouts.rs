@@ -56,7 +56,9 @@ impl Applier<'_> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            return self.lower.remove(parent.directory.as_fd(), parent.inode, name);
+            self.lower.remove(parent.directory.as_fd(), parent.inode, name)?;
+            self.forget_reset();
+            return Ok(());
         }
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());
@@ -90,11 +92,20 @@ impl Applier<'_> {
         }
     }
 
+    fn forget_reset(&mut self) {
+        let reset = std::mem::take(&mut self.lower.reset);
+        if let Some(restricted) = &mut self.restricted {
+            reset.into_iter().for_each(|inode| restricted.forget(inode));
+        }
+    }
+
     pub(super) fn opaque(&mut self, directory: &GuestPath) -> Result<(), EntryError> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            return self.lower.empty(parent.directory.as_fd());
+            self.lower.empty(parent.directory.as_fd())?;
+            self.forget_reset();
+            return Ok(());
         }
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());
