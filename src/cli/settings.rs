@@ -295,7 +295,8 @@ fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_STORE));
     }
-    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+    // The XDG base directory specification wants relative paths to be ignored.
+    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
     match data.or(home) {
         Some(directory) => Ok(directory.join("builder")),
