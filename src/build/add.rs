@@ -7,9 +7,7 @@ use rustix::fs::OFlags;
 
 use super::copy::{Copied, Copier, CopyError, CopyRequest, Selected, tried};
 use crate::layer::tar::Reader;
-use crate::layer::{
-    Formats, LayerError, Limits, Losses, Names, Owners, Rules, Whiteouts, apply_with, decompress,
-};
+use crate::layer::{Formats, LayerError, Limits, Losses, Names, Rules, Whiteouts, apply_with, decompress};
 use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_of};
 
 /// Why something could not be added.
@@ -94,9 +92,8 @@ fn unpack(
     let rules = Rules {
         base: copier.directory()?,
         names: Names::Clamp,
-        whiteouts: Whiteouts::Ordinary,
         owner: copier.request.chown,
-        owners: Owners::Required,
+        ..Rules::layer(Whiteouts::Ordinary)
     };
     let before = tried(metadata_of(&file), "read metadata of", archive)?;
     let mut tar = tried(decompress(&file, Formats::Archive, limits), "read", archive)?;

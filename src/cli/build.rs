@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
+use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::settings::{Given, Settings};
 use crate::build::clock::{Clock, rfc3339};
@@ -19,11 +20,12 @@ use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
+use crate::sandbox::own::Wish;
 use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
-use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
+use crate::snapshot::OverlaySnapshotter;
 use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
-use crate::store::workspace::{Janitor, Workspace, sweep};
+use crate::store::workspace::{Workspace, sweep};
 use crate::store::{Store, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
 
@@ -65,23 +67,9 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let opened = open(settings, &*progress)?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("a build needs root: steps run in namespaces and on overlay mounts")
-            .hint("run it as root; `builder plan` works as any user"));
-    }
-    // In this order, and before any thread exists: the janitor must outlive the mounts and see the host's.
-    let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
-    enter_private_mounts().map_err(|error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::InvalidInput => {
-                "the root directory must be a mount point: in a chroot, bind-mount it onto itself first"
-            }
-            _ => "builds need CAP_SYS_ADMIN",
-        };
-        Failure::new(format!("cannot make a mount namespace: {error}")).hint(hint)
-    })?;
+    let entered = own::enter(Wish::All, &*progress)?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
+    let result = Build { settings, progress: &progress, opened, entered, stop: &stop }.run();
     match (result, stop.signal()) {
         // A signal that comes when everything is done changes nothing.
         (Ok(()), _) => Ok(()),
@@ -100,7 +88,7 @@ struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
-    janitor: Janitor,
+    entered: Entered,
     stop: &'a Stop,
 }
 
@@ -111,13 +99,13 @@ impl Build<'_> {
         check_machine(&store)?;
         hide_outputs(&mut self.opened.context, settings)?;
         sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
-        let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
+        let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
             .map_err(|error| Failure::from_error(&error))?;
         let workspace = Arc::new(workspace);
         let client = client(settings, self.progress)?;
         self.stop.watch(client.clone())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(store.root().join("unpacked"))
+            unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
                 .map_err(|error| Failure::from_error(&error))?,
             workspace: &workspace,
             cancel: &self.stop.cancel,
@@ -157,7 +145,13 @@ impl Build<'_> {
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
-        build::execute(plan, &services).map_err(|error| build_failure(&error, &self.opened.found))
+        build::execute(plan, &services).map_err(|error| {
+            let mut failure = build_failure(&error, &self.opened.found);
+            if matches!(error.kind, BuildErrorKind::Process { .. }) {
+                failure.hint = failure.hint.or_else(|| own::hint_for_failed_step(&self.entered.own));
+            }
+            failure
+        })
     }
 }
 

@@ -4,6 +4,7 @@ mod args;
 mod build;
 mod failure;
 mod limits;
+mod own;
 mod progress;
 mod settings;
 

@@ -5,6 +5,7 @@ pub mod compression;
 pub mod gzip;
 #[cfg(test)]
 mod hostile_tests;
+mod marks;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use apply::{
     apply_with, remove_whiteouts,
 };
 pub use compression::{Formats, decompress};
+pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
 

@@ -156,6 +156,15 @@ pub fn numeric_chown(text: &str) -> Result<Option<Owner>, UserError> {
     Ok(gid.map(|gid| Owner { uid, gid }))
 }
 
+/// The first name that `/etc/passwd` has for a user. The file may be of any size: this is for the machine's own.
+///
+/// # Errors
+/// When the file is unreadable.
+pub fn name_of_user(root: &Rootfs, uid: u32) -> Result<Option<Vec<u8>>, UserError> {
+    let passwd = database(root, b"etc/passwd", DATABASE_LIMIT.with(u64::MAX))?;
+    Ok(users(&passwd).find(|entry| entry.owner.uid == uid).map(|entry| entry.name.to_vec()))
+}
+
 fn chown_number(text: &str) -> Result<Option<u32>, UserError> {
     if text.is_empty() || text == "root" { Ok(Some(0)) } else { number(text) }
 }
@@ -323,6 +332,13 @@ mod tests {
         assert_eq!(numeric_chown("5:").unwrap(), Some(Owner { uid: 5, gid: 0 }));
         assert_eq!(numeric_chown("app").unwrap(), None);
         assert_eq!(numeric_chown("5:app").unwrap(), None);
+    }
+
+    #[test]
+    fn a_user_has_its_first_name() {
+        let (_directory, root) = tree();
+        assert_eq!(name_of_user(&root, 1000).unwrap().as_deref(), Some(&b"app"[..]));
+        assert_eq!(name_of_user(&root, 12345).unwrap(), None);
     }
 
     #[test]

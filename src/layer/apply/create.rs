@@ -135,7 +135,7 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+            io_error(mark_opaque(at, name, self.rules.marks), "mark the directory as opaque")?;
         }
         let directory = io_error(parent.directory.try_clone(), "keep the directory open")?;
         self.set_directory(directory.as_fd(), name, entry, path, |applier| {

@@ -25,7 +25,7 @@ use self::create::Room;
 use self::lower::Lower;
 use self::whiteouts::mark_opaque;
 use super::tar::{Entry, EntryKind, Reader};
-use super::{EntryError, LayerError, Limits};
+use super::{EntryError, LayerError, Limits, Marks, is_overlay_attribute};
 use crate::rootfs::{
     Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
     metadata_of, set_times_at,
@@ -45,9 +45,8 @@ const RESERVED_PREFIX: &[u8] = b".wh..wh.";
 /// whatever their order (OCI image-spec `layer.md`, Whiteouts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// As overlayfs wants them in a lower directory: a character device 0:0 for a removed name, the attribute
-    /// `trusted.overlay.opaque` (`user.overlay.opaque` where only that is allowed) on an opaque directory. The tree
-    /// must be empty at the start and hold nothing but this layer.
+    /// As overlayfs wants them in a lower directory: a character device 0:0 for a removed name, an attribute
+    /// ([`Rules::marks`]) on an opaque directory. The tree must be empty at the start and hold nothing but this layer.
     Overlay,
     /// What lower layers left in the tree is removed.
     Remove,
@@ -86,6 +85,8 @@ pub struct Rules {
     pub names: Names,
     /// How whiteouts are treated.
     pub whiteouts: Whiteouts,
+    /// How directories are marked with [`Whiteouts::Overlay`].
+    pub marks: Marks,
     /// Whom everything belongs to instead of the owner in the archive.
     pub owner: Option<Owner>,
     /// What becomes of owners that cannot be given.
@@ -93,13 +94,14 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Those of an image's layer.
+    /// Those of an image's layer, with the marks that this process can set.
     #[must_use]
     pub fn layer(whiteouts: Whiteouts) -> Self {
         Self {
             base: GuestPath::root(),
             names: Names::Refuse,
             whiteouts,
+            marks: Marks::usual(),
             owner: None,
             owners: Owners::Required,
         }
@@ -298,9 +300,7 @@ impl Applier<'_> {
         if self.limits.bytes.is_exceeded_by(self.bytes) {
             return Err(EntryError::Bytes(self.limits.bytes));
         }
-        let reserved =
-            |key: &&Vec<u8>| key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.");
-        if let Some(key) = entry.xattrs.keys().find(reserved) {
+        if let Some(key) = entry.xattrs.keys().find(|key| is_overlay_attribute(key)) {
             return Err(EntryError::OverlayAttribute(Escaped::new(key)));
         }
         match self.meaning(entry)? {
@@ -533,7 +533,7 @@ impl Applier<'_> {
             restricted.forget(inode);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(parent, &name), "mark the directory as opaque")?;
+            io_error(mark_opaque(parent, &name, self.rules.marks), "mark the directory as opaque")?;
         } else if self.rules.whiteouts == Whiteouts::Overlay {
             self.report(path.as_bytes().len())?;
             self.implied.entry(path.clone()).or_default();
