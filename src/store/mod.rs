@@ -19,6 +19,7 @@ pub mod archive;
 pub mod blobs;
 pub mod catalog;
 pub mod chain;
+pub mod choice;
 pub mod export;
 pub mod layout;
 pub mod mount;
