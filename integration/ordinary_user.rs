@@ -129,7 +129,7 @@ COPY busybox /bin/busybox
 SHELL ["/bin/busybox", "sh", "-c"]
 RUN /bin/busybox --install -s /bin && mkdir -p /d/sub /etc && echo 1 >/d/sub/one
 RUN rm -rf /d && mkdir /d && touch /d/new && chown 0:0 /d/new && mkfifo /d/pipe && ln /bin/busybox /d/hard
-RUN id -u; id -g; ls /proc | grep -c '^[0-9]'
+RUN id -u; id -g; echo /proc/[0-9]*
 WORKDIR /work
 FROM scratch
 COPY --from=one / /
@@ -194,7 +194,7 @@ fn a_user_that_no_range_has_is_named() {
 
 /// What a step tries that it must not be able to do, and looks at what it must not see.
 const PROBES: &str = r#"
-RUN ls /proc | grep -c '^[0-9]'; cat /proc/1/comm; kill -9 -1 2>/dev/null; echo alive
+RUN echo /proc/[0-9]*; cat /proc/1/comm; kill -9 -1 2>/dev/null; echo alive
 RUN grep -E '^(Cap|Seccomp:|NoNewPrivs)' /proc/self/status; umask; ulimit -c
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null /; do umount $place 2>/dev/null && echo unmounted $place; done; echo tried
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null; do unshare -Urm umount $place 2>/dev/null && echo unmounted $place; done; echo tried
