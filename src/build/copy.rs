@@ -2,8 +2,10 @@
 
 mod content;
 mod entry;
+mod fingerprint;
 mod select;
 mod tree;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +19,7 @@ use crate::rootfs::{
     set_times_at,
 };
 
+pub(super) use fingerprint::{Fingerprint, Sources};
 pub(super) use select::Selected;
 
 /// What one instruction copies, and to where.
