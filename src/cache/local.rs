@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{CacheError, CacheKey, LayerCache, Remembered, Turn};
+use super::{CacheError, CacheKey, LayerCache, Remembered, RememberedLayer, Turn};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::DiffId;
 use crate::image::manifest::{Layer, Origin};
@@ -45,15 +45,30 @@ struct ResultRecord {
     key: CacheKey,
     content: CacheKey,
     created: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    layer: Option<LayerRecord>,
+    layers: Vec<LayerRecord>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct LayerRecord {
+    key: CacheKey,
     diff_id: DiffId,
     blob: Descriptor,
+    created: String,
+}
+
+impl From<RememberedLayer> for LayerRecord {
+    fn from(made: RememberedLayer) -> Self {
+        let RememberedLayer { key, layer, created } = made;
+        Self { key, diff_id: layer.diff_id, blob: layer.blob, created }
+    }
+}
+
+impl From<LayerRecord> for RememberedLayer {
+    fn from(record: LayerRecord) -> Self {
+        let LayerRecord { key, diff_id, blob, created } = record;
+        Self { key, layer: Layer { blob, diff_id, origin: Origin::Stored }, created }
+    }
 }
 
 impl Local {
@@ -89,7 +104,8 @@ fn read<T: for<'de> Deserialize<'de>>(
     key_of: impl Fn(&T) -> &CacheKey,
 ) -> Result<Option<T>, CacheError> {
     let Some(bytes) = records.get(key.digest())? else { return Ok(None) };
-    let record: Option<T> = serde_json::from_slice(&bytes).ok().filter(|record| version_of(record) == VERSION);
+    let record: Option<T> =
+        serde_json::from_slice(&bytes).ok().filter(|record| version_of(record) == VERSION);
     match record {
         // A file that was given another name, for instance.
         Some(record) if key_of(&record) != key => Err(records.remove_damaged(key.digest()).into()),
@@ -105,10 +121,12 @@ fn write<T: Serialize>(records: &Records, key: &CacheKey, record: &T) -> Result<
 
 impl LayerCache for Local {
     fn content(&self, definition: &CacheKey) -> Result<Option<CacheKey>, CacheError> {
-        let record: Option<ContentRecord> =
-            read(&self.contents, definition, |record: &ContentRecord| record.version, |record| {
-                &record.definition
-            })?;
+        let record: Option<ContentRecord> = read(
+            &self.contents,
+            definition,
+            |record: &ContentRecord| record.version,
+            |record| &record.definition,
+        )?;
         Ok(record.map(|record| record.content))
     }
 
@@ -121,23 +139,25 @@ impl LayerCache for Local {
     fn lookup(&self, key: &CacheKey) -> Result<Option<Remembered>, CacheError> {
         let record: Option<ResultRecord> =
             read(&self.results, key, |record: &ResultRecord| record.version, |record| &record.key)?;
-        let Some(ResultRecord { content, created, layer, .. }) = record else { return Ok(None) };
-        let layer = match layer {
-            Some(LayerRecord { blob, .. }) if !self.blobs.contains(&blob) => {
-                return Err(CacheError::LostLayer(blob.digest));
-            }
-            layer => layer.map(|LayerRecord { diff_id, blob }| Layer { blob, diff_id, origin: Origin::Stored }),
-        };
-        Ok(Some(Remembered { layer, created, content }))
+        let Some(ResultRecord { content, created, layers, .. }) = record else { return Ok(None) };
+        if let Some(lost) = layers.iter().find(|layer| !self.blobs.contains(&layer.blob)) {
+            return Err(CacheError::LostLayer(lost.blob.digest.clone()));
+        }
+        Ok(Some(Remembered {
+            content,
+            created,
+            layers: layers.into_iter().map(RememberedLayer::from).collect(),
+        }))
     }
 
     fn insert(&self, key: &CacheKey, result: &Remembered) -> Result<(), CacheError> {
-        let layer = result
-            .layer
-            .as_ref()
-            .map(|layer| LayerRecord { diff_id: layer.diff_id.clone(), blob: layer.blob.clone() });
-        let Remembered { created, content, .. } = result.clone();
-        write(&self.results, key, &ResultRecord { version: VERSION, key: key.clone(), content, created, layer })
+        let Remembered { content, created, layers } = result.clone();
+        let layers = layers.into_iter().map(LayerRecord::from).collect();
+        write(
+            &self.results,
+            key,
+            &ResultRecord { version: VERSION, key: key.clone(), content, created, layers },
+        )
     }
 
     fn turn(
@@ -171,12 +191,13 @@ fn is_without_locks(error: &std::io::Error) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use super::super::KeyHasher;
     use super::*;
     use crate::image::descriptor::media_type;
     use crate::image::digest::Digest;
 
     fn key(text: &str) -> CacheKey {
-        CacheKey::new(Digest::of(text.as_bytes())).unwrap()
+        KeyHasher::new(text).finish()
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -189,7 +210,9 @@ mod tests {
         let digest = store.blobs().put(bytes).unwrap();
         let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, bytes.len() as u64);
         let layer = Layer { blob, diff_id: DiffId(Digest::of(b"tar")), origin: Origin::Stored };
-        Remembered { layer: Some(layer), created: "2026-01-01T00:00:00Z".to_owned(), content: key("content") }
+        let created = "2026-01-01T00:00:00Z".to_owned();
+        let layers = vec![RememberedLayer { key: key("a"), layer, created: created.clone() }];
+        Remembered { layers, created, content: key("content") }
     }
 
     #[test]
@@ -201,7 +224,7 @@ mod tests {
         cache.insert(&key("a"), &result).unwrap();
         let other = Local::new(&store);
         assert_eq!(other.lookup(&key("a")).unwrap(), Some(result.clone()));
-        let time = Remembered { layer: None, ..result };
+        let time = Remembered { layers: Vec::new(), ..result };
         cache.insert(&key("a"), &time).unwrap();
         assert_eq!(other.lookup(&key("a")).unwrap(), Some(time));
         assert_eq!(other.content(&key("a")).unwrap(), None);
@@ -215,7 +238,7 @@ mod tests {
         let cache = Local::new(&store);
         let result = result(&store, b"layer");
         cache.insert(&key("a"), &result).unwrap();
-        let blob = store.root().join("blobs/sha256").join(result.layer.as_ref().unwrap().blob.digest.hex());
+        let blob = store.root().join("blobs/sha256").join(result.layers[0].layer.blob.digest.hex());
         std::fs::remove_file(&blob).unwrap();
         for bytes in [None, Some("lay")] {
             if let Some(bytes) = bytes {

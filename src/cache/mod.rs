@@ -3,6 +3,7 @@
 //! Two kinds of things are remembered: which content a definition stood for when somebody looked, and which result a
 //! content led to. What goes into a key is not known here.
 
+mod hasher;
 mod local;
 
 use std::fmt;
@@ -11,10 +12,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::image::digest::{Algorithm, Digest};
+use crate::image::digest::Digest;
 use crate::image::manifest::Layer;
 use crate::store::StoreError;
 
+pub use hasher::KeyHasher;
 pub use local::Local;
 
 /// What something depends on, as one hash: 64 hexadecimal digits.
@@ -22,12 +24,6 @@ pub use local::Local;
 pub struct CacheKey(Digest);
 
 impl CacheKey {
-    /// The key with the hash `digest`; none if that is no SHA-256.
-    #[must_use]
-    pub fn new(digest: Digest) -> Option<Self> {
-        (digest.algorithm() == Algorithm::Sha256).then_some(Self(digest))
-    }
-
     /// The hash.
     #[must_use]
     pub fn digest(&self) -> &Digest {
@@ -63,12 +59,24 @@ impl<'de> Deserialize<'de> for CacheKey {
 /// What became of something that was built.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remembered {
-    /// The layer; none where only the time matters.
-    pub layer: Option<Layer>,
-    /// When it was made, RFC 3339.
-    pub created: String,
     /// What the steps on top of it depend on.
     pub content: CacheKey,
+    /// When it was made, RFC 3339.
+    pub created: String,
+    /// The layers from the base image up to what this is about, bottom first. With them the result is complete: it fits no
+    /// others, even if those come from the same steps. None where only the time matters.
+    pub layers: Vec<RememberedLayer>,
+}
+
+/// A layer that a step has made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RememberedLayer {
+    /// The key of the step.
+    pub key: CacheKey,
+    /// Its layer.
+    pub layer: Layer,
+    /// When it was made, RFC 3339.
+    pub created: String,
 }
 
 /// Why something that may be remembered is not to be had, or could not be remembered. Never a reason to fail: it can be
@@ -100,7 +108,7 @@ pub trait LayerCache: Sync {
     /// [`CacheError`].
     fn set_content(&self, definition: &CacheKey, content: &CacheKey) -> Result<(), CacheError>;
 
-    /// The result for `key`. Its layer can be had from where its origin says.
+    /// The result for `key`. Its layers can be had from where their origins say.
     ///
     /// # Errors
     /// [`CacheError`]; that nothing is known is none.

@@ -14,6 +14,7 @@ use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
+use crate::cache::Local;
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
@@ -137,6 +138,8 @@ impl Build<'_> {
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
+            cache: &Local::new(images.store),
+            reuse: self.settings.reuse,
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,

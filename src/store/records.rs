@@ -11,7 +11,7 @@ use super::staged::{self, StagedFile};
 use crate::image::digest::Digest;
 
 /// The longest record, in bytes.
-const LONGEST: u64 = 1 << 16;
+const LONGEST: u64 = 1 << 20;
 
 /// The records of one kind. May be used from several threads and processes.
 ///
@@ -124,7 +124,7 @@ mod tests {
         let good = fs::read(&path).unwrap();
         let mut flipped = good.clone();
         *flipped.last_mut().unwrap() ^= 1;
-        for bytes in [&good[..good.len() - 1], &[], &flipped, &[0; 90], &vec![b'x'; 1 << 20]] {
+        for bytes in [&good[..good.len() - 1], &[], &flipped, &[0; 90], &vec![b'x'; 2 << 20]] {
             fs::write(&path, bytes).unwrap();
             let error = records.get(&name).unwrap_err();
             assert!(matches!(&error, StoreError::Record(which) if *which == path), "{error}");

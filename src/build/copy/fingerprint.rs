@@ -224,10 +224,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
 
     /// What counts of an entry besides its name and kind.
     fn facts(&self, metadata: &Metadata, xattrs: &Xattrs) -> Facts {
-        Facts {
-            content: attributes(metadata, xattrs, self.sources.from.owner),
-            witness: witness(metadata),
-        }
+        Facts { content: attributes(metadata, xattrs, self.sources.from.owner), witness: witness(metadata) }
     }
 
     /// One reader more, until there are enough: most instructions copy one file.
@@ -279,9 +276,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
     }
 
     fn hash(&mut self, head: &[u8], facts: &Facts) {
-        for (digester, facts) in
-            [(&mut self.content, &facts.content), (&mut self.witness, &facts.witness)]
-        {
+        for (digester, facts) in [(&mut self.content, &facts.content), (&mut self.witness, &facts.witness)] {
             digester.update(head);
             digester.update(&text(facts));
         }
@@ -351,8 +346,7 @@ fn read(
         }
     }
     let digest = text(digester.finish().hex().as_bytes());
-    let mut facts =
-        Facts { content: attributes(&metadata, &xattrs, owner), witness: witness(&metadata) };
+    let mut facts = Facts { content: attributes(&metadata, &xattrs, owner), witness: witness(&metadata) };
     facts.content.extend_from_slice(&digest);
     if metadata.ctime >= recent {
         facts.witness.extend_from_slice(&digest);
