@@ -40,9 +40,9 @@ pub(super) enum Files {
 
 impl Done {
     /// A stage on `image`, to which no step has been added yet.
-    pub(super) fn on(image: Image, files: Files) -> Self {
+    pub(super) fn on(image: Image, files: Files, services: &Services<'_>) -> Self {
         let first_row = image.config().history.len();
-        let key = Some(key::start(&image));
+        let key = Some(key::start(&image, services.restriction.as_deref()));
         Self { image, files, first_row, key, made: Vec::new() }
     }
 }

@@ -34,11 +34,12 @@ pub enum Elsewhere<'a> {
     Tree(Option<&'a ChainId>),
 }
 
-/// The key that a stage on `image` begins with: its layers count, nothing else.
+/// The key that a stage on `image` begins with: its layers count, nothing else of it. `restriction` says what files cannot
+/// have where it is built; builds without such a restriction share nothing with it.
 #[must_use]
-pub fn start(image: &Image) -> CacheKey {
+pub fn start(image: &Image, restriction: Option<&str>) -> CacheKey {
     let tree = tree(image.layers());
-    keyed("start").optional("tree", tree.as_ref().map(hex)).finish()
+    keyed("start").optional("tree", tree.as_ref().map(hex)).optional("restriction", restriction).finish()
 }
 
 /// Which files `layers` make up: none where there are none. Layers that change nothing do not count.
@@ -207,7 +208,9 @@ mod tests {
     }
 
     fn platform(text: &str) -> Platform {
-        text.parse().unwrap()
+        let mut words = text.split('/');
+        let (os, architecture) = (words.next().unwrap(), words.next().unwrap());
+        Platform::new(os, architecture, words.next())
     }
 
     fn parent() -> CacheKey {
@@ -395,7 +398,8 @@ mod tests {
         assert_eq!(of(&[&a, &b]), Some(ChainId::base(&a).with(&b)));
         assert_eq!(of(&[&empty, &a, &empty, &b]), of(&[&a, &b]));
         assert_ne!(of(&[&b, &a]), of(&[&a, &b]));
-        assert_ne!(start(&image(&[])), start(&image(&[&a])));
+        assert_ne!(start(&image(&[]), None), start(&image(&[&a]), None));
+        assert_ne!(start(&image(&[&a]), Some("0 user")), start(&image(&[&a]), None));
         assert_ne!(together(&parent()), parent());
     }
 

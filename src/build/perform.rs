@@ -9,7 +9,7 @@ use super::execute::Executor;
 use super::progress::{Event, Place};
 use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
 use crate::image::platform::Platform;
-use crate::layer;
+use crate::limit::Limit;
 use crate::rootfs::{
     Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
     set_times_at,
@@ -43,7 +43,9 @@ impl Executor<'_> {
     ) -> Result<(), BuildErrorKind> {
         match step {
             Step::Config => Ok(()),
-            Step::Workdir(workdir) => make_workdir(workdir, recording.root(), self.plan.clock.now()),
+            Step::Workdir(workdir) => {
+                make_workdir(workdir, recording.root(), self.plan.clock.now(), self.services.limits.users)
+            }
             Step::Copy(copy) => self.copy(copy, stage, below, recording.root()),
             Step::Run(run) => self.run(run, stage, place, recording),
         }
@@ -58,7 +60,11 @@ impl Executor<'_> {
     ) -> Result<(), BuildErrorKind> {
         let view = self.view(&step.from, stage)?;
         let from = self.source_tree(view.as_ref());
-        let chown = step.chown.as_deref().map(|text| chown(onto, text, below)).transpose()?;
+        let chown = step
+            .chown
+            .as_deref()
+            .map(|text| chown(onto, text, below, self.services.limits.users))
+            .transpose()?;
         let paths = step.sources.iter().map(|path| CopySource::Path(path));
         let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
         let request = CopyRequest {
@@ -76,14 +82,12 @@ impl Executor<'_> {
             }
             Archives::Extract => {
                 let added =
-                    add(&request, onto, now, &layer::Limits::default()).map_err(|error| match error {
+                    add(&request, onto, now, &self.services.limits.layers).map_err(|error| match error {
                         AddError::Copy(error) => self.not_copied(step, error),
                         error => error.into(),
                     })?;
-                for skipped in &added.skipped {
-                    self.services
-                        .progress
-                        .tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
+                for sentence in added.losses.sentences() {
+                    self.services.progress.tell(&Event::Note(&format!("ADD: {sentence}")));
                 }
                 Ok(())
             }
@@ -145,7 +149,7 @@ impl Executor<'_> {
     ) -> Result<(), BuildErrorKind> {
         let root = recording.root();
         let presentation = self.presentation(&stage.platform)?;
-        let user = resolve_user(root, &step.user)?;
+        let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let process = process(step, user, presentation, self.services.resolv_conf.clone());
         let progress = self.services.progress;
@@ -192,20 +196,25 @@ impl Executor<'_> {
 }
 
 /// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
-fn chown(root: &Rootfs, text: &str, below: Below) -> Result<Owner, BuildErrorKind> {
+fn chown(root: &Rootfs, text: &str, below: Below, most: Limit) -> Result<Owner, BuildErrorKind> {
     if below == Below::Nothing && numeric_chown(text)?.is_none() {
         let message = format!(
             "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
         );
         return Err(BuildErrorKind::Invalid(message));
     }
-    Ok(resolve_chown(root, text)?)
+    Ok(resolve_chown(root, text, most)?)
 }
 
 /// Missing directories belong to USER; one that the image doesn't know is taken for root. What is made, and the
 /// directory it is made in, has the time `now`.
-fn make_workdir(step: &WorkdirStep, root: &Rootfs, now: Timestamp) -> Result<(), BuildErrorKind> {
-    let owner = match resolve_user(root, &step.user) {
+fn make_workdir(
+    step: &WorkdirStep,
+    root: &Rootfs,
+    now: Timestamp,
+    most: Limit,
+) -> Result<(), BuildErrorKind> {
+    let owner = match resolve_user(root, &step.user, most) {
         Ok(user) => user.owner,
         Err(UserError::NoUser(_) | UserError::NoGroup(_)) => Owner::ROOT,
         Err(error) => return Err(error.into()),

@@ -10,6 +10,8 @@ use crate::image::manifest::Image;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::layer;
+use crate::limit::Limit;
 use crate::sandbox::{Cancel, Sandbox};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
@@ -79,6 +81,15 @@ pub enum Reuse {
     No,
 }
 
+/// How much there may be of what a build reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildLimits {
+    /// In an archive that ADD extracts, and in a layer that a step makes.
+    pub layers: layer::Limits,
+    /// In `/etc/passwd` and `/etc/group`.
+    pub users: Limit,
+}
+
 /// Everything a build needs from elsewhere.
 pub struct Services<'a> {
     /// Base images.
@@ -93,12 +104,16 @@ pub struct Services<'a> {
     pub cache: &'a dyn LayerCache,
     /// Whether that is used.
     pub reuse: Reuse,
+    /// Which owners and attributes files can have here, where they cannot have all.
+    pub restriction: Option<String>,
     /// Where COPY reads.
     pub context: &'a Context,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// When to stop.
     pub cancel: &'a Cancel,
+    /// How much there may be.
+    pub limits: BuildLimits,
     /// What RUN finds in `/etc/resolv.conf`.
     pub resolv_conf: Vec<u8>,
 }

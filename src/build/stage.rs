@@ -69,9 +69,9 @@ impl StageRun<'_> {
 impl Executor<'_> {
     pub(super) fn stage(&mut self, position: usize, stage: &StagePlan) -> Result<Done, BuildError> {
         let done = match &stage.base {
-            StageBase::Scratch => Done::on(Image::scratch(), Files::Chain(Chain::empty())),
+            StageBase::Scratch => Done::on(Image::scratch(), Files::Chain(Chain::empty()), self.services),
             StageBase::Stage(below) => self.stage_below(*below, position, stage),
-            StageBase::Image(base) => Done::on(base.image.clone(), Files::OfImage),
+            StageBase::Image(base) => Done::on(base.image.clone(), Files::OfImage, self.services),
         };
         let base_layers = done.image.layers().len();
         let mut run = StageRun {
@@ -242,7 +242,9 @@ impl Executor<'_> {
         let recorded = recording.finish()?;
         let mut writer = self.services.blobs.writer()?;
         let mut out = Cancellable { inner: &mut writer, cancel: self.services.cancel };
-        let written = layer::write(&recorded.changes, &recorded.files, &mut out)?;
+        let bytes = self.services.limits.layers.written;
+        let options = layer::WriteOptions { bytes, ..layer::WriteOptions::default() };
+        let written = layer::write_with(&recorded.changes, &recorded.files, &mut out, &options)?;
         self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
         let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);

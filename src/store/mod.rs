@@ -302,7 +302,7 @@ mod tests {
         let second = Store::open(&root).unwrap();
         assert!(first.warnings().is_empty() && second.warnings().is_empty());
         assert_eq!(fs::read_to_string(root.join("version")).unwrap(), "1\n");
-        layout::Layout::open(&root).unwrap();
+        layout::Layout::open(&root, &Default::default()).unwrap();
     }
 
     #[test]

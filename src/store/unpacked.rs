@@ -19,10 +19,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
-use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
-use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
+use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
+use crate::rootfs::{
+    GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
+};
 
-pub use super::chain::{Chain, UnpackedLayer};
+pub use super::chain::{Chain, Likeness, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
@@ -139,7 +141,7 @@ pub struct Unpack<'a> {
 const VERSION: u32 = 1;
 const METADATA: &str = "layer.json";
 const METADATA_LIMIT: u64 = 1 << 16;
-const ROOT: &str = "root";
+const ROOT: &str = UnpackedLayer::ROOT;
 
 /// What is known of a layer that was unpacked: `layer.json` beside its `root`. A directory with this file is complete.
 #[derive(Debug, Serialize, Deserialize)]
@@ -148,8 +150,6 @@ struct Metadata {
     version: u32,
     diff_id: DiffId,
     blob: Digest,
-    entries: u64,
-    bytes: u64,
     /// Since which start of the machine; none if the files were written out to disk. Waiting for the disk with every
     /// layer would cost more than unpacking it, so what was not certainly on disk when the machine stopped is unpacked
     /// anew.
@@ -165,11 +165,16 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Opens the directory, which is made if it is missing. Workspaces must be in the same file system.
+    /// Opens the layers in the directory `all` that processes with the user and group ids `ids` unpacked, or will.
+    /// Directories are made if they are missing. Workspaces must be in the same file system.
+    ///
+    /// Another user namespace would see other owners, and an overlay that reads other marks no opaque directories: each
+    /// kind has a directory of its own, which all processes of that kind share.
     ///
     /// # Errors
     /// [`UnpackError::Directory`].
-    pub fn open(directory: PathBuf) -> Result<Self, UnpackError> {
+    pub fn open(all: &Path, ids: &IdMap) -> Result<Self, UnpackError> {
+        let directory = all.join(kind(ids, Marks::usual()));
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -188,10 +193,7 @@ impl Unpacked {
     /// # Errors
     /// [`UnpackError`]; of several, that of the lowest layer.
     pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
-        let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
-        for (diff_id, _) in layers {
-            ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
-        }
+        let ids = ids(layers);
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
@@ -213,6 +215,48 @@ impl Unpacked {
             chain = chain.with(layer);
         }
         Ok(chain)
+    }
+
+    /// Keeps the topmost layer of `chain` for other builds, where it is what unpacking the last of `layers` would give; its
+    /// `blob` holds it. Gives the chain with that layer where it is then: the old place is gone. Where it cannot be kept,
+    /// none.
+    ///
+    /// # Errors
+    /// [`UnpackError`]; then `chain` is as it was.
+    pub fn adopt(
+        &self,
+        layers: &[(DiffId, Descriptor)],
+        chain: &Chain,
+        workspace: &Workspace,
+    ) -> Result<Option<Chain>, UnpackError> {
+        let (Some((below, top)), Some((diff_id, blob))) = (chain.split_top(), layers.last()) else {
+            return Ok(None);
+        };
+        let Some(directory) = top.root_dir().parent() else { return Ok(None) };
+        if top.likeness() == Likeness::Other
+            || top.chain().is_some()
+            || chain.layers().len() != layers.len()
+            || !directory.starts_with(workspace.path())
+        {
+            return Ok(None);
+        }
+        let Some(id) = ids(layers).pop() else { return Ok(None) };
+        // No layer has a time for the root, so it is that of the root below.
+        let root = open(top.root_dir())?;
+        let below_root = below.layers().last().map(|layer| open(layer.root_dir())).transpose()?;
+        let mtime = match &below_root {
+            Some(below) => metadata_of(below).map_err(|cause| failed(top.root_dir(), cause))?.mtime,
+            None => Timestamp::default(),
+        };
+        set_times_at(root.as_fd(), b".", mtime).map_err(|cause| failed(top.root_dir(), cause))?;
+        let metadata = Metadata {
+            version: VERSION,
+            diff_id: diff_id.clone(),
+            blob: blob.digest.clone(),
+            boot: self.boot.clone(),
+        };
+        self.publish(&id, directory, &metadata, workspace)?;
+        Ok(Some(below.with(UnpackedLayer::kept(id.clone(), &self.place(&id).join(ROOT)))))
     }
 
     fn place(&self, id: &ChainId) -> PathBuf {
@@ -247,11 +291,9 @@ impl Unpacked {
             version: VERSION,
             diff_id: source.diff_id.clone(),
             blob: source.blob.digest.clone(),
-            entries: applied.entries,
-            bytes: applied.bytes,
             boot: self.boot.clone(),
         };
-        self.publish(id, &directory, &metadata, source)?;
+        self.publish(id, &directory, &metadata, source.unpack.workspace)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
         Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
@@ -263,7 +305,7 @@ impl Unpacked {
         id: &ChainId,
         directory: &Path,
         metadata: &Metadata,
-        source: &Source<'_>,
+        workspace: &Workspace,
     ) -> Result<(), UnpackError> {
         let text = serde_json::to_vec(metadata).map_err(|error| failed(directory, error.into()))?;
         let file = directory.join(METADATA);
@@ -275,12 +317,12 @@ impl Unpacked {
         let place = self.place(id);
         // One at a time: what another build has just put there, and works on, must not be taken for the old one.
         let _turn = self.lock()?;
-        if self.find(id, source.diff_id).is_some() {
+        if self.find(id, &metadata.diff_id).is_some() {
             discard(directory);
             return Ok(());
         }
         // Of another version, or from before the machine was started: nobody works on it.
-        let old = source.unpack.workspace.directory("old")?.join(ROOT);
+        let old = workspace.directory("old")?.join(ROOT);
         match rustix::fs::rename(&place, &old) {
             Ok(()) => discard(&old),
             Err(Errno::NOENT) => {}
@@ -296,6 +338,23 @@ impl Unpacked {
             .map_err(|cause| failed(&self.directory, cause.into()))?;
         Ok(directory)
     }
+}
+
+/// The identity of each layer with those below it.
+fn ids(layers: &[(DiffId, Descriptor)]) -> Vec<ChainId> {
+    let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
+    for (diff_id, _) in layers {
+        ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
+    }
+    ids
+}
+
+/// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary
+/// user with subordinate ids. A very long one is its digest instead.
+fn kind(ids: &IdMap, marks: Marks) -> String {
+    const LONGEST: usize = 200;
+    let name = format!("{}.{}", ids.name(), marks.name());
+    if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 
 fn failed(path: &Path, cause: io::Error) -> UnpackError {
@@ -446,7 +505,8 @@ impl Source<'_> {
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
+        let archive =
+            layer::decompress(&mut stored, layer::Formats::Layer, self.unpack.limits).map_err(read)?;
         let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
@@ -558,7 +618,9 @@ mod tests {
         assert_eq!(times, [1, 2, 1, 0]);
         let (chain, opened) = counted(&ground, &layers);
         assert_eq!((chain.unwrap().layers().len(), opened.len()), (4, 1));
-        let other = Unpacked::open(ground.directory.path().join("unpacked")).unwrap();
+        let other =
+            Unpacked::open(&ground.directory.path().join("unpacked"), &IdMap::of_this_process().unwrap())
+                .unwrap();
         for (position, (diff_id, _)) in layers.iter().enumerate() {
             let ids = layers[1..=position]
                 .iter()
@@ -584,7 +646,7 @@ mod tests {
                 }
             }
         });
-        assert_eq!(std::fs::read_dir(ground.directory.path().join("unpacked")).unwrap().count(), 3);
+        assert_eq!(std::fs::read_dir(&ground.unpacked.directory).unwrap().count(), 3);
     }
 
     #[test]
@@ -614,11 +676,7 @@ mod tests {
             std::fs::write(ground.blob(&digest), bytes).unwrap();
             let error = ground.chain(std::slice::from_ref(&layer)).unwrap_err();
             assert!(error.to_string().contains(message), "{what}: {error}");
-            assert_eq!(
-                std::fs::read_dir(ground.directory.path().join("unpacked")).unwrap().count(),
-                0,
-                "{what}"
-            );
+            assert_eq!(std::fs::read_dir(&ground.unpacked.directory).unwrap().count(), 0, "{what}");
         }
         let ground = Ground::new();
         let layers = stack(&ground, &["a", "b", "c"]);
@@ -644,6 +702,19 @@ mod tests {
             limits: &Limits::default(),
         };
         assert!(matches!(ground.unpacked.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
+    }
+
+    #[test]
+    fn layers_of_other_ids_or_marks_have_their_own_directory() {
+        let extent = |inside, outside, count| crate::rootfs::Extent { inside, outside, count };
+        let whole = IdMap::new(vec![extent(0, 0, u32::MAX)], vec![extent(0, 0, u32::MAX)]);
+        let ranges = vec![extent(0, 1000, 1), extent(1, 100_000, 65_536)];
+        let user = IdMap::new(ranges.clone(), ranges);
+        assert_eq!(kind(&whole, Marks::Trusted), "all.trusted");
+        assert_eq!(kind(&whole, Marks::User), "all.user");
+        assert_eq!(kind(&user, Marks::User), "0-1000-1_1-100000-65536.user");
+        let many: Vec<_> = (0..100).map(|id| extent(id, 2 * id, 1)).collect();
+        assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User).len(), 64);
     }
 
     #[test]
