@@ -17,7 +17,8 @@
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
 //! | 3 | [`registry`] | OCI distribution client | `image`, `http`, `limit` |
 //! | 4 | [`snapshot`] | what a step changed | `layer`, `rootfs`, `store` |
-//! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `context`, `dockerfile`, `image`, `layer`, `limit`, `rootfs`, `sandbox`, `snapshot`, `store` |
+//! | 4 | [`cache`] | what was built before, by what it depends on | `image`, `store`, `sys` |
+//! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `cache`, `context`, `dockerfile`, `image`, `layer`, `limit`, `rootfs`, `sandbox`, `snapshot`, `store` |
 //! | 6 | [`transfer`] | images between registries and the store | `build`, `registry`, `store`, `layer`, `limit`, `sandbox`, `image` |
 //! | 7 | [`cli`] | flags, environment, progress and errors | everything |
 //!
@@ -28,6 +29,7 @@
 //! layouts and archives.
 
 pub mod build;
+pub mod cache;
 pub mod cli;
 pub mod context;
 pub mod dockerfile;
