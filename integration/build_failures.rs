@@ -167,7 +167,7 @@ impl Attempt {
         for (found, word) in known {
             text = text.replace(&found, word);
         }
-        without_digests(&text)
+        without_digests(&without_sizes(&text))
     }
 
     fn compare(&self, text: &str) {
@@ -216,6 +216,13 @@ fn listing(directory: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// How much room is left depends on the kernel, and on when one looks.
+fn without_sizes(text: &str) -> String {
+    let Some((before, after)) = text.split_once(" free now)") else { return text.to_owned() };
+    let sized = before.rfind('(').expect("what is free stands in brackets");
+    format!("{}(SOME free now){after}", &before[..sized])
 }
 
 /// Digests differ from one ground to the next.

@@ -100,6 +100,23 @@ impl LayerError {
         let Self::Entry { problem, .. } = self else { return false };
         matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
     }
+
+    /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would
+    /// fail as well.
+    #[must_use]
+    pub fn blames_the_machine(&self) -> bool {
+        use rustix::io::Errno;
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
+                let space = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO];
+                let limits = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+                return space.contains(&errno) || limits.contains(&errno);
+            }
+            next = error.source();
+        }
+        false
+    }
 }
 
 /// What is wrong with an entry.

@@ -392,7 +392,9 @@ impl Source<'_> {
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
             Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
-            Err(UnpackError::Layer { cause: LayerError::Entry { .. }, .. }) => {
+            Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
+                if !cause.blames_the_machine() =>
+            {
                 Ok(Alone { directory, applied: None })
             }
             Err(error) => Err(error),
