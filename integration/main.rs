@@ -26,3 +26,4 @@ mod own_image;
 mod privileged;
 mod registry_hostile;
 mod support;
+mod surroundings;
