@@ -45,7 +45,9 @@ fn the_image_does_not_depend_on_them() {
     assert_eq!(expected.len(), "sha256:\n".len() + 64);
     // Rust's standard library cannot leave signals blocked or ignored.
     let by_python = |statement: &str| {
-        format!("exec python3 -c 'import os, signal, sys; {statement}; os.execv(sys.argv[1], sys.argv[1:])' \"$@\"")
+        format!(
+            "exec python3 -c 'import os, signal, sys; {statement}; os.execv(sys.argv[1], sys.argv[1:])' \"$@\""
+        )
     };
     for prelude in [
         "umask 077; exec \"$@\"",
