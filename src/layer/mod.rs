@@ -10,13 +10,14 @@ pub mod tar;
 #[cfg(test)]
 mod test_support;
 pub mod write;
+pub mod zstd;
 
 use std::io;
 
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
 
 pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with, remove_whiteouts};
-pub use compression::{Formats, decompress};
+pub use compression::{Formats, decompress, decompress_beside};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
+use crate::layer::zstd::{LargeWindows, Side};
 use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
 use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
 
@@ -162,6 +163,8 @@ pub struct Unpacked {
     directory: PathBuf,
     boot: Option<String>,
     unpacked: AtomicU64,
+    /// One for all layers: the memory of a build must not grow with how many it unpacks at once.
+    windows: LargeWindows,
 }
 
 impl Unpacked {
@@ -173,7 +176,7 @@ impl Unpacked {
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        Ok(Self { directory, boot, unpacked: AtomicU64::new(0) })
+        Ok(Self { directory, boot, unpacked: AtomicU64::new(0), windows: LargeWindows::default() })
     }
 
     /// How many layers this value has unpacked.
@@ -195,7 +198,7 @@ impl Unpacked {
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
-        let mut alone = unpack_each(&missing, layers, unpack)?.into_iter();
+        let mut alone = unpack_each(&missing, layers, unpack, &self.windows)?.into_iter();
         let mut chain = Chain::empty();
         for (position, found) in found.into_iter().enumerate() {
             let (diff_id, blob) = &layers[position];
@@ -206,7 +209,7 @@ impl Unpacked {
                 }
                 None => {
                     let Some(alone) = alone.next() else { return Err(UnpackError::Cancelled) };
-                    let source = Source { diff_id, blob, unpack };
+                    let source = Source { diff_id, blob, unpack, windows: &self.windows };
                     self.add(&ids[position], &chain, alone, &source)?
                 }
             };
@@ -331,6 +334,7 @@ fn unpack_each(
     missing: &[usize],
     layers: &[(DiffId, Descriptor)],
     unpack: &Unpack<'_>,
+    windows: &LargeWindows,
 ) -> Result<Vec<Alone>, UnpackError> {
     let stop = AtomicBool::new(false);
     let stopped = || stop.load(Ordering::Relaxed) || (unpack.cancelled)();
@@ -340,7 +344,7 @@ fn unpack_each(
         while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (diff_id, blob) = &layers[*position];
             let unpack = Unpack { cancelled: &stopped, ..*unpack };
-            let result = Source { diff_id, blob, unpack: &unpack }.apply_alone();
+            let result = Source { diff_id, blob, unpack: &unpack, windows }.apply_alone();
             if result.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -370,6 +374,7 @@ struct Source<'a> {
     diff_id: &'a DiffId,
     blob: &'a Descriptor,
     unpack: &'a Unpack<'a>,
+    windows: &'a LargeWindows,
 }
 
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
@@ -448,7 +453,8 @@ impl Source<'_> {
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
+        let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
+        let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, side).map_err(read)?;
         let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
