@@ -132,14 +132,15 @@ fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// What a file system has left.
-struct Free {
-    bytes: u64,
+pub(super) struct Free {
+    pub(super) bytes: u64,
     /// None where they are not counted.
-    inodes: Option<u64>,
+    pub(super) inodes: Option<u64>,
 }
 
 impl Free {
-    fn of(path: &Path) -> Option<Self> {
+    /// That of the file system which `path` is on, or would be.
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let nearest = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok())?;
         Some(Self {
             bytes: nearest.f_bavail.saturating_mul(nearest.f_frsize),

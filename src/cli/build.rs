@@ -12,6 +12,7 @@ use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use super::progress::{Colour, Lines};
 use super::settings::{Given, Settings};
+use super::sweep::Sweep;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
@@ -25,7 +26,7 @@ use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
-use crate::store::workspace::{Janitor, Workspace, sweep};
+use crate::store::workspace::{Janitor, Workspace};
 use crate::store::{Store, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
 
@@ -106,10 +107,12 @@ impl Build<'_> {
         let store = open_store(settings, self.progress)?;
         check_machine(&store)?;
         hide_outputs(&mut self.opened.context, settings)?;
-        sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
+        let sweep = Sweep::begin(&store, self.progress)?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
             .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        self.run_in(&Arc::new(workspace), &store).map_err(|failure| failure.advised(store.root()))
+        self.run_in(&Arc::new(workspace), &store).map_err(|failure| failure.advised(store.root()))?;
+        sweep.finish(&self.stop.cancel);
+        Ok(())
     }
 
     /// Builds with `workspace` for temporary files.

@@ -6,6 +6,7 @@ mod build;
 mod failure;
 mod progress;
 mod settings;
+mod sweep;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
