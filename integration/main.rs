@@ -25,5 +25,6 @@ mod memory;
 mod own_image;
 mod privileged;
 mod registry_hostile;
+mod store_killed;
 mod support;
 mod surroundings;
