@@ -41,6 +41,29 @@ enum Victims {
     JanitorAndBuilder,
 }
 
+/// When somebody is killed.
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    /// So long after the start.
+    Time(Duration),
+    /// So long after this many lines: what is done fast has its line too.
+    Line(usize, Duration),
+}
+
+impl Moment {
+    fn wait(self, running: &mut Running) {
+        match self {
+            Self::Time(time) => std::thread::sleep(time),
+            Self::Line(line, time) => {
+                while running.lines().is_some_and(|lines| lines < line) {
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+                std::thread::sleep(time);
+            }
+        }
+    }
+}
+
 /// What every build builds: several stages and steps whose results depend on nothing but the variant.
 struct Subject {
     context: Context,
@@ -166,14 +189,20 @@ fn seed() -> u64 {
     given.unwrap_or_else(now) | 1
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Length {
+    time: Duration,
+    lines: usize,
+}
+
 /// The builds that are killed.
 struct Rounds {
     subject: Subject,
     builder: Builder,
     out: TempDir,
     random: Random,
-    /// How long a build takes, with an empty store and with a full one.
-    lengths: [Duration; 2],
+    /// How long a build takes, with an empty store and with a full one, and how many lines it prints.
+    lengths: [Length; 2],
     no_cache: bool,
 }
 
@@ -186,6 +215,16 @@ impl Rounds {
         Running::start(&mut command)
     }
 
+    fn moment(&mut self, length: Length) -> Moment {
+        if self.random.below(2) == 0 {
+            return Moment::Time(Duration::from_micros(
+                self.random.below(length.time.as_micros() as u64 * 11 / 10),
+            ));
+        }
+        let line = usize::try_from(self.random.below(length.lines as u64)).expect("small") + 1;
+        Moment::Line(line, Duration::from_micros(self.random.below(10_000)))
+    }
+
     fn round(&mut self, number: u32) {
         let store = self.builder.store().to_owned();
         let cold = number.is_multiple_of(2);
@@ -195,16 +234,14 @@ impl Rounds {
         let victims = [Victims::Builder, Victims::Group, Victims::JanitorAndBuilder]
             [usize::try_from(self.random.below(3)).expect("small")];
         let no_cache = self.no_cache && self.random.below(2) == 0;
-        let length = self.lengths[usize::from(!cold)].as_micros() as u64;
-        let moment = Duration::from_micros(self.random.below(length * 11 / 10));
+        let moment = self.moment(self.lengths[usize::from(!cold)]);
         let beside = self.random.below(3) == 0;
         eprintln!("{number}: {victims:?} after {moment:?}, cold {cold}, beside another {beside}");
         // What earlier ones left whose janitors died: the builds that remove it may be killed over that.
         let before = traces::of(&store);
-        let began = Instant::now();
-        let first = self.start("one", no_cache);
+        let mut first = self.start("one", no_cache);
         let second = beside.then(|| self.start(VARIANTS[usize::from(number % 4 < 2)], no_cache));
-        std::thread::sleep(moment.saturating_sub(began.elapsed()));
+        moment.wait(&mut first);
         kill(first, victims, &store);
         if let Some(second) = second {
             // Its janitor may be dead too: it must not matter.
@@ -228,12 +265,12 @@ fn a_store_survives_builds_that_are_killed_at_any_moment() {
     let mut subject = Subject::new();
     let builder = Builder::new();
     let out = scratch();
-    let mut lengths = [Duration::ZERO; 2];
-    for length in &mut lengths {
+    let lengths = [(); 2].map(|()| {
         let began = Instant::now();
-        subject.build(&builder, out.path(), "one");
-        *length = began.elapsed();
-    }
+        let build = Running::start(&mut subject.command(&builder, out.path(), "one"));
+        let lines = build.end(Duration::from_secs(60)).success().stderr.lines().count();
+        Length { time: began.elapsed(), lines }
+    });
     eprintln!("builds take {lengths:?}");
     for variant in VARIANTS {
         subject.expected.insert(variant, subject.build(&Builder::new(), scratch().path(), variant));
