@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use builder::image::digest::Digest;
+use builder::image::document::DocumentLimits;
 use builder::store::layout::Layout;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -115,7 +116,7 @@ impl Subject {
         let finished = Running::start(&mut self.command(builder, out, variant)).end(Duration::from_secs(60));
         let digest = finished.success().stdout.trim().to_owned();
         let archive = fs::read(out.join(format!("{variant}.tar"))).expect("archive");
-        Layout::open(&out.join(variant)).expect("layout").verify().expect("layout");
+        layout(&out.join(variant)).verify().expect("layout");
         (digest, Digest::of(&archive))
     }
 
@@ -127,10 +128,16 @@ impl Subject {
                 assert_eq!(Digest::of(&bytes), *archive, "half an archive");
             }
             if out.join(variant).exists() {
-                Layout::open(&out.join(variant)).expect("layout").verify().expect("half a layout");
+                layout(&out.join(variant)).verify().expect("half a layout");
             }
         }
     }
+}
+
+/// A layout, or a store, which is one.
+#[track_caller]
+fn layout(path: &Path) -> Layout {
+    Layout::open(path, &DocumentLimits::default()).expect("a layout")
 }
 
 /// Asserts that everything in the store is what its name says.
@@ -143,7 +150,7 @@ fn check_store(store: &Path) {
     }
     // Whoever was killed first thing has made none yet.
     if store.join("index.json").exists() {
-        Layout::open(store).expect("the store is a layout").verify().expect("the catalog holds");
+        layout(store).verify().expect("the catalog holds");
     }
 }
 

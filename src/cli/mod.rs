@@ -4,6 +4,8 @@ mod advice;
 mod args;
 mod build;
 mod failure;
+mod limits;
+mod own;
 mod progress;
 mod settings;
 mod sweep;

@@ -2,12 +2,9 @@
 
 use std::io::{self, BufReader, Read};
 
+use super::Limits;
 use super::gzip::GunzipReader;
 use super::zstd::{Side, ZstdReader};
-
-/// The largest zstd window and xz dictionary, in bytes: what has to be kept in memory. RFC 8878 asks readers for 8 MiB,
-/// `zstd --long` uses 128 MiB.
-pub const MAX_WINDOW: u64 = 1 << 27;
 
 /// Which compressions are undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +49,14 @@ const HEAD: usize = 64;
 /// checksum or an early end.
 ///
 /// # Errors
-/// When the head cannot be read, the compression is not among `formats`, or needs more memory than [`MAX_WINDOW`].
+/// When the head cannot be read, the compression is not among `formats`, or needs more memory than allowed:
+/// [`Limits::window`] is the most for zstd's window (rounded down to a power of two) and for xz's dictionary.
 pub fn decompress<'a>(
     reader: impl Read + Send + 'a,
     formats: Formats,
+    limits: &Limits,
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
-    detect_and_decompress(reader, formats, None)
+    detect_and_decompress(reader, formats, limits, None)
 }
 
 /// [`decompress`] for one of several layers that are read at the same time: whoever has a zstd window of more than 8 MiB
@@ -68,34 +67,38 @@ pub fn decompress<'a>(
 pub fn decompress_beside<'a>(
     reader: impl Read + Send + 'a,
     formats: Formats,
+    limits: &Limits,
     side: Side<'a>,
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
-    detect_and_decompress(reader, formats, Some(side))
+    detect_and_decompress(reader, formats, limits, Some(side))
 }
 
 fn detect_and_decompress<'a>(
     mut reader: impl Read + Send + 'a,
     formats: Formats,
+    limits: &Limits,
     side: Option<Side<'a>>,
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
+    let window = limits.window;
     let mut head = Vec::with_capacity(HEAD);
     reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
     let compression = Compression::detect(&head);
     let xz_dictionary = xz_dictionary(&head);
     let whole = io::Cursor::new(head).chain(reader);
     if compression == Compression::Zstd {
-        return Ok(Box::new(ZstdReader::new(whole, side)));
+        return Ok(Box::new(ZstdReader::new(whole, window, side)));
     }
     let whole = BufReader::with_capacity(1 << 16, whole);
     match (compression, formats) {
         (Compression::None | Compression::Zstd, _) => Ok(Box::new(whole)),
         (Compression::Gzip, _) => Ok(Box::new(GunzipReader::new(whole))),
         (Compression::Bzip2, Formats::Archive) => Ok(Box::new(bzip2::bufread::MultiBzDecoder::new(whole))),
-        (Compression::Xz, Formats::Archive) if xz_dictionary <= MAX_WINDOW => {
+        (Compression::Xz, Formats::Archive) if !window.is_exceeded_by(xz_dictionary) => {
             Ok(Box::new(lzma_rust2::XzReader::new(whole, true)))
         }
         (Compression::Xz, Formats::Archive) => Err(invalid(format!(
-            "the xz dictionary of {xz_dictionary} bytes is larger than the limit of {MAX_WINDOW} bytes"
+            "the xz dictionary of {xz_dictionary} bytes is larger than the limit of {} bytes; {window}",
+            window.value
         ))),
         (Compression::Bzip2 | Compression::Xz, Formats::Layer) => Err(invalid(format!(
             "a layer compressed with {compression:?}; layers are gzip, zstd or not compressed"
@@ -151,7 +154,7 @@ mod tests {
 
     fn read(bytes: &[u8], formats: Formats) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        decompress(bytes, formats)?.read_to_end(&mut out)?;
+        decompress(bytes, formats, &Limits::default())?.read_to_end(&mut out)?;
         Ok(out)
     }
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use ::zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
-use super::compression::{MAX_WINDOW, invalid};
+use super::compression::invalid;
+use crate::limit::Limit;
 
 /// Windows of up to so many bytes are everybody's: what RFC 8878 (3.1.1.1.2) asks every reader for, and what `zstd`
 /// uses unless it is told `--long` or `--ultra`.
 const USUAL_WINDOW: u64 = 8 << 20;
 
-const WINDOW_LOG_MAX: u32 = MAX_WINDOW.ilog2();
+/// The logarithms of the windows that zstd can be limited to (`ZSTD_WINDOWLOG_ABSOLUTEMIN` and `ZSTD_WINDOWLOG_MAX`).
+const WINDOW_LOGS: std::ops::RangeInclusive<u32> = 10..=31;
 
 /// How often somebody who waits looks whether it was told to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -61,6 +63,7 @@ impl Drop for Turn<'_> {
 /// Reads frames as one stream.
 pub(super) struct ZstdReader<'a, R> {
     source: Peeked<R>,
+    window: Limit,
     side: Option<Side<'a>>,
     frame: Option<Frame<'a>>,
     in_frame: bool,
@@ -75,9 +78,9 @@ struct Frame<'a> {
 }
 
 impl<'a, R: Read> ZstdReader<'a, R> {
-    /// Reads `source`, with others at its `side`.
-    pub(super) fn new(source: R, side: Option<Side<'a>>) -> Self {
-        Self { source: Peeked::new(source), side, frame: None, in_frame: false }
+    /// Reads `source`, with others at its `side`. Windows may be as large as `window`, rounded down to a power of two.
+    pub(super) fn new(source: R, window: Limit, side: Option<Side<'a>>) -> Self {
+        Self { source: Peeked::new(source), window, side, frame: None, in_frame: false }
     }
 
     /// Prepares for the next frame; false at the end.
@@ -94,7 +97,9 @@ impl<'a, R: Read> ZstdReader<'a, R> {
                 _ => None,
             };
             let mut decoder = Decoder::new()?;
-            decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))?;
+            let log = self.window.value.checked_ilog2().unwrap_or(0);
+            let log = log.clamp(*WINDOW_LOGS.start(), *WINDOW_LOGS.end());
+            decoder.set_parameter(DParameter::WindowLogMax(log))?;
             self.frame = Some(Frame { decoder, _turn: turn, is_large });
         }
         self.in_frame = true;
@@ -111,7 +116,8 @@ impl<R: Read> Read for ZstdReader<'_, R> {
             let Some(frame) = &mut self.frame else { return Ok(0) };
             let bytes = self.source.fill_buf()?;
             let (mut input, mut output) = (InBuffer::around(bytes), OutBuffer::around(&mut *buffer));
-            let left = frame.decoder.run(&mut input, &mut output).map_err(explained)?;
+            let left =
+                frame.decoder.run(&mut input, &mut output).map_err(|error| explained(error, self.window))?;
             let (is_end, taken, given) = (bytes.is_empty(), input.pos(), output.pos());
             self.source.consume(taken);
             self.in_frame = left != 0;
@@ -126,9 +132,9 @@ impl<R: Read> Read for ZstdReader<'_, R> {
 }
 
 /// The library only says that it ran out of memory.
-fn explained(error: io::Error) -> io::Error {
+fn explained(error: io::Error, window: Limit) -> io::Error {
     if error.to_string().contains("too much memory") {
-        invalid(format!("the zstd window is larger than the limit of {MAX_WINDOW} bytes"))
+        invalid(format!("the zstd window is larger than the limit of {} bytes; {window}", window.value))
     } else {
         error
     }
@@ -221,7 +227,11 @@ mod tests {
 
     use ::zstd::stream::raw::CParameter;
 
+    use crate::layer::Limits;
+
     use super::*;
+
+    const WINDOW: Limit = Limits::WINDOW;
 
     /// A frame with a window of 2 to the power of `log`, with the size of its content in its head or without.
     fn frame(content: &[u8], log: u32, has_size: bool) -> Vec<u8> {
@@ -272,11 +282,11 @@ mod tests {
         let side = Side { windows: &windows, cancelled: &|| false };
         for pieces in [1, 7, 1 << 20] {
             let mut read = Vec::new();
-            ZstdReader::new(Trickle(&stored, pieces), Some(side)).read_to_end(&mut read).unwrap();
+            ZstdReader::new(Trickle(&stored, pieces), WINDOW, Some(side)).read_to_end(&mut read).unwrap();
             assert!(read == expected, "{pieces}");
         }
         for cut in [1, 5, 12, stored.len() / 2] {
-            let mut reader = ZstdReader::new(&stored[..stored.len() - 10 - cut], None);
+            let mut reader = ZstdReader::new(&stored[..stored.len() - 10 - cut], WINDOW, None);
             assert!(io::copy(&mut reader, &mut io::sink()).is_err(), "{cut}");
         }
         assert!(!*windows.taken.lock().unwrap());
@@ -300,7 +310,7 @@ mod tests {
         let holders = AtomicUsize::new(0);
         let read = |stored: &[u8]| {
             let side = Side { windows: &windows, cancelled: &|| false };
-            let mut reader = ZstdReader::new(stored, Some(side));
+            let mut reader = ZstdReader::new(stored, WINDOW, Some(side));
             let mut buffer = vec![0; 10_000];
             while reader.read(&mut buffer).unwrap() > 0 {
                 if reader.frame.as_ref().is_some_and(|frame| frame.is_large) {
@@ -317,12 +327,13 @@ mod tests {
         });
         // While one has it, those with usual windows go on, and who waits for it can be stopped.
         let side = Side { windows: &windows, cancelled: &|| false };
-        let mut first = ZstdReader::new(&large[..], Some(side));
+        let mut first = ZstdReader::new(&large[..], WINDOW, Some(side));
         first.read_exact(&mut [0; 100]).unwrap();
         read(&usual);
         let stop = AtomicBool::new(false);
         let cancelled = || stop.swap(true, Ordering::SeqCst);
-        let mut second = ZstdReader::new(&large[..], Some(Side { windows: &windows, cancelled: &cancelled }));
+        let mut second =
+            ZstdReader::new(&large[..], WINDOW, Some(Side { windows: &windows, cancelled: &cancelled }));
         let error = second.read(&mut [0; 100]).unwrap_err();
         assert!(error.to_string().contains("stopped"), "{error}");
         drop(first);

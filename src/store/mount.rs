@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
+use crate::layer::{Marks, is_overlay_attribute};
 use crate::rootfs::{
     GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
     xattrs_at,
@@ -60,53 +61,22 @@ pub struct Upper<'a> {
     pub work: &'a Path,
 }
 
-/// The extended attributes by which overlayfs marks opaque directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marks {
-    /// `trusted.overlay.*`: only root can set them.
-    Trusted,
-    /// `user.overlay.*`, for mounts with `userxattr`.
-    User,
-}
-
-impl Marks {
-    /// What this process can use.
-    #[must_use]
-    pub fn usual() -> Self {
-        if rustix::process::geteuid().is_root() { Self::Trusted } else { Self::User }
-    }
-
-    /// The attribute of opaque directories; its value is `y`.
-    #[must_use]
-    pub fn opaque(self) -> &'static [u8] {
-        match self {
-            Self::Trusted => b"trusted.overlay.opaque",
-            Self::User => b"user.overlay.opaque",
-        }
-    }
-}
-
-/// Whether `key` is one of the attributes that overlayfs keeps for itself; they are never part of an image.
-#[must_use]
-pub fn is_overlay_attribute(key: &[u8]) -> bool {
-    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
-}
-
 /// Mounts `lowers` (bottom first, none to [`MAX_LAYERS`]) below `upper`, or read-only without one. `scratch` is a
 /// directory of the workspace for what the mount needs beside them. Returns the root of the detached mount.
 ///
 /// # Errors
 /// [`MountError`].
 pub fn overlay(lowers: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
-    mount(lowers, upper, scratch, by_new_calls)
+    mount(lowers, upper, scratch, Marks::usual(), by_new_calls)
 }
 
-type Calls = fn(&[&Path], Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError>;
+type Calls = fn(&[&Path], Option<Upper<'_>>, Marks) -> Result<Option<OwnedFd>, MountError>;
 
 fn mount(
     lowers: &[&Path],
     upper: Option<Upper<'_>>,
     scratch: &Path,
+    marks: Marks,
     new_calls: Calls,
 ) -> Result<OwnedFd, MountError> {
     if lowers.len() > MAX_LAYERS {
@@ -122,9 +92,9 @@ fn mount(
         settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
         stack.push(empty);
     }
-    match new_calls(&stack, upper)? {
+    match new_calls(&stack, upper, marks)? {
         Some(mount) => Ok(mount),
-        None => by_mount(&stack, upper, scratch),
+        None => by_mount(&stack, upper, scratch, marks),
     }
 }
 
@@ -143,10 +113,23 @@ fn settle_empty(path: &Path) -> io::Result<()> {
 
 /// Options that the kernel need not know: without them it has not even the feature.
 const OFF: [(&str, &str); 4] =
-    [("redirect_dir", "off"), ("metacopy", "off"), ("index", "off"), ("xino", "off")];
+    [("index", "off"), ("xino", "off"), ("metacopy", "off"), ("redirect_dir", "off")];
+
+/// What of [`OFF`] to say. With `userxattr`, which rules out the last two by itself, the kernel refuses to hear of
+/// `redirect_dir=off` where it is built to follow redirects all the same (`CONFIG_OVERLAY_FS_REDIRECT_ALWAYS_FOLLOW`).
+fn off(marks: Marks) -> &'static [(&'static str, &'static str)] {
+    match marks {
+        Marks::Trusted => &OFF,
+        Marks::User => &OFF[..2],
+    }
+}
 
 /// fsopen(2) and its companions; none where the kernel cannot take layers one by one (before Linux 6.7).
-fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+fn by_new_calls(
+    stack: &[&Path],
+    upper: Option<Upper<'_>>,
+    marks: Marks,
+) -> Result<Option<OwnedFd>, MountError> {
     let failed = |action| {
         let layers = stack.len();
         move |cause: Errno| MountError::Mount { action, layers, cause: cause.into() }
@@ -169,10 +152,10 @@ fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<Owne
         // The upper directory never outlives a crash: writing it out early would be for nothing. Since Linux 5.10.
         let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
     }
-    for (key, value) in OFF {
-        let _ = rustix::mount::fsconfig_set_string(&context, key, value);
+    for (key, value) in off(marks) {
+        let _ = rustix::mount::fsconfig_set_string(&context, *key, *value);
     }
-    if Marks::usual() == Marks::User {
+    if marks == Marks::User {
         rustix::mount::fsconfig_set_flag(&context, "userxattr").map_err(failed("userxattr"))?;
     }
     match rustix::mount::fsconfig_create(&context) {
@@ -208,7 +191,12 @@ fn set_directory(
 
 /// mount(2), whose options must fit into a page: layers go by the short names of links in `scratch`. The mount is made
 /// there, a detached copy taken, and the mount undone.
-fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
+fn by_mount(
+    stack: &[&Path],
+    upper: Option<Upper<'_>>,
+    scratch: &Path,
+    marks: Marks,
+) -> Result<OwnedFd, MountError> {
     let unusable = |cause: Errno| MountError::Directory { path: scratch.to_owned(), cause: cause.into() };
     let names = scratch.join("names");
     directory(&names)?;
@@ -230,14 +218,16 @@ fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result
         link(upper.work, "w")?;
         options.push_str(",upperdir=u,workdir=w");
     }
-    if Marks::usual() == Marks::User {
+    if marks == Marks::User {
         options.push_str(",userxattr");
     }
     directory(&names.join("m"))?;
     // The kernel checks all options together, so they are tried from most to fewest.
-    let off: Vec<String> = OFF.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let off: Vec<String> = off(marks).iter().map(|(key, value)| format!(",{key}={value}")).collect();
     let volatile = if upper.is_some() { ",volatile" } else { "" };
-    let tries = [format!("{}{volatile}", off.concat()), off.concat(), off[0].clone(), String::new()];
+    // The oldest of them is the last.
+    let oldest = off.last().cloned().unwrap_or_default();
+    let tries = [format!("{}{volatile}", off.concat()), off.concat(), oldest, String::new()];
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
@@ -306,16 +296,25 @@ pub fn enter_private_mounts() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rootfs::Follow;
+    use crate::rootfs::{Follow, remove_tree};
     use crate::store::testing::can_mount;
 
     use super::*;
 
-    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: Marks) -> Result<Option<OwnedFd>, MountError> {
         Ok(None)
     }
 
     const BOTH: [(&str, Calls); 2] = [("new calls", by_new_calls), ("mount(2)", no_new_calls)];
+
+    /// Every way to mount with every kind of marks that can be had here.
+    fn ways() -> Vec<(String, Calls, Marks)> {
+        let marks = [Marks::Trusted, Marks::User];
+        let marks = marks.into_iter().filter(|marks| *marks == Marks::User || *marks == Marks::usual());
+        marks
+            .flat_map(|marks| BOTH.map(|(name, calls)| (format!("{name}, {}", marks.name()), calls, marks)))
+            .collect()
+    }
 
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
@@ -333,28 +332,68 @@ mod tests {
             std::fs::create_dir_all(layer).unwrap();
             std::fs::write(layer.join(format!("own-{number}")), "").unwrap();
             std::fs::write(layer.join("common"), number.to_string()).unwrap();
+            std::fs::create_dir(layer.join("directory")).unwrap();
+            std::fs::write(layer.join(format!("directory/own-{number}")), "").unwrap();
         }
         let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
-        for (position, (name, calls)) in BOTH.into_iter().enumerate() {
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
             let [scratch, files, work] = ["s", "u", "w"].map(|end| store.join(format!("{end}{position}")));
             for directory in [&scratch, &files, &work] {
                 std::fs::create_dir(directory).unwrap();
             }
-            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, calls).unwrap());
-            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 131, "{name}");
+            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, marks, calls).unwrap());
+            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 132, "{name}");
+            assert_eq!(view.read_dir(&path("/directory")).unwrap().len(), 130, "{name}");
             assert_eq!(view.read_small_file(&path("/common"), 9).unwrap().unwrap(), b"129", "{name}");
             let create = OFlags::CREATE | OFlags::WRONLY;
             assert!(view.open_file(&path("/new"), create, 0o644).is_err(), "{name}");
             let upper = Upper { files: &files, work: &work };
-            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, calls).unwrap());
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, marks, calls).unwrap());
             tree.open_file(&path("/new"), create, 0o644).unwrap();
             tree.remove(&path("/common")).unwrap();
             assert!(tree.metadata(&path("/common"), Follow::No).unwrap().is_none(), "{name}");
             assert_eq!(std::fs::read_dir(&files).unwrap().count(), 2, "{name}");
+            // What hides the directory of the lower layers is kept, and believed, by these marks.
+            remove_tree(tree.as_fd(), b"directory").unwrap();
+            rustix::fs::mkdirat(&tree, "directory", Mode::RWXU).unwrap();
+            assert_eq!(tree.read_dir(&path("/directory")).unwrap(), [], "{name}");
+            let written = Rootfs::open(&files).unwrap();
+            assert_eq!(
+                xattrs_at(written.as_fd(), b"directory").unwrap().get(marks.opaque()).unwrap(),
+                b"y",
+                "{name}"
+            );
+            let stack: Vec<&Path> = lowers.iter().copied().chain([&*files]).collect();
+            let again = Rootfs::from_fd(mount(&stack, None, &scratch, marks, calls).unwrap());
+            assert_eq!(again.read_dir(&path("/directory")).unwrap(), [], "{name}");
             assert!(view.metadata(&path("/common"), Follow::No).unwrap().is_some(), "{name}");
         }
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         assert!(!mounts.contains(temporary.path().to_str().unwrap()));
+    }
+
+    #[test]
+    fn as_many_layers_as_overlayfs_takes_are_mounted_every_way() {
+        if !can_mount() {
+            return;
+        }
+        let store = tempfile::tempdir().unwrap();
+        let layers: Vec<PathBuf> =
+            (0..MAX_LAYERS).map(|number| store.path().join(number.to_string())).collect();
+        for (number, layer) in layers.iter().enumerate() {
+            std::fs::create_dir_all(layer.join(format!("own-{number}"))).unwrap();
+        }
+        let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
+            let [scratch, files, work] =
+                ["s", "u", "w"].map(|end| store.path().join(format!("{end}{position}")));
+            for directory in [&scratch, &files, &work] {
+                std::fs::create_dir(directory).unwrap();
+            }
+            let upper = Upper { files: &files, work: &work };
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, marks, calls).unwrap());
+            assert_eq!(tree.read_dir(&GuestPath::root()).unwrap().len(), MAX_LAYERS, "{name}");
+        }
     }
 
     #[test]
@@ -363,8 +402,8 @@ mod tests {
             return;
         }
         let temporary = tempfile::tempdir().unwrap();
-        for (name, calls) in BOTH {
-            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), calls).unwrap());
+        for (name, calls, marks) in ways() {
+            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), marks, calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap(), [], "{name}");
         }
     }
