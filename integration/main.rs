@@ -26,4 +26,6 @@ mod ordinary_user;
 mod own_image;
 mod privileged;
 mod registry_hostile;
+mod store_killed;
 mod support;
+mod surroundings;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
+use crate::layer::zstd::{LargeWindows, Side};
 use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
 use crate::rootfs::{
     GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
@@ -162,6 +163,8 @@ pub struct Unpacked {
     directory: PathBuf,
     boot: Option<String>,
     unpacked: AtomicU64,
+    /// One for all layers: the memory of a build must not grow with how many it unpacks at once.
+    windows: LargeWindows,
 }
 
 impl Unpacked {
@@ -178,7 +181,7 @@ impl Unpacked {
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        Ok(Self { directory, boot, unpacked: AtomicU64::new(0) })
+        Ok(Self { directory, boot, unpacked: AtomicU64::new(0), windows: LargeWindows::default() })
     }
 
     /// How many layers this value has unpacked.
@@ -197,7 +200,7 @@ impl Unpacked {
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
-        let mut alone = unpack_each(&missing, layers, unpack)?.into_iter();
+        let mut alone = unpack_each(&missing, layers, unpack, &self.windows)?.into_iter();
         let mut chain = Chain::empty();
         for (position, found) in found.into_iter().enumerate() {
             let (diff_id, blob) = &layers[position];
@@ -208,7 +211,7 @@ impl Unpacked {
                 }
                 None => {
                     let Some(alone) = alone.next() else { return Err(UnpackError::Cancelled) };
-                    let source = Source { diff_id, blob, unpack };
+                    let source = Source { diff_id, blob, unpack, windows: &self.windows };
                     self.add(&ids[position], &chain, alone, &source)?
                 }
             };
@@ -390,6 +393,7 @@ fn unpack_each(
     missing: &[usize],
     layers: &[(DiffId, Descriptor)],
     unpack: &Unpack<'_>,
+    windows: &LargeWindows,
 ) -> Result<Vec<Alone>, UnpackError> {
     let stop = AtomicBool::new(false);
     let stopped = || stop.load(Ordering::Relaxed) || (unpack.cancelled)();
@@ -399,7 +403,7 @@ fn unpack_each(
         while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (diff_id, blob) = &layers[*position];
             let unpack = Unpack { cancelled: &stopped, ..*unpack };
-            let result = Source { diff_id, blob, unpack: &unpack }.apply_alone();
+            let result = Source { diff_id, blob, unpack: &unpack, windows }.apply_alone();
             if result.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -429,6 +433,7 @@ struct Source<'a> {
     diff_id: &'a DiffId,
     blob: &'a Descriptor,
     unpack: &'a Unpack<'a>,
+    windows: &'a LargeWindows,
 }
 
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
@@ -451,7 +456,9 @@ impl Source<'_> {
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
             Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
-            Err(UnpackError::Layer { cause: LayerError::Entry { .. }, .. }) => {
+            Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
+                if !cause.blames_the_machine() =>
+            {
                 Ok(Alone { directory, applied: None })
             }
             Err(error) => Err(error),
@@ -505,8 +512,9 @@ impl Source<'_> {
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive =
-            layer::decompress(&mut stored, layer::Formats::Layer, self.unpack.limits).map_err(read)?;
+        let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
+        let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
+            .map_err(read)?;
         let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;

@@ -311,6 +311,11 @@ impl Images<'_> {
         layer.is_some_and(|layer| self.store.blobs().check(&layer.blob).is_err_and(|error| error.is_absent()))
     }
 
+    /// Whether the store has a blob that is not what it should be; it is gone then.
+    fn is_damaged(&self, blob: &Descriptor) -> bool {
+        matches!(self.store.blobs().check(blob), Err(StoreError::Corrupt(_)))
+    }
+
     /// Brings a layer's bytes into the store.
     fn fetch(&self, layer: &Layer) -> Result<(), ServiceError> {
         match &layer.origin {
@@ -369,7 +374,13 @@ impl Images<'_> {
             self.fetch(layer).map_err(io::Error::other)?;
             self.open(&layer.blob.digest)
         };
-        let how = match self.client.upload(destination, &layer.blob, &open, mount_from)? {
+        let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
+        let sent = match upload() {
+            // Registries refuse bytes that are not what they are called. A damaged blob is fetched once more.
+            Err(_) if self.is_damaged(&layer.blob) && layer.origin != Origin::Stored => upload(),
+            result => result,
+        };
+        let how = match sent? {
             Uploaded::Existed => "was there",
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",
