@@ -14,7 +14,8 @@ use crate::store::overrides;
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
-use super::{Recorded, Recording, SnapshotError, Snapshotter, View, upper};
+use super::upper::{self, Found};
+use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
 
 /// Steps on overlay mounts whose upper directories are in a workspace.
 #[derive(Debug)]
@@ -34,7 +35,9 @@ impl Snapshotter for OverlaySnapshotter {
     fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
         let lower = self.view(&on)?;
         let directory = self.workspace.directory("step")?;
-        let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.join(name));
+        // Alone in a directory, as the store has layers: it may become one.
+        let files = self.workspace.directory("layer")?.join(UnpackedLayer::ROOT);
+        let [work, scratch] = ["work", "scratch"].map(|name| directory.join(name));
         for path in [&files, &work, &scratch] {
             rustix::fs::mkdir(path, Mode::RWXU).map_err(|cause| prepare(path, cause.into()))?;
         }
@@ -85,10 +88,11 @@ impl Recording for OverlayRecording {
         drop(self.root);
         let (lower, marks) = (self.lower.root(), Marks::usual());
         let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let overrides = overrides::written(self.below.overrides(), learned, &files, lower, marks)?.all;
-        let files = files.with_overrides(Arc::clone(&overrides));
-        let (changes, visited) = upper::changes(&files, lower, marks)?;
-        let chain = self.below.with_overrides(UnpackedLayer::temporary(&self.files), overrides);
+        let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
+        let files = files.with_overrides(Arc::clone(&written.all));
+        let Found { changes, visited, likeness } = upper::changes(&files, lower, marks)?;
+        let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
+        let chain = self.below.with_overrides(layer, written.all);
         Ok(Recorded { changes, files, chain, visited })
     }
 }
@@ -102,9 +106,10 @@ mod tests {
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
-    use crate::rootfs::Follow;
+    use crate::rootfs::{Follow, Overrides};
     use crate::store::layer_laws;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
+    use crate::store::unpacked::Likeness;
 
     use super::*;
 
@@ -130,7 +135,8 @@ mod tests {
         settle_times(&base);
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
         let snapshotter = OverlaySnapshotter::new(Arc::new(workspace));
-        Ground { base: Chain::empty().with(UnpackedLayer::temporary(&base)).unwrap(), directory, snapshotter }
+        let layer = UnpackedLayer::temporary(&base, Likeness::Equal, Overrides::default());
+        Ground { base: Chain::empty().with(layer).unwrap(), directory, snapshotter }
     }
 
     impl Ground {

@@ -14,26 +14,57 @@ use super::overrides::stacked;
 pub struct UnpackedLayer {
     chain: Option<ChainId>,
     root: Arc<Path>,
-    /// What the files are beyond what the disk shows; empty in a chain, which knows that of all its layers.
+    /// What the files are beyond what the disk shows. Of a layer in a chain, which knows that of all its layers, empty
+    /// unless the layer is temporary.
     overrides: Arc<Overrides>,
+    likeness: Likeness,
+}
+
+/// Whether the directory of a layer is what unpacking the layer would give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Likeness {
+    /// It is, but for the time of the root, which no layer has.
+    Equal,
+    /// It also has what no layer can hold.
+    Other,
 }
 
 impl UnpackedLayer {
+    /// The name of the directory with a layer's files, in the directory of the layer.
+    pub const ROOT: &str = "root";
+
     /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
     #[must_use]
-    pub fn temporary(root: &Path) -> Self {
-        Self { chain: None, root: root.into(), overrides: Arc::default() }
+    pub fn temporary(root: &Path, likeness: Likeness, overrides: Overrides) -> Self {
+        Self { chain: None, root: root.into(), overrides: Arc::new(overrides), likeness }
     }
 
     /// A layer that the store keeps, in the directory `root`.
     pub(super) fn kept(chain: ChainId, root: &Path, overrides: Overrides) -> Self {
-        Self { chain: Some(chain), root: root.into(), overrides: Arc::new(overrides) }
+        Self {
+            chain: Some(chain),
+            root: root.into(),
+            overrides: Arc::new(overrides),
+            likeness: Likeness::Equal,
+        }
     }
 
     /// The layer with all that are below it; none for what a step of this build wrote.
     #[must_use]
     pub fn chain(&self) -> Option<&ChainId> {
         self.chain.as_ref()
+    }
+
+    /// Whether it is what unpacking it would give.
+    #[must_use]
+    pub fn likeness(&self) -> Likeness {
+        self.likeness
+    }
+
+    /// What the files of a temporary layer are beyond what the disk shows.
+    #[must_use]
+    pub fn overrides(&self) -> &Overrides {
+        &self.overrides
     }
 
     /// The directory with the layer's files, whiteouts as character devices 0:0.
@@ -84,6 +115,14 @@ impl Chain {
     #[must_use]
     pub fn overrides(&self) -> &Arc<Overrides> {
         &self.overrides
+    }
+
+    /// This chain with its topmost layer in another place.
+    #[must_use]
+    pub fn with_top(&self, top: UnpackedLayer) -> Self {
+        let below = &self.layers[..self.layers.len().saturating_sub(1)];
+        let layers = below.iter().cloned().chain([top]).collect();
+        Self { layers, overrides: Arc::clone(&self.overrides) }
     }
 
     /// Whether there are no layers.

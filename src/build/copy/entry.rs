@@ -29,6 +29,13 @@ impl Place<'_> {
         tree.entry(self.directory, self.name)
     }
 
+    /// All extended attributes of what is there, in `tree`; none if they cannot be read.
+    pub(super) fn xattrs(&self, tree: &Rootfs) -> Xattrs {
+        let mut xattrs = xattrs_at(self.directory.as_fd(), self.name).unwrap_or_default();
+        tree.reveal_xattrs(self.path, &mut xattrs);
+        xattrs
+    }
+
     /// The metadata of what is there.
     pub(super) fn metadata(&self) -> Result<Option<Metadata>, CopyError> {
         match metadata_at(self.directory.as_fd(), self.name) {
@@ -57,8 +64,7 @@ pub(super) fn set_attributes(
 ) -> Result<(), CopyError> {
     tried(to.set_owner(attributes.owner), "set the owner of", path)?;
     for (key, value) in &attributes.xattrs {
-        // As far as possible: file systems and kernels differ in what they store (BuildKit ignores these as well).
-        let _ = to.set_xattr(key, value);
+        stored(to.set_xattr(key, value), path)?;
     }
     // An access control list changes the mode.
     if let Some(mode) = attributes.mode {
@@ -67,14 +73,24 @@ pub(super) fn set_attributes(
     tried(to.set_times(attributes.mtime), "set the times of", path)
 }
 
-/// What a copy of `from` gets.
-pub(super) fn attributes_of(copier: &Copier<'_>, from: &Place<'_>, metadata: &Metadata) -> Attributes {
-    let found = xattrs_at(from.directory.as_fd(), from.name).unwrap_or_default();
-    attributes(copier, from, metadata, found)
+/// Extended attributes are set as far as possible: file systems and kernels differ in what they store (BuildKit ignores
+/// these as well). Where there is only no room for them, they must not be lost.
+fn stored(result: io::Result<()>, path: &GuestPath) -> Result<(), CopyError> {
+    match result.as_ref().map_err(Errno::from_io_error) {
+        // Without a number it was not the kernel: what it refused could not be kept elsewhere.
+        Err(None | Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::NOMEM | Errno::NAMETOOLONG)) => {
+            tried(result, "set an extended attribute of", path)
+        }
+        _ => Ok(()),
+    }
 }
 
-fn attributes(copier: &Copier<'_>, from: &Place<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> Attributes {
-    copier.request.from.root.reveal_xattrs(from.path, &mut xattrs);
+/// What a copy of `from` gets.
+pub(super) fn attributes_of(copier: &Copier<'_>, from: &Place<'_>, metadata: &Metadata) -> Attributes {
+    attributes(copier, metadata, from.xattrs(copier.request.from.root))
+}
+
+fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> Attributes {
     xattrs.retain(|key, _| travels(key));
     let mode = (metadata.kind != FileKind::Symlink).then(|| copier.request.chmod.unwrap_or(metadata.mode));
     Attributes { owner: copier.owner_for(metadata.owner), mode, mtime: metadata.mtime, xattrs }
@@ -82,7 +98,7 @@ fn attributes(copier: &Copier<'_>, from: &Place<'_>, metadata: &Metadata, mut xa
 
 /// Whether an extended attribute belongs to a file rather than to the system it is on: labels of security modules and
 /// the marks of overlayfs do not.
-fn travels(key: &[u8]) -> bool {
+pub(super) fn travels(key: &[u8]) -> bool {
     key == b"security.capability"
         || ![&b"security."[..], b"trusted.", b"user.overlay."].iter().any(|prefix| key.starts_with(prefix))
 }
@@ -177,8 +193,10 @@ fn copy_file(copier: &mut Copier<'_>, from: &Place<'_>, to: &Place<'_>) -> Resul
         Err(ContentError::Write(error)) => return tried(Err(error), "write", to.path),
     }
     let size = metadata.size;
-    let metadata = copier.request.from.root.reveal(from.path, metadata);
-    let attributes = attributes(copier, from, &metadata, xattrs_of(&source).unwrap_or_default());
+    let tree = copier.request.from.root;
+    let mut xattrs = xattrs_of(&source).unwrap_or_default();
+    tree.reveal_xattrs(from.path, &mut xattrs);
+    let attributes = attributes(copier, &tree.reveal(from.path, metadata), xattrs);
     set_attributes(&to.entry(copier.onto).opened(&target), &attributes, to.path)?;
     Ok(size)
 }
