@@ -10,6 +10,7 @@ use rustix::fs::Mode;
 use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::store::mount::{self, Upper};
+use crate::store::overrides;
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
@@ -45,14 +46,16 @@ impl Snapshotter for OverlaySnapshotter {
             .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
+            .with_overrides(Arc::clone(on.overrides()));
         let workspace = Arc::clone(&self.workspace);
         Ok(Box::new(OverlayRecording { root, lower, below: on, files, _workspace: workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
         let scratch = self.workspace.directory("view")?;
-        Ok(View { root: Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?) })
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?);
+        Ok(View { root: root.with_overrides(Arc::clone(on.overrides())) })
     }
 }
 
@@ -81,12 +84,16 @@ impl Recording for OverlayRecording {
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
         // Nothing is written out to disk: the upper directory has it all in memory, for this process too.
+        let learned = self.root.take_learned();
         drop(self.root);
-        let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let Found { changes, visited, likeness } =
-            upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
-        let chain = self.below.with(UnpackedLayer::temporary(&self.files, likeness));
-        Ok(Recorded { changes, files: written, chain, visited })
+        let (lower, marks) = (self.lower.root(), Marks::usual());
+        let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
+        let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
+        let files = files.with_overrides(Arc::clone(&written.all));
+        let Found { changes, visited, likeness } = upper::changes(&files, lower, marks)?;
+        let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
+        let chain = self.below.with_overrides(layer, written.all);
+        Ok(Recorded { changes, files, chain, visited })
     }
 }
 
@@ -99,7 +106,7 @@ mod tests {
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
-    use crate::rootfs::Follow;
+    use crate::rootfs::{Follow, Overrides};
     use crate::store::layer_laws;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
     use crate::store::unpacked::Likeness;
@@ -128,11 +135,8 @@ mod tests {
         settle_times(&base);
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
         let snapshotter = OverlaySnapshotter::new(Arc::new(workspace));
-        Ground {
-            base: Chain::empty().with(UnpackedLayer::temporary(&base, Likeness::Equal)),
-            directory,
-            snapshotter,
-        }
+        let layer = UnpackedLayer::temporary(&base, Likeness::Equal, Overrides::default());
+        Ground { base: Chain::empty().with(layer).unwrap(), directory, snapshotter }
     }
 
     impl Ground {

@@ -23,6 +23,8 @@ pub mod choice;
 pub mod export;
 pub mod layout;
 pub mod mount;
+mod moved;
+pub mod overrides;
 pub mod records;
 mod settle;
 mod staged;

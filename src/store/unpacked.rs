@@ -6,11 +6,11 @@
 //! (links in its paths, hard links to files it does not hold), it is applied anew, to a mount of the layers below.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::FlockOperation;
 use rustix::fs::{Mode, OFlags};
@@ -22,11 +22,13 @@ use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
 use crate::layer::zstd::{LargeWindows, Side};
 use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
 use crate::rootfs::{
-    GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
+    Caller, GuestPath, IdMap, Overrides, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree,
+    set_times_at,
 };
 
 pub use super::chain::{Chain, Likeness, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
+use super::overrides::written;
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
 
@@ -139,9 +141,11 @@ pub struct Unpack<'a> {
 }
 
 /// The version of the layout of a layer's directory; others are unpacked anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const METADATA: &str = "layer.json";
 const METADATA_LIMIT: u64 = 1 << 16;
+/// The file for what the entries in `root` are beyond what the disk shows; there is none if the disk shows all.
+const OVERRIDES: &str = "overrides";
 const ROOT: &str = UnpackedLayer::ROOT;
 
 /// What is known of a layer that was unpacked: `layer.json` beside its `root`. A directory with this file is complete.
@@ -151,6 +155,8 @@ struct Metadata {
     version: u32,
     diff_id: DiffId,
     blob: Digest,
+    /// How many lines about entries are in `overrides`.
+    overrides: usize,
     /// Since which start of the machine; none if the files were written out to disk. Waiting for the disk with every
     /// layer would cost more than unpacking it, so what was not certainly on disk when the machine stopped is unpacked
     /// anew.
@@ -177,7 +183,7 @@ impl Unpacked {
     /// # Errors
     /// [`UnpackError::Directory`].
     pub fn open(all: &Path, ids: &IdMap) -> Result<Self, UnpackError> {
-        let directory = all.join(kind(ids, Marks::usual()));
+        let directory = all.join(kind(ids, Marks::usual(), &Caller::current()));
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -215,7 +221,9 @@ impl Unpacked {
                     self.add(&ids[position], &chain, alone, &source)?
                 }
             };
-            chain = chain.with(layer);
+            chain = chain
+                .with(layer)
+                .map_err(|cause| UnpackError::Settle { blob: blob.digest.clone(), cause })?;
         }
         Ok(chain)
     }
@@ -232,7 +240,7 @@ impl Unpacked {
         chain: &Chain,
         workspace: &Workspace,
     ) -> Result<Option<Chain>, UnpackError> {
-        let (Some((below, top)), Some((diff_id, blob))) = (chain.split_top(), layers.last()) else {
+        let (Some((top, below)), Some((diff_id, blob))) = (chain.layers().split_last(), layers.last()) else {
             return Ok(None);
         };
         let Some(directory) = top.root_dir().parent() else { return Ok(None) };
@@ -246,7 +254,7 @@ impl Unpacked {
         let Some(id) = ids(layers).pop() else { return Ok(None) };
         // No layer has a time for the root, so it is that of the root below.
         let root = open(top.root_dir())?;
-        let below_root = below.layers().last().map(|layer| open(layer.root_dir())).transpose()?;
+        let below_root = below.last().map(|layer| open(layer.root_dir())).transpose()?;
         let mtime = match &below_root {
             Some(below) => metadata_of(below).map_err(|cause| failed(top.root_dir(), cause))?.mtime,
             None => Timestamp::default(),
@@ -256,10 +264,14 @@ impl Unpacked {
             version: VERSION,
             diff_id: diff_id.clone(),
             blob: blob.digest.clone(),
+            overrides: top.overrides().len(),
             boot: self.boot.clone(),
         };
+        save(top.overrides(), directory)?;
         self.publish(&id, directory, &metadata, workspace)?;
-        Ok(Some(below.with(UnpackedLayer::kept(id.clone(), &self.place(&id).join(ROOT)))))
+        let place = self.place(&id).join(ROOT);
+        // What its files are, the chain knows.
+        Ok(Some(chain.with_top(UnpackedLayer::kept(id, &place, Overrides::default()))))
     }
 
     fn place(&self, id: &ChainId) -> PathBuf {
@@ -274,7 +286,15 @@ impl Unpacked {
         let metadata: Metadata = serde_json::from_slice(&text).ok()?;
         let kept = metadata.boot.is_none() || metadata.boot == self.boot;
         let known = metadata.version == VERSION && metadata.diff_id == *diff_id && kept;
-        known.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT)))
+        if !known {
+            return None;
+        }
+        let overrides = match metadata.overrides {
+            0 => Overrides::default(),
+            _ => Overrides::read(&mut BufReader::new(File::open(place.join(OVERRIDES)).ok()?)).ok()?,
+        };
+        let complete = overrides.len() == metadata.overrides;
+        complete.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT), overrides))
     }
 
     /// Settles a layer that was unpacked alone and puts it into the store.
@@ -286,7 +306,7 @@ impl Unpacked {
         source: &Source<'_>,
     ) -> Result<UnpackedLayer, UnpackError> {
         let lower = view(below, source.unpack.workspace)?;
-        let (directory, applied) = match source.settle(alone, &lower)? {
+        let Unsettled { directory, applied, overrides } = match source.settle(alone, &lower)? {
             Some(settled) => settled,
             None => source.apply_onto(below, &lower)?,
         };
@@ -294,12 +314,14 @@ impl Unpacked {
             version: VERSION,
             diff_id: source.diff_id.clone(),
             blob: source.blob.digest.clone(),
+            overrides: overrides.len(),
             boot: self.boot.clone(),
         };
+        save(&overrides, &directory)?;
         self.publish(id, &directory, &metadata, source.unpack.workspace)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
-        Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
+        Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT), overrides))
     }
 
     /// Gives a complete layer its name, by which others find it. Who comes second discards its own, which is equal.
@@ -353,10 +375,11 @@ fn ids(layers: &[(DiffId, Descriptor)]) -> Vec<ChainId> {
 }
 
 /// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary
-/// user with subordinate ids. A very long one is its digest instead.
-fn kind(ids: &IdMap, marks: Marks) -> String {
+/// user with subordinate ids, `all.user.as-1000-1000` for one who is in no namespace and has nothing but files of its own.
+/// A very long one is its digest instead.
+fn kind(ids: &IdMap, marks: Marks, caller: &Caller) -> String {
     const LONGEST: usize = 200;
-    let name = format!("{}.{}", ids.name(), marks.name());
+    let name = format!("{}.{}{}", ids.name(), marks.name(), caller.name());
     if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 
@@ -378,14 +401,38 @@ fn discard(directory: &Path) {
 }
 
 fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
-    Ok(Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?))
+    let root = Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?);
+    Ok(root.with_overrides(Arc::clone(chain.overrides())))
+}
+
+/// Writes `overrides` into the directory of their layer.
+fn save(overrides: &Overrides, directory: &Path) -> Result<(), UnpackError> {
+    if overrides.is_empty() {
+        return Ok(());
+    }
+    let path = directory.join(OVERRIDES);
+    let write = || {
+        let mut file = BufWriter::new(File::create(&path)?);
+        overrides.write(&mut file)?;
+        file.flush()
+    };
+    write().map_err(|cause| failed(&path, cause))
+}
+
+/// A layer in a directory of the workspace.
+struct Unsettled {
+    directory: PathBuf,
+    applied: Applied,
+    /// What its entries are beyond what the disk shows.
+    overrides: Overrides,
 }
 
 /// A layer that was unpacked as if it were the only one.
-struct Alone {
-    directory: PathBuf,
-    /// None if an entry was wrong, which may be right when something is below it: a link may lead there, for instance.
-    applied: Option<Applied>,
+enum Alone {
+    /// All of it could be unpacked.
+    Whole(Unsettled),
+    /// An entry was wrong, which may be right when something is below it: a link may lead there, for instance.
+    Wrong(PathBuf),
 }
 
 /// Unpacks the layers at the positions `missing`, several at once; the results are in that order.
@@ -452,40 +499,47 @@ impl Source<'_> {
         let directory = self.unpack.workspace.directory("layer")?;
         let path = directory.join(ROOT);
         make_directory(&path)?;
-        let root = open(&path)?;
+        let root = open(&path)?.with_overrides(Arc::default());
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
-            Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
+            Ok(applied) => {
+                let overrides = Overrides::default().with(root.take_learned());
+                Ok(Alone::Whole(Unsettled { directory, applied, overrides }))
+            }
             Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
                 if !cause.blames_the_machine() =>
             {
-                Ok(Alone { directory, applied: None })
+                Ok(Alone::Wrong(directory))
             }
             Err(error) => Err(error),
         }
     }
 
     /// Settles a layer with those below it; none if it must be applied anew.
-    fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<(PathBuf, Applied)>, UnpackError> {
-        let Alone { directory, applied } = alone;
-        let applied = match applied {
-            None => None,
-            Some(applied) => {
-                let root = open(&directory.join(ROOT))?;
-                let settled = settle::settle(&root, &applied, lower, root_entry(&root)?);
-                let settled =
-                    settled.map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
-                Some(applied).filter(|_| settled == Settled::Done)
+    fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<Unsettled>, UnpackError> {
+        let Unsettled { directory, applied, overrides } = match alone {
+            Alone::Whole(layer) => layer,
+            Alone::Wrong(directory) => {
+                discard(&directory);
+                return Ok(None);
             }
         };
-        if applied.is_none() {
+        let overrides = Arc::new(overrides);
+        let root = open(&directory.join(ROOT))?.with_overrides(Arc::clone(&overrides));
+        let settled = settle::settle(&root, &applied, lower, root_entry(&root)?)
+            .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
+        let learned = root.take_learned();
+        drop(root);
+        if settled == Settled::ReachesBelow {
             discard(&directory);
+            return Ok(None);
         }
-        Ok(applied.map(|applied| (directory, applied)))
+        let overrides = Arc::unwrap_or_clone(overrides).with(learned);
+        Ok(Some(Unsettled { directory, applied, overrides }))
     }
 
     /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
-    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<(PathBuf, Applied), UnpackError> {
+    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<Unsettled, UnpackError> {
         let directory = self.unpack.workspace.directory("layer")?;
         let scratch = self.unpack.workspace.directory("scratch")?;
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
@@ -494,9 +548,14 @@ impl Source<'_> {
         mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
             .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
+        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?)
+            .with_overrides(Arc::clone(below.overrides()));
         let applied = self.apply(&root, Whiteouts::Remove)?;
-        Ok((directory, applied))
+        let learned = root.take_learned();
+        drop(root);
+        let written = written(below.overrides(), learned, &open(&files)?, lower, Marks::usual())
+            .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
+        Ok(Unsettled { directory, applied, overrides: written.own() })
     }
 
     fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
@@ -715,14 +774,15 @@ mod tests {
     #[test]
     fn layers_of_other_ids_or_marks_have_their_own_directory() {
         let extent = |inside, outside, count| crate::rootfs::Extent { inside, outside, count };
+        let root = Caller::root();
         let whole = IdMap::new(vec![extent(0, 0, u32::MAX)], vec![extent(0, 0, u32::MAX)]);
         let ranges = vec![extent(0, 1000, 1), extent(1, 100_000, 65_536)];
         let user = IdMap::new(ranges.clone(), ranges);
-        assert_eq!(kind(&whole, Marks::Trusted), "all.trusted");
-        assert_eq!(kind(&whole, Marks::User), "all.user");
-        assert_eq!(kind(&user, Marks::User), "0-1000-1_1-100000-65536.user");
+        assert_eq!(kind(&whole, Marks::Trusted, &root), "all.trusted");
+        assert_eq!(kind(&whole, Marks::User, &root), "all.user");
+        assert_eq!(kind(&user, Marks::User, &root), "0-1000-1_1-100000-65536.user");
         let many: Vec<_> = (0..100).map(|id| extent(id, 2 * id, 1)).collect();
-        assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User).len(), 64);
+        assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User, &root).len(), 64);
     }
 
     #[test]
@@ -738,7 +798,7 @@ mod tests {
         let text = std::fs::read_to_string(&file).unwrap();
         let boot = ground.unpacked.boot.clone().unwrap();
         for damaged in
-            [text.replace(&boot, "another"), text.replace("\"version\":1", "\"version\":2"), "{".to_owned()]
+            [text.replace(&boot, "another"), text.replace("\"version\":2", "\"version\":3"), "{".to_owned()]
         {
             assert_ne!(damaged, text);
             std::fs::write(&file, damaged).unwrap();

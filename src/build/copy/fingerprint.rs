@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
@@ -21,7 +20,7 @@ use super::walk::{Visitor, walk};
 use super::{CopyError, OwnerPolicy, Selected, SourceTree, select, tried};
 use crate::build::clock::Clock;
 use crate::image::digest::{Algorithm, Digest, Digester};
-use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_at, xattrs_of};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
 
 /// A file that changed less than this many seconds before it was looked at may change once more without getting another
 /// time: the clocks of file systems tick at intervals of some milliseconds, of a few of them seconds.
@@ -194,7 +193,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
             FileKind::BlockDevice => (b'b', metadata.rdev.to_le_bytes().to_vec()),
             FileKind::Socket => (b's', Vec::new()),
         };
-        let xattrs = xattrs_at(place.directory.as_fd(), place.name).unwrap_or_default();
+        let xattrs = place.xattrs(self.sources.from.root);
         let mut facts = self.facts(metadata, &xattrs);
         facts.content.extend_from_slice(&more);
         facts.witness.extend_from_slice(&more);
@@ -235,13 +234,13 @@ impl<'scope, 'env> Look<'scope, 'env> {
         }
         self.readers += 1;
         let queue = Arc::clone(&self.queue);
-        let (owner, recent, stopped) = (self.sources.from.owner, self.recent, self.sources.stopped);
+        let (from, recent, stopped) = (self.sources.from, self.recent, self.sources.stopped);
         self.scope.spawn(move || {
             let mut buffer = vec![0; CHUNK];
             loop {
                 let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(Job { file, path, result }) = job else { return };
-                let facts = read(&file, &path, owner, recent, stopped, &mut buffer);
+                let facts = read(&file, &path, from, recent, stopped, &mut buffer);
                 // Who does not wait for it any more has failed already.
                 let _ = result.send(facts);
             }
@@ -293,7 +292,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
 impl Visitor for Look<'_, '_> {
     fn enter(&mut self, directory: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
         self.position += 1;
-        let xattrs = xattrs_at(directory.directory.as_fd(), directory.name).unwrap_or_default();
+        let xattrs = directory.xattrs(self.sources.from.root);
         let content = match self.sources.from.owner {
             OwnerPolicy::Root => xattrs_text(&xattrs),
             OwnerPolicy::Keep => attributes(metadata, &xattrs, OwnerPolicy::Keep),
@@ -323,7 +322,7 @@ impl Visitor for Look<'_, '_> {
 fn read(
     mut file: &File,
     path: &GuestPath,
-    owner: OwnerPolicy,
+    from: &SourceTree<'_>,
     recent: Timestamp,
     stopped: &(dyn Fn() -> bool + Sync),
     buffer: &mut [u8],
@@ -332,7 +331,9 @@ fn read(
     if metadata.kind != FileKind::File {
         return Err(CopyError::Changed { path: path.clone() });
     }
-    let xattrs = xattrs_of(file).unwrap_or_default();
+    let metadata = from.root.reveal(path, metadata);
+    let mut xattrs = xattrs_of(file).unwrap_or_default();
+    from.root.reveal_xattrs(path, &mut xattrs);
     let mut digester = Digester::new(Algorithm::Sha256);
     loop {
         if stopped() {
@@ -346,7 +347,8 @@ fn read(
         }
     }
     let digest = text(digester.finish().hex().as_bytes());
-    let mut facts = Facts { content: attributes(&metadata, &xattrs, owner), witness: witness(&metadata) };
+    let mut facts =
+        Facts { content: attributes(&metadata, &xattrs, from.owner), witness: witness(&metadata) };
     facts.content.extend_from_slice(&digest);
     if metadata.ctime >= recent {
         facts.witness.extend_from_slice(&digest);
