@@ -263,7 +263,7 @@ fn a_damaged_blob_that_nobody_else_has_is_made_anew() {
         |name: &str| builder.layout(&context, &out.path().join(name), &["--build-arg=SOURCE_DATE_EPOCH=1"]);
     run("one").success();
     let manifest = LayoutImage::only(&out.path().join("one")).manifest;
-    damage(&builder, &manifest.layers()[0].digest().to_string());
+    damage(&builder, manifest.layers()[0].digest().as_ref());
     let finished = run("two");
     if finished.code != Some(0) {
         // The step's result was taken as it stood.
