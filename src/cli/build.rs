@@ -18,11 +18,14 @@ use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
+use crate::cache::Local;
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
+use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
+use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
 use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
 use crate::snapshot::OverlaySnapshotter;
@@ -148,6 +151,9 @@ impl Build<'_> {
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
+            cache: &Local::new(images.store),
+            reuse: self.settings.reuse,
+            restriction: restriction(&self.entered.own.ids),
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
@@ -163,6 +169,13 @@ impl Build<'_> {
             failure
         })
     }
+}
+
+/// What files cannot have here; none where they can have everything.
+fn restriction(ids: &IdMap) -> Option<String> {
+    let marks = Marks::usual();
+    let all = ids.is_whole() && marks == Marks::Trusted;
+    (!all).then(|| format!("users {}, groups {}, {} attributes", ids.users(), ids.groups(), marks.name()))
 }
 
 /// What every step would fail for is said before there is one.

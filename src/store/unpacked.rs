@@ -25,7 +25,7 @@ use crate::rootfs::{
     GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
 };
 
-pub use super::chain::{Chain, UnpackedLayer};
+pub use super::chain::{Chain, Likeness, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
@@ -142,7 +142,7 @@ pub struct Unpack<'a> {
 const VERSION: u32 = 1;
 const METADATA: &str = "layer.json";
 const METADATA_LIMIT: u64 = 1 << 16;
-const ROOT: &str = "root";
+const ROOT: &str = UnpackedLayer::ROOT;
 
 /// What is known of a layer that was unpacked: `layer.json` beside its `root`. A directory with this file is complete.
 #[derive(Debug, Serialize, Deserialize)]
@@ -151,8 +151,6 @@ struct Metadata {
     version: u32,
     diff_id: DiffId,
     blob: Digest,
-    entries: u64,
-    bytes: u64,
     /// Since which start of the machine; none if the files were written out to disk. Waiting for the disk with every
     /// layer would cost more than unpacking it, so what was not certainly on disk when the machine stopped is unpacked
     /// anew.
@@ -198,10 +196,7 @@ impl Unpacked {
     /// # Errors
     /// [`UnpackError`]; of several, that of the lowest layer.
     pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
-        let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
-        for (diff_id, _) in layers {
-            ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
-        }
+        let ids = ids(layers);
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
@@ -223,6 +218,48 @@ impl Unpacked {
             chain = chain.with(layer);
         }
         Ok(chain)
+    }
+
+    /// Keeps the topmost layer of `chain` for other builds, where it is what unpacking the last of `layers` would give; its
+    /// `blob` holds it. Gives the chain with that layer where it is then: the old place is gone. Where it cannot be kept,
+    /// none.
+    ///
+    /// # Errors
+    /// [`UnpackError`]; then `chain` is as it was.
+    pub fn adopt(
+        &self,
+        layers: &[(DiffId, Descriptor)],
+        chain: &Chain,
+        workspace: &Workspace,
+    ) -> Result<Option<Chain>, UnpackError> {
+        let (Some((below, top)), Some((diff_id, blob))) = (chain.split_top(), layers.last()) else {
+            return Ok(None);
+        };
+        let Some(directory) = top.root_dir().parent() else { return Ok(None) };
+        if top.likeness() == Likeness::Other
+            || top.chain().is_some()
+            || chain.layers().len() != layers.len()
+            || !directory.starts_with(workspace.path())
+        {
+            return Ok(None);
+        }
+        let Some(id) = ids(layers).pop() else { return Ok(None) };
+        // No layer has a time for the root, so it is that of the root below.
+        let root = open(top.root_dir())?;
+        let below_root = below.layers().last().map(|layer| open(layer.root_dir())).transpose()?;
+        let mtime = match &below_root {
+            Some(below) => metadata_of(below).map_err(|cause| failed(top.root_dir(), cause))?.mtime,
+            None => Timestamp::default(),
+        };
+        set_times_at(root.as_fd(), b".", mtime).map_err(|cause| failed(top.root_dir(), cause))?;
+        let metadata = Metadata {
+            version: VERSION,
+            diff_id: diff_id.clone(),
+            blob: blob.digest.clone(),
+            boot: self.boot.clone(),
+        };
+        self.publish(&id, directory, &metadata, workspace)?;
+        Ok(Some(below.with(UnpackedLayer::kept(id.clone(), &self.place(&id).join(ROOT)))))
     }
 
     fn place(&self, id: &ChainId) -> PathBuf {
@@ -257,11 +294,9 @@ impl Unpacked {
             version: VERSION,
             diff_id: source.diff_id.clone(),
             blob: source.blob.digest.clone(),
-            entries: applied.entries,
-            bytes: applied.bytes,
             boot: self.boot.clone(),
         };
-        self.publish(id, &directory, &metadata, source)?;
+        self.publish(id, &directory, &metadata, source.unpack.workspace)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
         Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
@@ -273,7 +308,7 @@ impl Unpacked {
         id: &ChainId,
         directory: &Path,
         metadata: &Metadata,
-        source: &Source<'_>,
+        workspace: &Workspace,
     ) -> Result<(), UnpackError> {
         let text = serde_json::to_vec(metadata).map_err(|error| failed(directory, error.into()))?;
         let file = directory.join(METADATA);
@@ -285,12 +320,12 @@ impl Unpacked {
         let place = self.place(id);
         // One at a time: what another build has just put there, and works on, must not be taken for the old one.
         let _turn = self.lock()?;
-        if self.find(id, source.diff_id).is_some() {
+        if self.find(id, &metadata.diff_id).is_some() {
             discard(directory);
             return Ok(());
         }
         // Of another version, or from before the machine was started: nobody works on it.
-        let old = source.unpack.workspace.directory("old")?.join(ROOT);
+        let old = workspace.directory("old")?.join(ROOT);
         match rustix::fs::rename(&place, &old) {
             Ok(()) => discard(&old),
             Err(Errno::NOENT) => {}
@@ -306,6 +341,15 @@ impl Unpacked {
             .map_err(|cause| failed(&self.directory, cause.into()))?;
         Ok(directory)
     }
+}
+
+/// The identity of each layer with those below it.
+fn ids(layers: &[(DiffId, Descriptor)]) -> Vec<ChainId> {
+    let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
+    for (diff_id, _) in layers {
+        ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
+    }
+    ids
 }
 
 /// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary

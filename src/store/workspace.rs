@@ -24,7 +24,7 @@ use rustix::time::Timespec;
 use crate::rootfs::remove_tree;
 use crate::sys;
 
-use super::{blobs, staged};
+use super::staged;
 
 /// Workspaces are `build-` and sixteen hexadecimal digits; beside each lies its lock, with this ending.
 const PREFIX: &str = "build-";
@@ -336,10 +336,10 @@ fn clean_up_after(mut orders: File) {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    // Blobs that were being written. The locks that mark those of living processes go when ours has ended for good.
+    // Blobs and records that were being written. The locks that mark those of living processes go when ours has ended for good.
     for _ in 0..3 {
         for directory in &temporary {
-            let _ = staged::sweep(directory, blobs::TEMPORARY);
+            let _ = staged::sweep(directory);
         }
         std::thread::sleep(Duration::from_millis(20));
     }

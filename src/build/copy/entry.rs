@@ -104,7 +104,7 @@ fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> A
 
 /// Whether an extended attribute belongs to a file rather than to the system it is on: labels of security modules and
 /// the marks of overlayfs do not.
-fn travels(key: &[u8]) -> bool {
+pub(super) fn travels(key: &[u8]) -> bool {
     key == b"security.capability"
         || ![&b"security."[..], b"trusted.", b"user.overlay."].iter().any(|prefix| key.starts_with(prefix))
 }
