@@ -27,5 +27,6 @@ mod own_image;
 mod privileged;
 mod registry_hostile;
 mod store_killed;
+mod store_layout;
 mod support;
 mod surroundings;

@@ -32,7 +32,7 @@ use crate::snapshot::OverlaySnapshotter;
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::Workspace;
-use crate::store::{Store, archive, layout};
+use crate::store::{Store, StoreError, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
@@ -333,13 +333,13 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
     let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
     let blobs = images.store.blobs();
     if let Some(path) = &settings.layout {
-        layout::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+        twice_if_damaged(images, image, encoded, || layout::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
+        twice_if_damaged(images, image, encoded, || archive::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     push(images, image, encoded, &settings.push, progress)?;
@@ -348,6 +348,27 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
         write_digest(path, &digest.to_string())?;
     }
     super::print(&format!("{digest}\n"))
+}
+
+/// Writes an output; when that finds a damaged layer, once more after that was fetched again.
+fn twice_if_damaged(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    write: impl Fn() -> Result<(), ExportError>,
+) -> Result<(), Failure> {
+    let written = match write() {
+        Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
+            images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+            match write() {
+                // One of this build's own, which nobody else has.
+                Err(ExportError::Store(StoreError::Missing(_))) => Err(StoreError::Corrupt(mismatch).into()),
+                again => again,
+            }
+        }
+        once => once,
+    };
+    written.map_err(|error| Failure::from_error(&error))
 }
 
 /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
