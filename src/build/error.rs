@@ -6,7 +6,7 @@ use std::fmt;
 use super::add::AddError;
 use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
-use crate::dockerfile::{ExpandError, ModeError, ParseError, PortError, SignalError, Span};
+use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
@@ -60,6 +60,9 @@ pub enum BuildErrorKind {
     /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of an ARG.
     #[error("invalid SOURCE_DATE_EPOCH: {0}")]
     Epoch(String),
+    /// `--mount`.
+    #[error(transparent)]
+    Mount(#[from] MountError),
     /// EXPOSE.
     #[error(transparent)]
     Port(#[from] PortError),

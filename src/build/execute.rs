@@ -78,7 +78,7 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
     Ok(finished(plan, stage, done))
 }
 
-/// For each stage the position of the last one that stands on it or copies from it. The result is used at the end.
+/// For each stage the position of the last one that stands on it or reads its files. The result is used at the end.
 fn last_uses(plan: &Plan) -> Vec<usize> {
     let mut last: Vec<usize> = (0..plan.stages.len()).collect();
     for (position, stage) in plan.stages.iter().enumerate() {
@@ -86,8 +86,10 @@ fn last_uses(plan: &Plan) -> Vec<usize> {
             last[below] = position;
         }
         for step in &stage.steps {
-            if let Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) = &step.step {
-                last[*other] = position;
+            for from in step.step.reads() {
+                if let CopyFrom::Stage(other) = from {
+                    last[*other] = position;
+                }
             }
         }
     }
@@ -426,12 +428,14 @@ fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resol
     Process {
         args: step.args.clone(),
         env,
+        secret_env: Vec::new(),
         cwd: step.workdir.clone(),
         user,
         hostname: HOSTNAME.to_owned(),
         hosts: HOSTS.as_bytes().to_vec(),
         resolv_conf,
         scripts: scripts.collect(),
+        mounts: Vec::new(),
         presentation,
     }
 }

@@ -6,6 +6,8 @@ pub mod copy;
 pub mod error;
 pub mod execute;
 mod interpret;
+pub mod mount;
+mod origin;
 pub mod plan;
 pub mod preview;
 pub mod progress;

@@ -44,7 +44,7 @@ impl Sandbox for Isolated {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         not_cancelled(cancel)?;
-        let mut stubs = Stubs::make(root)?;
+        let mut stubs = Stubs::make(root, &process.mounts)?;
         let result = Running::start(self, root, process).and_then(|mut step| step.watch(output, cancel));
         let removed = stubs.remove();
         // A step that was ended early did not fail by itself.
@@ -53,7 +53,7 @@ impl Sandbox for Isolated {
             Report::Exit(exit) => exit,
             failure => return Err(error_of(failure, process)),
         };
-        removed.map_err(|source| SandboxError::Prepare { path: "etc", source })?;
+        removed.map_err(SandboxError::Restore)?;
         Ok(exit)
     }
 }
@@ -71,6 +71,7 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
         }
         Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
+        Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
             path: process.cwd.clone(),
             source: io::Error::from_raw_os_error(errno),
