@@ -44,6 +44,15 @@ struct Done {
     first_row: usize,
 }
 
+/// Whether a step finds anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    /// The stage stands on `scratch` and has no step before this one.
+    Nothing,
+    /// It has files, if only those of an empty layer.
+    Files,
+}
+
 /// A stage's files, unpacked only when somebody wants them.
 #[derive(Clone)]
 enum Files {
@@ -58,19 +67,20 @@ enum Files {
 /// # Errors
 /// [`BuildError`] with the lines of the instruction that failed.
 pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError> {
-    let last_uses = last_uses(plan);
     let mut executor = Executor {
         plan,
         services,
+        last_uses: last_uses(plan),
         done: BTreeMap::new(),
         machine: OnceCell::new(),
         warned: Cell::new(false),
     };
     for (position, stage) in plan.stages.iter().enumerate() {
-        let done = executor.stage(stage)?;
+        let done = executor.stage(position, stage)?;
         executor.done.insert(position, done);
         // What nobody uses any more is let go: long chains of stages would else hold a history for each.
-        executor.done.retain(|other, _| last_uses[*other] > position);
+        let Executor { done, last_uses, .. } = &mut executor;
+        done.retain(|other, _| last_uses[*other] > position);
     }
     let (Some((_, done)), Some(stage)) = (executor.done.pop_last(), plan.result()) else {
         return Err(BuildError::at(None, BuildErrorKind::Invalid("there is no stage to build".to_owned())));
@@ -102,6 +112,8 @@ fn last_uses(plan: &Plan) -> Vec<usize> {
 struct Executor<'a> {
     plan: &'a Plan,
     services: &'a Services<'a>,
+    /// For each stage the position of the last one that uses it.
+    last_uses: Vec<usize>,
     /// The stages that are still needed, by position.
     done: BTreeMap<usize, Done>,
     /// This machine, looked at when the first RUN wants to know.
@@ -111,7 +123,19 @@ struct Executor<'a> {
 }
 
 impl Executor<'_> {
-    fn stage(&mut self, stage: &StagePlan) -> Result<Done, BuildError> {
+    /// What the stage at `position` begins with: `below`, handed over for good where nobody else uses that.
+    fn stage_below(&mut self, below: usize, position: usize, stage: &StagePlan) -> Done {
+        let copies = |step: &PlannedStep| matches!(&step.step, Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) if *other == below);
+        if self.last_uses[below] == position
+            && !stage.steps.iter().any(copies)
+            && let Some(done) = self.done.remove(&below)
+        {
+            return done;
+        }
+        self.done[&below].clone()
+    }
+
+    fn stage(&mut self, position: usize, stage: &StagePlan) -> Result<Done, BuildError> {
         let place = |number| Place {
             stage: (self.plan.stages.len() > 1).then(|| stage.name.clone()),
             number,
@@ -123,7 +147,7 @@ impl Executor<'_> {
             StageBase::Scratch => {
                 Done { image: Image::scratch(), files: Files::Chain(Chain::empty()), first_row: 0 }
             }
-            StageBase::Stage(position) => self.done[position].clone(),
+            StageBase::Stage(below) => self.stage_below(*below, position, stage),
             StageBase::Image(base) => {
                 let first_row = base.image.config().history.len();
                 Done { image: base.image.clone(), files: Files::OfImage, first_row }
@@ -133,8 +157,8 @@ impl Executor<'_> {
             self.bring_files(stage, &place(1), &mut done)
                 .map_err(|kind| BuildError::at(Some(stage.span), kind))?;
         }
-        for (position, step) in stage.steps.iter().enumerate() {
-            let place = place(position + 2);
+        for (number, step) in stage.steps.iter().enumerate() {
+            let place = place(number + 2);
             self.stop_if_cancelled().map_err(|kind| BuildError::at(Some(step.span), kind))?;
             self.services.progress.tell(&Event::Started { place: &place, instruction: &step.instruction });
             let layer = self.step(stage, step, &place, &mut done)?;
@@ -175,17 +199,18 @@ impl Executor<'_> {
         }
         let at = |kind: BuildErrorKind| BuildError::at(Some(step.span), kind);
         let began = Instant::now();
-        let chain = self.chain(done, stage).map_err(at)?;
-        let recording = self.services.snapshotter.begin(&chain).map_err(|error| at(error.into()))?;
+        let chain = self.take_chain(done, stage).map_err(at)?;
+        let below = if chain.is_empty() { Below::Nothing } else { Below::Files };
+        let recording = self.services.snapshotter.begin(chain).map_err(|error| at(error.into()))?;
         match &step.step {
             Step::Config => {}
             Step::Workdir(workdir) => {
                 make_workdir(workdir, recording.root(), self.plan.clock.now()).map_err(at)?
             }
-            Step::Copy(copy) => self.copy(copy, stage, &chain, recording.root()).map_err(at)?,
+            Step::Copy(copy) => self.copy(copy, stage, below, recording.root()).map_err(at)?,
             Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
         }
-        let (layer, chain) = self.layer(recording, &chain).map_err(at)?;
+        let (layer, chain) = self.layer(recording).map_err(at)?;
         self.services.progress.tell(&Event::Finished {
             place,
             elapsed: began.elapsed(),
@@ -207,6 +232,14 @@ impl Executor<'_> {
         Ok(())
     }
 
+    /// The unpacked layers of `done`, which a step is to work on: `done` has none until the step's are put there.
+    fn take_chain(&self, done: &mut Done, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+        match std::mem::replace(&mut done.files, Files::OfImage) {
+            Files::Chain(chain) => Ok(chain),
+            Files::OfImage => self.unpack(&done.image, &stage.base.shown(&self.plan.stages)),
+        }
+    }
+
     /// The unpacked layers of `done`.
     fn chain(&self, done: &Done, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
         match &done.files {
@@ -221,24 +254,23 @@ impl Executor<'_> {
     }
 
     /// Ends the recording and stores its changes as a layer.
-    fn layer(&self, recording: Box<dyn Recording>, below: &Chain) -> Result<(Layer, Chain), BuildErrorKind> {
+    fn layer(&self, recording: Box<dyn Recording>) -> Result<(Layer, Chain), BuildErrorKind> {
         let recorded = recording.finish()?;
-        let files = Rootfs::open(recorded.layer.root_dir()).map_err(BuildErrorKind::StepFiles)?;
         let mut writer = self.services.blobs.writer()?;
         let mut out = Cancellable { inner: &mut writer, cancel: self.services.cancel };
-        let written = layer::write(&recorded.changes, &files, &mut out)?;
+        let written = layer::write(&recorded.changes, &recorded.files, &mut out)?;
         self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
         let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);
         let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
-        Ok((layer, below.with(recorded.layer)))
+        Ok((layer, recorded.chain))
     }
 
     fn copy(
         &self,
         step: &CopyStep,
         stage: &StagePlan,
-        below: &Chain,
+        below: Below,
         onto: &Rootfs,
     ) -> Result<(), BuildErrorKind> {
         let view = self.view(&step.from, stage)?;
@@ -387,8 +419,8 @@ impl<W: Write> Write for Cancellable<'_, W> {
 }
 
 /// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
-fn chown(root: &Rootfs, text: &str, below: &Chain) -> Result<Owner, BuildErrorKind> {
-    if below.layers().is_empty() && numeric_chown(text)?.is_none() {
+fn chown(root: &Rootfs, text: &str, below: Below) -> Result<Owner, BuildErrorKind> {
+    if below == Below::Nothing && numeric_chown(text)?.is_none() {
         let message = format!(
             "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
         );

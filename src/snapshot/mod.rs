@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::layer::Changeset;
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::store::mount::MountError;
-use crate::store::unpacked::{Chain, UnpackedLayer};
+use crate::store::unpacked::Chain;
 use crate::store::workspace::WorkspaceError;
 
 pub use crate::store::mount::enter_private_mounts;
@@ -18,11 +18,12 @@ pub use overlay::OverlaySnapshotter;
 
 /// Gives steps a tree to write to, and says afterwards what they wrote.
 pub trait Snapshotter: Sync {
-    /// Begins a step on the files of `on`.
+    /// Begins a step on the files of `on`. Who needs these further keeps a copy of the chain: without one, the step may
+    /// work on the files themselves.
     ///
     /// # Errors
     /// When the tree cannot be mounted.
-    fn begin(&self, on: &Chain) -> Result<Box<dyn Recording>, SnapshotError>;
+    fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError>;
 
     /// The files of `on`, to read.
     ///
@@ -67,9 +68,10 @@ pub struct Recorded {
     /// are part of it, changed or not: who unpacks the layer alone must not have to guess their owner and mode.
     /// Sockets are never part of it.
     pub changes: Changeset,
-    /// The step's layer, unpacked: stacked on the layers the step began with it gives the step's tree. Gone with the
-    /// workspace.
-    pub layer: UnpackedLayer,
+    /// Where the content and the metadata of what `changes` puts are read.
+    pub files: Rootfs,
+    /// The step's tree. What the step wrote is gone with the workspace.
+    pub chain: Chain,
     /// How many entries were looked at.
     pub visited: u64,
 }

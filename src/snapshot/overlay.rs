@@ -29,8 +29,8 @@ impl OverlaySnapshotter {
 }
 
 impl Snapshotter for OverlaySnapshotter {
-    fn begin(&self, on: &Chain) -> Result<Box<dyn Recording>, SnapshotError> {
-        let lower = self.view(on)?;
+    fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
+        let lower = self.view(&on)?;
         let directory = self.workspace.directory("step")?;
         let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.join(name));
         for path in [&files, &work, &scratch] {
@@ -42,7 +42,8 @@ impl Snapshotter for OverlaySnapshotter {
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
-        Ok(Box::new(OverlayRecording { root, lower, files, _workspace: Arc::clone(&self.workspace) }))
+        let workspace = Arc::clone(&self.workspace);
+        Ok(Box::new(OverlayRecording { root, lower, below: on, files, _workspace: workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
@@ -58,6 +59,8 @@ fn prepare(path: &Path, cause: io::Error) -> SnapshotError {
 struct OverlayRecording {
     root: Rootfs,
     lower: View,
+    /// The layers of `lower`.
+    below: Chain,
     files: PathBuf,
     /// The directories of the mount are in it.
     _workspace: Arc<Workspace>,
@@ -77,7 +80,8 @@ impl Recording for OverlayRecording {
         drop(self.root);
         let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
         let (changes, visited) = upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
-        Ok(Recorded { changes, layer: UnpackedLayer::temporary(&self.files), visited })
+        let chain = self.below.with(UnpackedLayer::temporary(&self.files));
+        Ok(Recorded { changes, files: written, chain, visited })
     }
 }
 
@@ -118,11 +122,11 @@ mod tests {
         /// Runs a step on `chain` the way a sandbox does: in the mount, moved to where it has a path. Also compares the
         /// tree the step saw with the one that its layer gives.
         fn step(&self, chain: &Chain, script: &str) -> Result<Recorded, SnapshotError> {
-            let recording = self.snapshotter.begin(chain)?;
+            let recording = self.snapshotter.begin(chain.clone())?;
             self.run_in(recording.mount(), script);
             let tree = (dump(recording.root()), links(recording.root()));
             let recorded = recording.finish()?;
-            let view = self.snapshotter.view(&chain.with(recorded.layer.clone()))?;
+            let view = self.snapshotter.view(&recorded.chain)?;
             assert_eq!((dump(view.root()), links(view.root())), tree, "{script}");
             self.check_layer(chain, &recorded, view.root());
             Ok(recorded)
@@ -132,7 +136,7 @@ mod tests {
         fn check_layer(&self, chain: &Chain, recorded: &Recorded, after: &Rootfs) {
             let mut blob = Vec::new();
             write(&recorded.changes, after, &mut blob).unwrap();
-            let copy = self.snapshotter.begin(chain).unwrap();
+            let copy = self.snapshotter.begin(chain.clone()).unwrap();
             let mut archive = decompress(&blob[..], Formats::Layer).unwrap();
             let limits = Limits::default();
             apply(&mut archive, copy.root(), Whiteouts::Remove, &limits).unwrap();
@@ -154,7 +158,7 @@ mod tests {
 
         /// Runs a step without a look at the trees, which may be large.
         fn step_unseen(&self, chain: &Chain, script: &str) -> Result<Recorded, SnapshotError> {
-            let recording = self.snapshotter.begin(chain)?;
+            let recording = self.snapshotter.begin(chain.clone())?;
             self.run_in(recording.mount(), script);
             recording.finish()
         }
@@ -321,7 +325,7 @@ mod tests {
         for (script, expected) in steps {
             let recorded = ground.step(&chain, script).unwrap();
             assert_eq!(text(&recorded.changes), expected, "{script}");
-            chain = chain.with(recorded.layer);
+            chain = recorded.chain;
         }
     }
 
@@ -341,7 +345,7 @@ mod tests {
             // The lower layers are the base, the last is what the step does; stacks with refused layers show nothing.
             let mut chain = ground.base.clone();
             for (position, entries) in stack.iter().enumerate() {
-                let recording = ground.snapshotter.begin(&chain).unwrap();
+                let recording = ground.snapshotter.begin(chain.clone()).unwrap();
                 let archive = layer_laws::archive(entries);
                 let limits = Limits::default();
                 if apply(&mut &archive[..], recording.root(), Whiteouts::Remove, &limits).is_err() {
@@ -349,7 +353,7 @@ mod tests {
                 }
                 let tree = (dump(recording.root()), links(recording.root()));
                 let recorded = recording.finish().unwrap();
-                let next = chain.with(recorded.layer.clone());
+                let next = recorded.chain.clone();
                 let view = ground.snapshotter.view(&next).unwrap();
                 prop_assert_eq!((dump(view.root()), links(view.root())), tree, "case {} layer {}", number, position);
                 ground.check_layer(&chain, &recorded, view.root());
@@ -405,7 +409,7 @@ mod tests {
         let root = |tree: &Rootfs| dump(tree).lines().next().unwrap().to_owned();
         let base = root(ground.snapshotter.view(&ground.base).unwrap().root());
         assert_eq!(base, "/ Directory 1711 3:4 1000.000000000 user.x=y");
-        assert_eq!(root(ground.snapshotter.begin(&ground.base).unwrap().root()), base);
+        assert_eq!(root(ground.snapshotter.begin(ground.base.clone()).unwrap().root()), base);
     }
 
     #[test]

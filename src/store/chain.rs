@@ -54,6 +54,12 @@ impl Chain {
         Self(self.0.iter().cloned().chain([layer]).collect())
     }
 
+    /// Whether there are no layers.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The layers, bottom first.
     #[must_use]
     pub fn layers(&self) -> &[UnpackedLayer] {
