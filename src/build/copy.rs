@@ -17,7 +17,7 @@ use crate::rootfs::{
     set_times_at,
 };
 
-pub(super) use select::Selected;
+pub(super) use select::{Selected, find};
 
 /// What one instruction copies, and to where.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::add::AddError;
+use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
@@ -81,7 +82,7 @@ pub enum BuildErrorKind {
         #[source]
         source: ServiceError,
     },
-    /// A source of COPY or ADD that is not there.
+    /// A source of COPY, ADD or a mount that is not there.
     #[error("{keyword} source `{written}` is not in {place}{}", suggestion(near.as_ref()))]
     Source {
         /// Which instruction.
@@ -108,6 +109,12 @@ pub enum BuildErrorKind {
     /// A file of the image that is built.
     #[error(transparent)]
     Rootfs(#[from] RootfsError),
+    /// A part of the build context that RUN mounts.
+    #[error(transparent)]
+    ContextView(#[from] ViewError),
+    /// A secret that a step must have. BuildKit's words.
+    #[error("secret {0}: not found")]
+    SecretMissing(String),
     /// The changes of a step.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

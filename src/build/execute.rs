@@ -8,8 +8,10 @@ use std::time::Instant;
 
 use super::add::{AddError, add};
 use super::clock::{Clock, rfc3339};
+use super::context_view::ContextViews;
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::{BuildError, BuildErrorKind};
+use super::mounted::{Mounted, Sources};
 use super::progress::{Event, Place};
 use super::services::{ServiceError, Services};
 use super::step::{
@@ -74,6 +76,7 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
         done: BTreeMap::new(),
         machine: OnceCell::new(),
         warned: Cell::new(false),
+        context: ContextViews::new(services.context, services.workspace),
     };
     for (position, stage) in plan.stages.iter().enumerate() {
         let done = executor.stage(position, stage)?;
@@ -120,14 +123,16 @@ struct Executor<'a> {
     machine: OnceCell<(emulation::Host, emulation::Registrations)>,
     /// Whether the faults of a qemu handler were told: once is enough.
     warned: Cell<bool>,
+    /// The build context as mounts show it.
+    context: ContextViews<'a>,
 }
 
 impl Executor<'_> {
     /// What the stage at `position` begins with: `below`, handed over for good where nobody else uses that.
     fn stage_below(&mut self, below: usize, position: usize, stage: &StagePlan) -> Done {
-        let copies = |step: &PlannedStep| matches!(&step.step, Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) if *other == below);
+        let reads = |step: &PlannedStep| step.step.reads().any(|from| *from == CopyFrom::Stage(below));
         if self.last_uses[below] == position
-            && !stage.steps.iter().any(copies)
+            && !stage.steps.iter().any(reads)
             && let Some(done) = self.done.remove(&below)
         {
             return done;
@@ -316,32 +321,43 @@ impl Executor<'_> {
     /// Says where a source was looked for.
     fn not_copied(&self, step: &CopyStep, error: CopyError) -> BuildErrorKind {
         let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
-        let place = match &step.from {
+        let place = self.place_of(&step.from);
+        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
+    }
+
+    /// What files are read from, for people.
+    fn place_of(&self, from: &CopyFrom) -> String {
+        match from {
             CopyFrom::Context => "the build context".to_owned(),
             CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
             CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
             CopyFrom::Image(position) => {
                 format!("image `{}`", self.plan.images[*position].reference.familiar())
             }
-        };
-        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
+        }
     }
 
     /// The tree that COPY reads, unless it is the build context.
     fn view(&self, from: &CopyFrom, stage: &StagePlan) -> Result<Option<View>, BuildErrorKind> {
-        let chain = match from {
-            CopyFrom::Context => return Ok(None),
-            CopyFrom::Scratch => Chain::empty(),
-            CopyFrom::Stage(position) => self.chain(&self.done[position], &self.plan.stages[*position])?,
+        match from {
+            CopyFrom::Context => Ok(None),
+            from => Ok(Some(self.services.snapshotter.view(&self.chain_of(from, stage)?)?)),
+        }
+    }
+
+    /// The layers that a step of `stage` reads; none for the build context.
+    fn chain_of(&self, from: &CopyFrom, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+        match from {
+            CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
+            CopyFrom::Stage(position) => self.chain(&self.done[position], &self.plan.stages[*position]),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
                 let note =
-                    format!("[{}] copying from {}@{}", stage.name, base.reference.familiar(), base.digest);
+                    format!("[{}] reading from {}@{}", stage.name, base.reference.familiar(), base.digest);
                 self.services.progress.tell(&Event::Detail(&note));
-                self.unpack(&base.image, &base.reference.to_string())?
+                self.unpack(&base.image, &base.reference.to_string())
             }
-        };
-        Ok(Some(self.services.snapshotter.view(&chain)?))
+        }
     }
 
     fn run(
@@ -355,7 +371,8 @@ impl Executor<'_> {
         let presentation = self.presentation(&stage.platform)?;
         let user = resolve_user(root, &step.user)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
-        let process = process(step, user, presentation, self.services.resolv_conf.clone());
+        let mounted = self.mounted(step, stage)?;
+        let process = process(step, user, presentation, self.services.resolv_conf.clone(), &mounted);
         let progress = self.services.progress;
         let mut output = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
         let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
@@ -366,6 +383,17 @@ impl Executor<'_> {
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Opens what `step` has mounted.
+    fn mounted(&self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
+        let sources = Sources {
+            services: self.services,
+            context: &self.context,
+            chain: &|from| self.chain_of(from, stage),
+            place: &|from| self.place_of(from),
+        };
+        sources.mounted(step)
     }
 
     /// How programs for `platform` run here.
@@ -446,13 +474,21 @@ fn make_workdir(step: &WorkdirStep, root: &Rootfs, now: Timestamp) -> Result<(),
     Ok(())
 }
 
-fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resolv_conf: Vec<u8>) -> Process {
+fn process(
+    step: &RunStep,
+    user: ResolvedUser,
+    presentation: Presentation,
+    resolv_conf: Vec<u8>,
+    mounted: &Mounted,
+) -> Process {
+    let is_secret = |name: &str| mounted.variables.iter().any(|(secret, _)| secret == name.as_bytes());
     let mut env: Vec<(Vec<u8>, Vec<u8>)> = step
         .env
         .iter()
+        .filter(|(name, _)| !is_secret(name))
         .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
         .collect();
-    if !step.env.iter().any(|(name, _)| name == "HOME") {
+    if !step.env.iter().any(|(name, _)| name == "HOME") && !is_secret("HOME") {
         env.push((b"HOME".to_vec(), user.home.clone()));
     }
     let scripts =
@@ -460,14 +496,14 @@ fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resol
     Process {
         args: step.args.clone(),
         env,
-        secret_env: Vec::new(),
+        secret_env: mounted.variables.clone(),
         cwd: step.workdir.clone(),
         user,
         hostname: HOSTNAME.to_owned(),
         hosts: HOSTS.as_bytes().to_vec(),
         resolv_conf,
         scripts: scripts.collect(),
-        mounts: Vec::new(),
+        mounts: mounted.mounts.clone(),
         presentation,
     }
 }

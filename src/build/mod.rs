@@ -2,11 +2,13 @@
 
 pub mod add;
 pub mod clock;
+pub mod context_view;
 pub mod copy;
 pub mod error;
 pub mod execute;
 mod interpret;
 pub mod mount;
+mod mounted;
 mod origin;
 pub mod plan;
 pub mod preview;

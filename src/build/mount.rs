@@ -104,10 +104,8 @@ impl Resolver<'_> {
             let mount = option.resolve(self.expand)?;
             mounts.push(self.one(mount)?);
         }
-        // Bytewise, as BuildKit does: a directory comes before what is in it.
-        mounts.sort_by(|a, b| {
-            a.target().map(GuestPath::as_bytes).cmp(&b.target().map(GuestPath::as_bytes))
-        });
+        // A directory comes before what is in it.
+        mounts.sort_by(|a, b| a.target().cmp(&b.target()));
         Ok(mounts)
     }
 

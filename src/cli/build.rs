@@ -1,5 +1,6 @@
 //! `builder build` and `builder plan`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
 use super::progress::{Colour, Lines};
+use super::secrets;
 use super::settings::{Given, Settings};
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
@@ -19,7 +21,7 @@ use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
-use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
+use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, Secret, StartProblem};
 use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
 use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
@@ -63,6 +65,7 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
         return Err(Failure::new("a build needs root: steps run in namespaces and on overlay mounts")
             .hint("run it as root; `builder plan` works as any user"));
     }
+    let secrets = secrets::read(&settings.secrets)?;
     // In this order, and before any thread exists: the janitor must outlive the mounts and see the host's.
     let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
     enter_private_mounts().map_err(|error| {
@@ -75,7 +78,7 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
         Failure::new(format!("cannot make a mount namespace: {error}")).hint(hint)
     })?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, janitor, stop: &stop }.run();
+    let result = Build { settings, progress: &progress, opened, secrets, janitor, stop: &stop }.run();
     match (result, stop.signal()) {
         // A signal that comes when everything is done changes nothing.
         (Ok(()), _) => Ok(()),
@@ -94,6 +97,7 @@ struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
+    secrets: BTreeMap<String, Secret>,
     janitor: Janitor,
     stop: &'a Stop,
 }
@@ -133,13 +137,15 @@ impl Build<'_> {
     fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            snapshotter: &OverlaySnapshotter::new(workspace),
+            workspace: &workspace,
+            snapshotter: &OverlaySnapshotter::new(Arc::clone(&workspace)),
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
+            secrets: self.secrets.clone(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
@@ -444,6 +450,10 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
             }
         }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::SecretMissing(id) => {
+            failure = failure
+                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
+        }
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
         {

@@ -4,6 +4,7 @@ mod args;
 mod build;
 mod failure;
 mod progress;
+mod secrets;
 mod settings;
 
 use std::ffi::OsString;

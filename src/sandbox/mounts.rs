@@ -329,7 +329,11 @@ fn mount_device(staging: &OwnedFd, name: &str, device: Dev, target: &OwnedFd) ->
 }
 
 /// A mount of a new file system of the type `kind`, attached nowhere.
-pub(super) fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub(super) fn new_mount(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     // What /proc/mounts shows in its first column.
     fsconfig_set_string(&context, "source", kind)?;

@@ -38,7 +38,8 @@ impl Stubs {
         // The first failure is the one to report; dropping the stubs removes them.
         for (path, _) in PROVIDED {
             let path = GuestPath::root().child(path.as_bytes());
-            let made = root.resolve(&path).and_then(|place| stubs.make_missing(root, &place, PointKind::File));
+            let made =
+                root.resolve(&path).and_then(|place| stubs.make_missing(root, &place, PointKind::File));
             made.map_err(|source| SandboxError::Prepare { path, source })?;
         }
         // What is mounted in another mount is made there, by whoever mounts it.

@@ -60,6 +60,17 @@ pub struct Upper<'a> {
     pub work: &'a Path,
 }
 
+/// What an overlay mount copies when only the metadata of a file change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyUp {
+    /// The file. All that layers need.
+    Whole,
+    /// Its metadata: the content stays in the layer below, without which such an upper directory is of no use. A mount
+    /// with it as a layer needs this as well. Only where [`Marks::Trusted`] can be used, and for lower directories that
+    /// nobody made to lead astray.
+    Metadata,
+}
+
 /// The extended attributes by which overlayfs marks opaque directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marks {
@@ -98,14 +109,28 @@ pub fn is_overlay_attribute(key: &[u8]) -> bool {
 /// # Errors
 /// [`MountError`].
 pub fn overlay(lowers: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
-    mount(lowers, upper, scratch, by_new_calls)
+    overlay_with(lowers, upper, CopyUp::Whole, scratch)
 }
 
-type Calls = fn(&[&Path], Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError>;
+/// Like [`overlay`], with a choice of what is copied up.
+///
+/// # Errors
+/// [`MountError`], also where the kernel cannot copy metadata alone.
+pub fn overlay_with(
+    lowers: &[&Path],
+    upper: Option<Upper<'_>>,
+    copy_up: CopyUp,
+    scratch: &Path,
+) -> Result<OwnedFd, MountError> {
+    mount(lowers, upper, copy_up, scratch, by_new_calls)
+}
+
+type Calls = fn(&[&Path], Option<Upper<'_>>, CopyUp) -> Result<Option<OwnedFd>, MountError>;
 
 fn mount(
     lowers: &[&Path],
     upper: Option<Upper<'_>>,
+    copy_up: CopyUp,
     scratch: &Path,
     new_calls: Calls,
 ) -> Result<OwnedFd, MountError> {
@@ -122,9 +147,9 @@ fn mount(
         settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
         stack.push(empty);
     }
-    match new_calls(&stack, upper)? {
+    match new_calls(&stack, upper, copy_up)? {
         Some(mount) => Ok(mount),
-        None => by_mount(&stack, upper, scratch),
+        None => by_mount(&stack, upper, copy_up, scratch),
     }
 }
 
@@ -145,8 +170,15 @@ fn settle_empty(path: &Path) -> io::Result<()> {
 const OFF: [(&str, &str); 4] =
     [("redirect_dir", "off"), ("metacopy", "off"), ("index", "off"), ("xino", "off")];
 
+/// Options without which metadata alone cannot be copied: the kernel wants both.
+const METADATA: [(&str, &str); 2] = [("redirect_dir", "on"), ("metacopy", "on")];
+
 /// fsopen(2) and its companions; none where the kernel cannot take layers one by one (before Linux 6.7).
-fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+fn by_new_calls(
+    stack: &[&Path],
+    upper: Option<Upper<'_>>,
+    copy_up: CopyUp,
+) -> Result<Option<OwnedFd>, MountError> {
     let failed = |action| {
         let layers = stack.len();
         move |cause: Errno| MountError::Mount { action, layers, cause: cause.into() }
@@ -171,6 +203,11 @@ fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<Owne
     }
     for (key, value) in OFF {
         let _ = rustix::mount::fsconfig_set_string(&context, key, value);
+    }
+    if copy_up == CopyUp::Metadata {
+        for (key, value) in METADATA {
+            rustix::mount::fsconfig_set_string(&context, key, value).map_err(failed(key))?;
+        }
     }
     if Marks::usual() == Marks::User {
         rustix::mount::fsconfig_set_flag(&context, "userxattr").map_err(failed("userxattr"))?;
@@ -208,7 +245,12 @@ fn set_directory(
 
 /// mount(2), whose options must fit into a page: layers go by the short names of links in `scratch`. The mount is made
 /// there, a detached copy taken, and the mount undone.
-fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
+fn by_mount(
+    stack: &[&Path],
+    upper: Option<Upper<'_>>,
+    copy_up: CopyUp,
+    scratch: &Path,
+) -> Result<OwnedFd, MountError> {
     let unusable = |cause: Errno| MountError::Directory { path: scratch.to_owned(), cause: cause.into() };
     let names = scratch.join("names");
     directory(&names)?;
@@ -237,7 +279,13 @@ fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result
     // The kernel checks all options together, so they are tried from most to fewest.
     let off: Vec<String> = OFF.iter().map(|(key, value)| format!(",{key}={value}")).collect();
     let volatile = if upper.is_some() { ",volatile" } else { "" };
-    let tries = [format!("{}{volatile}", off.concat()), off.concat(), off[0].clone(), String::new()];
+    let metadata: String = METADATA.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let tries = match copy_up {
+        CopyUp::Whole => {
+            vec![format!("{}{volatile}", off.concat()), off.concat(), off[0].clone(), String::new()]
+        }
+        CopyUp::Metadata => vec![format!("{metadata}{volatile}"), metadata],
+    };
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
@@ -311,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: CopyUp) -> Result<Option<OwnedFd>, MountError> {
         Ok(None)
     }
 
@@ -340,13 +388,13 @@ mod tests {
             for directory in [&scratch, &files, &work] {
                 std::fs::create_dir(directory).unwrap();
             }
-            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, calls).unwrap());
+            let view = Rootfs::from_fd(mount(&lowers, None, CopyUp::Whole, &scratch, calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 131, "{name}");
             assert_eq!(view.read_small_file(&path("/common"), 9).unwrap().unwrap(), b"129", "{name}");
             let create = OFlags::CREATE | OFlags::WRONLY;
             assert!(view.open_file(&path("/new"), create, 0o644).is_err(), "{name}");
             let upper = Upper { files: &files, work: &work };
-            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, calls).unwrap());
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), CopyUp::Whole, &scratch, calls).unwrap());
             tree.open_file(&path("/new"), create, 0o644).unwrap();
             tree.remove(&path("/common")).unwrap();
             assert!(tree.metadata(&path("/common"), Follow::No).unwrap().is_none(), "{name}");
@@ -364,7 +412,7 @@ mod tests {
         }
         let temporary = tempfile::tempdir().unwrap();
         for (name, calls) in BOTH {
-            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), calls).unwrap());
+            let view = Rootfs::from_fd(mount(&[], None, CopyUp::Whole, temporary.path(), calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap(), [], "{name}");
         }
     }

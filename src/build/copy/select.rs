@@ -63,6 +63,21 @@ pub(super) fn select(
     Ok(())
 }
 
+/// What is at `path`, a name without wildcards, with links followed inside the tree: its real path.
+///
+/// # Errors
+/// [`CopyError::NotFound`], also when it is ignored.
+pub(in crate::build) fn find(
+    from: &SourceTree<'_>,
+    path: &GuestPath,
+) -> Result<(GuestPath, Metadata), CopyError> {
+    match named(from, path.as_bytes(), path)? {
+        Selected::Tree { path, metadata, .. } => Ok((path, metadata)),
+        // A path in the tree is never that.
+        Selected::Inline { .. } => Err(CopyError::Changed { path: path.clone() }),
+    }
+}
+
 /// Whether a component is a pattern. A backslash alone makes none.
 fn has_wildcard(component: &[u8]) -> bool {
     let mut escaped = false;
