@@ -60,7 +60,7 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let opened = open(settings, &*progress)?;
+    let mut opened = open(settings, &*progress)?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("a build needs root: steps run in namespaces and on overlay mounts")
             .hint("run it as root; `builder plan` works as any user"));
@@ -77,6 +77,7 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
         };
         Failure::new(format!("cannot make a mount namespace: {error}")).hint(hint)
     })?;
+    opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new()?;
     let result = Build { settings, progress: &progress, opened, secrets, janitor, stop: &stop }.run();
     match (result, stop.signal()) {
