@@ -81,12 +81,13 @@ pub(super) struct Shown {
     /// What to mount.
     pub(super) source: Arc<OwnedFd>,
     _scratch: Option<Scratch>,
+    _known: Option<Rc<Known>>,
 }
 
 impl Shown {
     fn new(source: OwnedFd, scratch: Option<Scratch>) -> Self {
         let source = Arc::new(source);
-        Self { tree: Arc::clone(&source), source, _scratch: scratch }
+        Self { tree: Arc::clone(&source), source, _scratch: scratch, _known: None }
     }
 }
 
@@ -146,20 +147,22 @@ impl<'a> ContextViews<'a> {
                 _ => self.copy_of_file(source, metadata),
             };
         }
-        match (&*self.known(source, metadata)?, access) {
-            (Known::AsItIs(_), Access::ReadOnly) => Ok(Shown::new(place()?, None)),
-            (Known::Copied(scratch), Access::ReadOnly) => Ok(Shown::new(open(&scratch.0.join(FILES))?, None)),
-            (Known::Masked(mask), Access::ReadOnly) => self.overlay(mask.source(), Some(mask), access),
+        let known = self.known(source, metadata)?;
+        let shown = match (&*known, access) {
+            (Known::AsItIs(_), Access::ReadOnly) => Shown::new(place()?, None),
+            (Known::Copied(scratch), Access::ReadOnly) => Shown::new(open(&scratch.0.join(FILES))?, None),
+            (Known::Masked(mask), Access::ReadOnly) => self.overlay(mask.source(), Some(mask), access)?,
             (Known::AsItIs(Found { mounts: 0, .. }), Access::ReadWrite) => self
                 .overlay(place()?.as_fd(), None, access)
-                .or_else(|_| self.copy_of_directory(source, metadata)),
+                .or_else(|_| self.copy_of_directory(source, metadata))?,
             (Known::Masked(mask), Access::ReadWrite) => self
                 .overlay(mask.source(), Some(mask), access)
-                .or_else(|_| self.copy_of_directory(source, metadata)),
+                .or_else(|_| self.copy_of_directory(source, metadata))?,
             (Known::AsItIs(_) | Known::Copied(_), Access::ReadWrite) => {
-                self.copy_of_directory(source, metadata)
+                self.copy_of_directory(source, metadata)?
             }
-        }
+        };
+        Ok(Shown { _known: Some(known), ..shown })
     }
 
     /// Finds out how the directory can be mounted, once for each.
