@@ -25,4 +25,6 @@ mod memory;
 mod own_image;
 mod privileged;
 mod registry_hostile;
+mod run_mounts;
+mod run_secrets;
 mod support;

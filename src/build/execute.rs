@@ -13,6 +13,7 @@ use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, c
 use super::error::{BuildError, BuildErrorKind};
 use super::mounted::{Mounted, Sources};
 use super::progress::{Event, Place};
+use super::redact::Redactor;
 use super::services::{ServiceError, Services};
 use super::step::{
     Archives, CopyFrom, CopyStep, Plan, PlannedStep, RunStep, StageBase, StagePlan, Step, WorkdirStep,
@@ -374,8 +375,12 @@ impl Executor<'_> {
         let mounted = self.mounted(step, stage)?;
         let process = process(step, user, presentation, self.services.resolv_conf.clone(), &mounted);
         let progress = self.services.progress;
-        let mut output = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let mut redactor = Redactor::new(mounted.secrets());
+        let mut output =
+            |stream, bytes: &[u8]| redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
         let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
+        redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {
             Ok(Exit::Code(0)) => Ok(()),

@@ -13,6 +13,7 @@ mod origin;
 pub mod plan;
 pub mod preview;
 pub mod progress;
+mod redact;
 pub mod scope;
 pub mod services;
 pub mod step;

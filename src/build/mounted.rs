@@ -27,6 +27,17 @@ pub(super) struct Mounted {
     context: Vec<Shown>,
 }
 
+impl Mounted {
+    /// What the process gets and nobody else may see.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let files = self.mounts.iter().filter_map(|mount| match &mount.content {
+            Content::Secret(file) => Some(&file.value),
+            Content::Bind(_) | Content::Tmpfs { .. } => None,
+        });
+        files.chain(self.variables.iter().map(|(_, value)| value))
+    }
+}
+
 /// The files of a stage or image.
 enum Tree {
     View(View),
