@@ -583,18 +583,20 @@ fn a_store_that_is_something_else() {
 }
 
 #[test]
-fn no_right_to_mount() {
-    Attempt::new("no-right-to-mount", "FROM BASE\nRUN true\n")
-        .after("set -- setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin \"$@\"")
+fn no_user_namespace() {
+    // Root of a namespace limits it, and then has no rights any more.
+    let inside =
+        "echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all \"$@\"";
+    Attempt::new("no-user-namespace", "FROM BASE\nRUN true\n")
+        .after(&format!("set -- unshare --user --map-root-user sh -euc '{inside}' sh \"$@\""))
         .fails();
 }
 
 #[test]
-fn not_root() {
-    use std::os::unix::fs::PermissionsExt;
-    let attempt = Attempt::new("not-root", "FROM BASE\nRUN true\n");
-    fs::set_permissions(attempt.context.path(), fs::Permissions::from_mode(0o755)).expect("mode");
-    attempt.after("set -- setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"").fails();
+fn a_user_without_an_id() {
+    Attempt::new("run-user-id", "FROM scratch\nUSER 1000\nCOPY Dockerfile /\nRUN [\"/Dockerfile\"]\n")
+        .after("set -- unshare --user --map-root-user \"$@\"")
+        .fails();
 }
 
 /// Bytes that cannot be compressed.

@@ -50,10 +50,11 @@ fn shown(requests: &[Request]) -> Vec<String> {
     requests.iter().map(|request| format!("{} {} {}", request.method, request.path, request.status)).collect()
 }
 
-/// Inode and time of change of everything directly in the store's directory of unpacked layers.
+/// Inode and time of change of all unpacked layers in the store.
 fn unpacked(builder: &Builder) -> BTreeMap<String, (u64, i64, i64)> {
-    let entries = fs::read_dir(builder.store().join("unpacked")).into_iter().flatten().flatten();
-    entries
+    let entries = |path| fs::read_dir(path).into_iter().flatten().flatten();
+    entries(builder.store().join("unpacked"))
+        .flat_map(|kind| entries(kind.path()))
         .map(|entry| {
             let metadata = entry.metadata().expect("metadata");
             let name = entry.file_name().to_string_lossy().into_owned();

@@ -22,6 +22,7 @@ mod dockerfile_cases;
 mod ground_state;
 mod layering;
 mod memory;
+mod ordinary_user;
 mod own_image;
 mod privileged;
 mod registry_hostile;

@@ -230,24 +230,45 @@ pub fn fork_detached<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([Owne
     }
 }
 
+/// Runs `body` in a child that has a copy of everything, holds of the descriptors only its standard ones and `keep`,
+/// which are closed here, and ends when `body` returns. The process has one thread only.
+///
+/// # Errors
+/// Those of [`fork_single_threaded`].
+pub fn fork_helper<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([OwnedFd; N])) -> io::Result<Pid> {
+    match fork_single_threaded()? {
+        Forked::Parent(child) => Ok(child),
+        Forked::Child => {
+            close_all_but(&keep, 3);
+            body(keep);
+            // SAFETY: ends this process at once: nothing of the parent's (buffers, exit handlers) may run twice.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
 /// Closes every descriptor but `keep`, opens /dev/null as 0, 1 and 2 and goes to `/`. Only for a process that was just
 /// forked, whose owners of all those descriptors will never run.
 fn keep_only(keep: &[OwnedFd]) {
-    let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
-    kept.sort_unstable();
-    let mut first = 0;
-    for fd in kept {
-        if first < fd {
-            close_each(first, fd - 1);
-        }
-        first = fd + 1;
-    }
-    close_each(first, u32::MAX);
+    close_all_but(keep, 0);
     // SAFETY: the paths are NUL-terminated. New descriptors take the lowest free numbers.
     unsafe {
         while (0..2).contains(&libc::open(c"/dev/null".as_ptr(), libc::O_RDWR)) {}
         libc::chdir(c"/".as_ptr());
     }
+}
+
+/// Closes the descriptors from `first` on. Only for a process that was just forked, as above.
+fn close_all_but(keep: &[OwnedFd], mut first: u32) {
+    let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
+    kept.sort_unstable();
+    for fd in kept {
+        if first < fd {
+            close_each(first, fd - 1);
+        }
+        first = first.max(fd + 1);
+    }
+    close_each(first, u32::MAX);
 }
 
 fn close_each(first: u32, last: u32) {

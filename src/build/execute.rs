@@ -23,6 +23,7 @@ use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
+use crate::limit::Limit;
 use crate::rootfs::{
     Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
     set_times_at,
@@ -211,7 +212,8 @@ impl Executor<'_> {
         match &step.step {
             Step::Config => {}
             Step::Workdir(workdir) => {
-                make_workdir(workdir, recording.root(), self.plan.clock.now()).map_err(at)?
+                make_workdir(workdir, recording.root(), self.plan.clock.now(), self.services.limits.users)
+                    .map_err(at)?
             }
             Step::Copy(copy) => self.copy(copy, stage, below, recording.root()).map_err(at)?,
             Step::Run(run) => self.run(run, stage, place, recording.as_ref()).map_err(at)?,
@@ -264,7 +266,9 @@ impl Executor<'_> {
         let recorded = recording.finish()?;
         let mut writer = self.services.blobs.writer()?;
         let mut out = Cancellable { inner: &mut writer, cancel: self.services.cancel };
-        let written = layer::write(&recorded.changes, &recorded.files, &mut out)?;
+        let bytes = self.services.limits.layers.written;
+        let options = layer::WriteOptions { bytes, ..layer::WriteOptions::default() };
+        let written = layer::write_with(&recorded.changes, &recorded.files, &mut out, &options)?;
         self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
         let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);
@@ -287,7 +291,11 @@ impl Executor<'_> {
                 SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
             }
         };
-        let chown = step.chown.as_deref().map(|text| chown(onto, text, below)).transpose()?;
+        let chown = step
+            .chown
+            .as_deref()
+            .map(|text| chown(onto, text, below, self.services.limits.users))
+            .transpose()?;
         let paths = step.sources.iter().map(|path| CopySource::Path(path));
         let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
         let request = CopyRequest {
@@ -305,14 +313,12 @@ impl Executor<'_> {
             }
             Archives::Extract => {
                 let added =
-                    add(&request, onto, now, &layer::Limits::default()).map_err(|error| match error {
+                    add(&request, onto, now, &self.services.limits.layers).map_err(|error| match error {
                         AddError::Copy(error) => self.not_copied(step, error),
                         error => error.into(),
                     })?;
-                for skipped in &added.skipped {
-                    self.services
-                        .progress
-                        .tell(&Event::Note(&format!("ADD leaves out `{}`: {}", skipped.path, skipped.what)));
+                for sentence in added.losses.sentences() {
+                    self.services.progress.tell(&Event::Note(&format!("ADD: {sentence}")));
                 }
                 Ok(())
             }
@@ -370,7 +376,7 @@ impl Executor<'_> {
     ) -> Result<(), BuildErrorKind> {
         let root = recording.root();
         let presentation = self.presentation(&stage.platform)?;
-        let user = resolve_user(root, &step.user)?;
+        let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let mounted = self.mounted(step, stage)?;
         let process = process(step, user, presentation, self.services.resolv_conf.clone(), &mounted);
@@ -452,20 +458,25 @@ impl<W: Write> Write for Cancellable<'_, W> {
 }
 
 /// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
-fn chown(root: &Rootfs, text: &str, below: Below) -> Result<Owner, BuildErrorKind> {
+fn chown(root: &Rootfs, text: &str, below: Below, most: Limit) -> Result<Owner, BuildErrorKind> {
     if below == Below::Nothing && numeric_chown(text)?.is_none() {
         let message = format!(
             "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
         );
         return Err(BuildErrorKind::Invalid(message));
     }
-    Ok(resolve_chown(root, text)?)
+    Ok(resolve_chown(root, text, most)?)
 }
 
 /// Missing directories belong to USER; one that the image doesn't know is taken for root. What is made, and the
 /// directory it is made in, has the time `now`.
-fn make_workdir(step: &WorkdirStep, root: &Rootfs, now: Timestamp) -> Result<(), BuildErrorKind> {
-    let owner = match resolve_user(root, &step.user) {
+fn make_workdir(
+    step: &WorkdirStep,
+    root: &Rootfs,
+    now: Timestamp,
+    most: Limit,
+) -> Result<(), BuildErrorKind> {
+    let owner = match resolve_user(root, &step.user, most) {
         Ok(user) => user.owner,
         Err(UserError::NoUser(_) | UserError::NoGroup(_)) => Owner::ROOT,
         Err(error) => return Err(error.into()),

@@ -10,6 +10,8 @@ use crate::image::manifest::Image;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::layer;
+use crate::limit::Limit;
 use crate::sandbox::{Cancel, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
@@ -60,6 +62,15 @@ pub trait ImageSource: Sync {
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError>;
 }
 
+/// How much there may be of what a build reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildLimits {
+    /// In an archive that ADD extracts, and in a layer that a step makes.
+    pub layers: layer::Limits,
+    /// In `/etc/passwd` and `/etc/group`.
+    pub users: Limit,
+}
+
 /// Everything a build needs from elsewhere.
 pub struct Services<'a> {
     /// Base images.
@@ -80,6 +91,8 @@ pub struct Services<'a> {
     pub workspace: &'a Workspace,
     /// What `--mount=type=secret` may ask for, by id.
     pub secrets: BTreeMap<String, Secret>,
+    /// How much there may be.
+    pub limits: BuildLimits,
     /// What RUN finds in `/etc/resolv.conf`.
     pub resolv_conf: Vec<u8>,
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::limits;
 use crate::dockerfile::suggest;
 
 /// The whole command line.
@@ -112,6 +113,10 @@ pub(super) struct BuildArgs {
     /// Directory for blobs and unpacked layers [env: BUILDER_STORE] [default: /var/lib/builder]
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,
+
+    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
+    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
+    pub(super) limit: Vec<String>,
 
     /// How much to say: trace, debug, info, warn, error, fatal or panic
     #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::failure::{Excerpt, Failure};
+use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
 use super::settings::{Given, Settings};
@@ -21,11 +22,12 @@ use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
+use crate::sandbox::own::Wish;
 use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, Secret, StartProblem};
-use crate::snapshot::{OverlaySnapshotter, enter_private_mounts};
+use crate::snapshot::OverlaySnapshotter;
 use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
-use crate::store::workspace::{Janitor, Workspace, sweep};
+use crate::store::workspace::{Workspace, sweep};
 use crate::store::{Store, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
 
@@ -49,7 +51,13 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let opened = open(settings, &*progress)?;
     let store = open_store(settings, &progress)?;
     let client = client(settings, &progress)?;
-    let images = Images { client: &client, store: &store, progress: &*progress, unpacking: None };
+    let images = Images {
+        client: &client,
+        store: &store,
+        progress: &*progress,
+        limits: settings.limits.documents,
+        unpacking: None,
+    };
     let plan = make_plan(&opened, settings, &images)?;
     warn_of_arguments(&plan, &*progress);
     let document: Value = build::preview::document(&plan);
@@ -61,25 +69,11 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let mut opened = open(settings, &*progress)?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("a build needs root: steps run in namespaces and on overlay mounts")
-            .hint("run it as root; `builder plan` works as any user"));
-    }
     let secrets = secrets::read(&settings.secrets)?;
-    // In this order, and before any thread exists: the janitor must outlive the mounts and see the host's.
-    let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
-    enter_private_mounts().map_err(|error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::InvalidInput => {
-                "the root directory must be a mount point: in a chroot, bind-mount it onto itself first"
-            }
-            _ => "builds need CAP_SYS_ADMIN",
-        };
-        Failure::new(format!("cannot make a mount namespace: {error}")).hint(hint)
-    })?;
+    let entered = own::enter(Wish::All, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, secrets, janitor, stop: &stop }.run();
+    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
     match (result, stop.signal()) {
         // A signal that comes when everything is done changes nothing.
         (Ok(()), _) => Ok(()),
@@ -99,7 +93,7 @@ struct Build<'a> {
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
     secrets: BTreeMap<String, Secret>,
-    janitor: Janitor,
+    entered: Entered,
     stop: &'a Stop,
 }
 
@@ -110,19 +104,26 @@ impl Build<'_> {
         check_machine(&store)?;
         hide_outputs(&mut self.opened.context, settings)?;
         sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
-        let workspace = Workspace::create(&store.temporary(), Some(&self.janitor))
+        let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
             .map_err(|error| Failure::from_error(&error))?;
         let workspace = Arc::new(workspace);
         let client = client(settings, self.progress)?;
         self.stop.watch(client.clone())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(store.root().join("unpacked"))
+            unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
                 .map_err(|error| Failure::from_error(&error))?,
             workspace: &workspace,
             cancel: &self.stop.cancel,
+            limits: settings.limits.layers,
         };
         let progress: &dyn Progress = &**self.progress;
-        let images = Images { client: &client, store: &store, progress, unpacking: Some(unpacking) };
+        let images = Images {
+            client: &client,
+            store: &store,
+            progress,
+            limits: settings.limits.documents,
+            unpacking: Some(unpacking),
+        };
         check_outputs(settings, &self.opened.found)?;
         for destination in &settings.push {
             client
@@ -147,10 +148,17 @@ impl Build<'_> {
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),
+            limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
-        build::execute(plan, &services).map_err(|error| build_failure(&error, &self.opened.found))
+        build::execute(plan, &services).map_err(|error| {
+            let mut failure = build_failure(&error, &self.opened.found);
+            if matches!(error.kind, BuildErrorKind::Process { .. }) {
+                failure.hint = failure.hint.or_else(|| own::hint_for_failed_step(&self.entered.own));
+            }
+            failure
+        })
     }
 }
 
@@ -232,6 +240,7 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
     let mut context = Context::open_dir(&settings.context)
+        .map(|context| context.within(settings.limits.context))
         .map_err(|error| Failure::from_error(&error).of_flag("--context"))
         .map_err(|failure| match settings.context_given {
             Given::Yes => failure,
@@ -242,7 +251,8 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
         if settings.dockerfile.is_some() { failure.of_flag("--dockerfile") } else { failure }
     })?;
     context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
-    let file = dockerfile::parse(&found.content).map_err(|error| build_failure(&error.into(), &found))?;
+    let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
+        .map_err(|error| build_failure(&error.into(), &found))?;
     Ok(Opened { context, found, file })
 }
 
@@ -258,7 +268,8 @@ fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failur
 fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
     let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
-    let options = ClientOptions { notice: Some(notice), ..settings.client.clone() };
+    let options =
+        ClientOptions { notice: Some(notice), limits: settings.limits.documents, ..settings.client.clone() };
     Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 

@@ -3,6 +3,8 @@
 mod args;
 mod build;
 mod failure;
+mod limits;
+mod own;
 mod progress;
 mod secrets;
 mod settings;

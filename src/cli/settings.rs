@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::BuildArgs;
 use super::failure::Failure;
+use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
 use crate::build::PlanRequest;
@@ -92,6 +93,8 @@ pub(super) struct Settings {
     pub(super) client: ClientOptions,
     /// What `--mount=type=secret` may ask for.
     pub(super) secrets: Vec<secrets::Given>,
+    /// How much there may be of what is read and written.
+    pub(super) limits: Limits,
     /// How much to say.
     pub(super) verbosity: Verbosity,
     /// What to warn about before anything else.
@@ -172,6 +175,7 @@ impl Settings {
             store: store(args, environment)?,
             client: client(args, environment)?,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
+            limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
         })
@@ -306,7 +310,8 @@ fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_STORE));
     }
-    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+    // The XDG base directory specification wants relative paths to be ignored.
+    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
     match data.or(home) {
         Some(directory) => Ok(directory.join("builder")),

@@ -2,12 +2,12 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
+use super::Limits;
 use super::gzip::GunzipReader;
+use crate::limit::Limit;
 
-/// The largest zstd window and xz dictionary, in bytes: what has to be kept in memory. RFC 8878 asks readers for 8 MiB,
-/// `zstd --long` uses 128 MiB.
-pub const MAX_WINDOW: u64 = 1 << ZSTD_WINDOW_LOG;
-const ZSTD_WINDOW_LOG: u32 = 27;
+/// The logarithms of the windows that zstd can be limited to (`ZSTD_WINDOWLOG_ABSOLUTEMIN` and `ZSTD_WINDOWLOG_MAX`).
+const ZSTD_WINDOW_LOGS: std::ops::RangeInclusive<u32> = 10..=31;
 
 /// Which compressions are undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +52,14 @@ const HEAD: usize = 64;
 /// checksum or an early end.
 ///
 /// # Errors
-/// When the head cannot be read, the compression is not among `formats`, or needs more memory than [`MAX_WINDOW`].
+/// When the head cannot be read, the compression is not among `formats`, or needs more memory than allowed:
+/// [`Limits::window`] is the most for zstd's window (rounded down to a power of two) and for xz's dictionary.
 pub fn decompress<'a>(
     mut reader: impl Read + Send + 'a,
     formats: Formats,
+    limits: &Limits,
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
+    let window = limits.window;
     let mut head = Vec::with_capacity(HEAD);
     reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
     let compression = Compression::detect(&head);
@@ -67,15 +70,17 @@ pub fn decompress<'a>(
         (Compression::Gzip, _) => Ok(Box::new(GunzipReader::new(whole))),
         (Compression::Zstd, _) => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-            Ok(Box::new(Zstd(decoder)))
+            let log = window.value.checked_ilog2().unwrap_or(0);
+            decoder.window_log_max(log.clamp(*ZSTD_WINDOW_LOGS.start(), *ZSTD_WINDOW_LOGS.end()))?;
+            Ok(Box::new(Zstd { decoder, window }))
         }
         (Compression::Bzip2, Formats::Archive) => Ok(Box::new(bzip2::bufread::MultiBzDecoder::new(whole))),
-        (Compression::Xz, Formats::Archive) if xz_dictionary <= MAX_WINDOW => {
+        (Compression::Xz, Formats::Archive) if !window.is_exceeded_by(xz_dictionary) => {
             Ok(Box::new(lzma_rust2::XzReader::new(whole, true)))
         }
         (Compression::Xz, Formats::Archive) => Err(invalid(format!(
-            "the xz dictionary of {xz_dictionary} bytes is larger than the limit of {MAX_WINDOW} bytes"
+            "the xz dictionary of {xz_dictionary} bytes is larger than the limit of {} bytes; {window}",
+            window.value
         ))),
         (Compression::Bzip2 | Compression::Xz, Formats::Layer) => Err(invalid(format!(
             "a layer compressed with {compression:?}; layers are gzip, zstd or not compressed"
@@ -88,13 +93,20 @@ pub(super) fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync
 }
 
 /// zstd, with a message that names the limit: the library only says that it ran out of memory.
-struct Zstd<'a, R: BufRead>(zstd::stream::read::Decoder<'a, R>);
+struct Zstd<'a, R: BufRead> {
+    decoder: zstd::stream::read::Decoder<'a, R>,
+    window: Limit,
+}
 
 impl<R: BufRead> Read for Zstd<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer).map_err(|error| {
+        self.decoder.read(buffer).map_err(|error| {
             if error.to_string().contains("too much memory") {
-                invalid(format!("the zstd window is larger than the limit of {MAX_WINDOW} bytes"))
+                let window = self.window;
+                invalid(format!(
+                    "the zstd window is larger than the limit of {} bytes; {window}",
+                    window.value
+                ))
             } else {
                 error
             }
@@ -146,7 +158,7 @@ mod tests {
 
     fn read(bytes: &[u8], formats: Formats) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        decompress(bytes, formats)?.read_to_end(&mut out)?;
+        decompress(bytes, formats, &Limits::default())?.read_to_end(&mut out)?;
         Ok(out)
     }
 

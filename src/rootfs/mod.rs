@@ -4,6 +4,7 @@
 //! what they would mean after chroot(2). Whatever is found is used by descriptor; no path is resolved twice.
 
 pub mod guest_path;
+pub mod ids;
 pub mod metadata;
 pub mod tree;
 pub mod users;
@@ -18,12 +19,13 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
+pub use ids::{Extent, IdMap};
 pub use metadata::{
     FileKind, Metadata, Owner, Timestamp, Xattrs, metadata_at, metadata_of, remove_xattr_at, set_mode_at,
     set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use tree::remove_tree;
-pub use users::{ResolvedUser, UserError, numeric_chown, resolve_chown, resolve_user};
+pub use users::{ResolvedUser, UserError, name_of_user, numeric_chown, resolve_chown, resolve_user};
 
 /// Whether a symbolic link in the last component is followed. Those before always are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -274,7 +274,11 @@ fn take_identity(process: &Process) -> rustix::io::Result<()> {
     }
     let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(user.owner.uid), Gid::from_raw(user.owner.gid));
-    rustix::thread::set_thread_groups(&groups)?;
+    match rustix::thread::set_thread_groups(&groups) {
+        // A user namespace with one group: the kernel keeps the caller's groups, which are nobody's in there.
+        Err(Errno::PERM) if may_not_set_groups() => {}
+        result => result?,
+    }
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     // Another user than root has lost its capabilities by now; setuid programs get back what the bounding set allows.
@@ -282,6 +286,11 @@ fn take_identity(process: &Process) -> rustix::io::Result<()> {
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets)?;
     rustix::thread::clear_ambient_capability_set()
+}
+
+/// Whether this user namespace has given up setgroups(2) (user_namespaces(7)).
+fn may_not_set_groups() -> bool {
+    std::fs::read("/proc/self/setgroups").is_ok_and(|text| text.starts_with(b"deny"))
 }
 
 /// Becomes the command; returns what prevented it.

@@ -17,7 +17,10 @@ mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
+pub mod own;
+mod refusal;
 mod stubs;
+mod subordinate;
 mod wire;
 
 use std::io;
@@ -135,6 +138,20 @@ pub enum SandboxError {
         /// What the kernel said.
         #[source]
         source: io::Error,
+    },
+    /// The process is to run as somebody who does not exist in this user namespace.
+    #[error(
+        "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
+    )]
+    UnknownId {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// The number.
+        id: u32,
+        /// Which there are.
+        available: String,
+        /// Where the caller gets others.
+        file: &'static str,
     },
     /// The image has something else where the kernel's file systems belong.
     #[error("`{path}` in the image is a {found}: nothing can be mounted there")]

@@ -18,6 +18,7 @@ use super::attach;
 use super::child::{Step, during};
 use super::wire::Report;
 use super::{Process, Script};
+use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
 pub(super) const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -108,8 +109,8 @@ pub(super) fn enter(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd
     let proc = guest.mount_point("proc")?;
     let sys = guest.mount_point("sys")?;
     let dev = guest.mount_point("dev")?;
-    during(new_mount("proc", &[], INERT).and_then(|mount| attach(&mount, &proc)), "mount `/proc`")?;
-    during(mount_sys(&sys), "mount `/sys`")?;
+    mount_proc(&proc)?;
+    during(mount_sys(&guest, &sys), "mount `/sys`")?;
     mount_cgroups(&guest);
     let staging = mount_dev(process, &dev)?;
     guest.restrict()?;
@@ -214,18 +215,56 @@ fn describe(kind: FileType) -> &'static str {
     }
 }
 
+fn mount_proc(target: &OwnedFd) -> Step<()> {
+    let mounted = new_mount("proc", &[], INERT).and_then(|mount| attach(&mount, target));
+    let hidden =
+        mounted.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::PERM.raw_os_error()));
+    let step = match hidden {
+        true => {
+            "mount `/proc` (in a user namespace the kernel refuses a new one where parts of the old one are hidden, as in containers)"
+        }
+        false => "mount `/proc`",
+    };
+    during(mounted, step)
+}
+
 /// /sys of the network that the step uses, read-only.
-fn mount_sys(target: &OwnedFd) -> io::Result<()> {
+fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
     match new_mount("sysfs", &[], RDONLY | INERT) {
         Ok(mount) => attach(&mount, target),
         // Allowed only to the owner of the network namespace; then the machine's own has to do.
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
             sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
-            attach(&mount, target)
+            attach(&mount, target)?;
+            cover_below_sys(guest)
         }
         Err(error) => Err(error),
     }
+}
+
+/// Covers what the machine has mounted in its /sys (control groups, debugfs and the like): of a user namespace, the
+/// kernel wants all of the tree bound or nothing, but a new sysfs would have none of it.
+fn cover_below_sys(guest: &Guest) -> io::Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let mut points: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    points.sort_unstable();
+    let mut covered: Vec<&str> = Vec::new();
+    for point in points.iter().filter_map(|point| point.strip_prefix("/sys/")) {
+        let inside = |above: &str| {
+            point.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if covered.iter().any(|above| inside(above)) {
+            continue;
+        }
+        // Names with blanks are escaped, and none of the kernel's.
+        let Some(target) = existing(guest.place(&format!("sys/{point}")))? else { continue };
+        if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
+            attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)?;
+        }
+        covered.push(point);
+    }
+    Ok(())
 }
 
 /// The control groups of the sandbox, read-only, where the machine uses version 2. Programs look there for limits; with an
@@ -264,7 +303,10 @@ fn mount_dev(process: &Process, target: &OwnedFd) -> Step<OwnedFd> {
         during(rustix::fs::symlinkat(to, &dev, name), format!("make `/dev/{name}`"))?;
     }
     let pts = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
-    during(mount_at("devpts", &pts, NOSUID | NOEXEC, &directory("pts")?), "mount `/dev/pts`")?;
+    // Debian's group `tty`. A user namespace may lack it; then terminals have the group of who opens them.
+    let has_tty = IdMap::of_this_process().is_ok_and(|ids| ids.groups().contain(5));
+    let pts = if has_tty { &pts[..] } else { &pts[..3] };
+    during(mount_at("devpts", pts, NOSUID | NOEXEC, &directory("pts")?), "mount `/dev/pts`")?;
     let shm = [("mode", "1777"), ("size", "65536k")];
     during(mount_at("tmpfs", &shm, INERT, &directory("shm")?), "mount `/dev/shm`")?;
     match mount_at("mqueue", &[], INERT, &directory("mqueue")?) {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use rustix::fs::Mode;
 
+use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Rootfs};
-use crate::store::mount::{self, Marks, Upper};
+use crate::store::mount::{self, Upper};
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
@@ -100,6 +101,13 @@ mod tests {
 
     use super::*;
 
+    /// A tree that must be the same before and after the end of a step. Which names are one file is part of it, except in
+    /// a user namespace: there overlayfs does not find out again which lower file a copy was made from, so a copy shows
+    /// the number of that file or its own, depending on whether it was looked up before or after.
+    fn seen(root: &Rootfs) -> (String, Vec<Vec<String>>) {
+        (dump(root), if Marks::usual() == Marks::Trusted { links(root) } else { Vec::new() })
+    }
+
     struct Ground {
         directory: tempfile::TempDir,
         base: Chain,
@@ -124,10 +132,10 @@ mod tests {
         fn step(&self, chain: &Chain, script: &str) -> Result<Recorded, SnapshotError> {
             let recording = self.snapshotter.begin(chain.clone())?;
             self.run_in(recording.mount(), script);
-            let tree = (dump(recording.root()), links(recording.root()));
+            let tree = seen(recording.root());
             let recorded = recording.finish()?;
             let view = self.snapshotter.view(&recorded.chain)?;
-            assert_eq!((dump(view.root()), links(view.root())), tree, "{script}");
+            assert_eq!(seen(view.root()), tree, "{script}");
             self.check_layer(chain, &recorded, view.root());
             Ok(recorded)
         }
@@ -137,7 +145,7 @@ mod tests {
             let mut blob = Vec::new();
             write(&recorded.changes, after, &mut blob).unwrap();
             let copy = self.snapshotter.begin(chain.clone()).unwrap();
-            let mut archive = decompress(&blob[..], Formats::Layer).unwrap();
+            let mut archive = decompress(&blob[..], Formats::Layer, &Limits::default()).unwrap();
             let limits = Limits::default();
             apply(&mut archive, copy.root(), Whiteouts::Remove, &limits).unwrap();
             let kept = |tree: &Rootfs| {
@@ -188,7 +196,7 @@ mod tests {
         echo one > d/one; echo two > d/two; echo s > d/sub/s; echo t > d/sub/t; echo o > d/other/o
         echo x > e/deep/er/x
         ln -s one d/link; ln d/two d/two-too
-        echo cap > d/cap; mkfifo d/pipe; mknod d/null c 1 3
+        echo cap > d/cap; mkfifo d/pipe; mknod d/null c 1 3 || mkfifo d/null
         echo f > file; ln file file-too; cp file equal; chmod 1777 e
         xattr d/one user.a 1
         xattr d/sub user.b 2";
@@ -258,10 +266,14 @@ mod tests {
             ],
         ),
         ("a directory renamed", "mv e e2", &["-/e", "+/e2", "+/e2/deep", "+/e2/deep/er", "+/e2/deep/er/x"]),
-        ("new special files", "mkfifo d/p; mknod d/zero c 1 5", &["+/d", "+/d/p", "+/d/zero"]),
+        (
+            "new special files",
+            "mkfifo d/p; mknod d/zero c 1 5 || mkfifo d/zero",
+            &["+/d", "+/d/p", "+/d/zero"],
+        ),
         (
             "another device number",
-            "rm d/null; mknod -m 644 d/null c 1 5; touch -d @1000 d/null d",
+            "rm d/null; mknod -m 644 d/null c 1 5 || mkfifo -m 600 d/null; touch -d @1000 d/null d",
             &["+/d", "+/d/null"],
         ),
         ("a new hard link", "echo > d/a; ln d/a e/b", &["+/d", "+/d/a", "+/e", "+/e/b"]),
@@ -351,11 +363,11 @@ mod tests {
                 if apply(&mut &archive[..], recording.root(), Whiteouts::Remove, &limits).is_err() {
                     break;
                 }
-                let tree = (dump(recording.root()), links(recording.root()));
+                let tree = seen(recording.root());
                 let recorded = recording.finish().unwrap();
                 let next = recorded.chain.clone();
                 let view = ground.snapshotter.view(&next).unwrap();
-                prop_assert_eq!((dump(view.root()), links(view.root())), tree, "case {} layer {}", number, position);
+                prop_assert_eq!(seen(view.root()), tree, "case {} layer {}", number, position);
                 ground.check_layer(&chain, &recorded, view.root());
                 chain = next;
             }

@@ -13,9 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::layer::{Change, Changeset};
+use crate::layer::{Change, Changeset, Marks, is_overlay_attribute};
 use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, metadata_at, xattrs_at};
-use crate::store::mount::{Marks, is_overlay_attribute};
 
 use super::SnapshotError;
 
@@ -106,8 +105,7 @@ impl<'a> Walk<'a> {
 
     /// How the directory `path`, over one of the lower tree, relates to that: `parent` does for all below it.
     fn below(&self, path: &GuestPath, xattrs: &Xattrs, parent: Below) -> Result<Below, SnapshotError> {
-        let redirect =
-            [&self.marks.opaque()[..self.marks.opaque().len() - b"opaque".len()], b"redirect"].concat();
+        let redirect = [self.marks.prefix(), b"redirect"].concat();
         if xattrs.contains_key(&redirect) {
             return Err(SnapshotError::Redirected { path: path.clone() });
         }

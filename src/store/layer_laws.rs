@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest};
 use crate::layer::{Limits, Whiteouts, apply};
-use crate::rootfs::{Rootfs, Timestamp, set_mode_at, set_times_at};
+use crate::rootfs::{IdMap, Rootfs, Timestamp, set_mode_at, set_times_at};
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
@@ -96,7 +96,8 @@ impl Ground {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
-        let unpacked = Unpacked::open(directory.path().join("unpacked")).unwrap();
+        let unpacked =
+            Unpacked::open(&directory.path().join("unpacked"), &IdMap::of_this_process().unwrap()).unwrap();
         Self { directory, workspace, unpacked }
     }
 

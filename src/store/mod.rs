@@ -19,6 +19,7 @@ pub mod archive;
 pub mod blobs;
 pub mod catalog;
 pub mod chain;
+pub mod choice;
 pub mod export;
 pub mod layout;
 pub mod mount;
@@ -291,7 +292,7 @@ mod tests {
         let second = Store::open(&root).unwrap();
         assert!(first.warnings().is_empty() && second.warnings().is_empty());
         assert_eq!(fs::read_to_string(root.join("version")).unwrap(), "1\n");
-        layout::Layout::open(&root).unwrap();
+        layout::Layout::open(&root, &Default::default()).unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
+use crate::layer::{Marks, is_overlay_attribute};
 use crate::rootfs::{
     GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
     xattrs_at,
@@ -71,38 +72,6 @@ pub enum CopyUp {
     Metadata,
 }
 
-/// The extended attributes by which overlayfs marks opaque directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marks {
-    /// `trusted.overlay.*`: only root can set them.
-    Trusted,
-    /// `user.overlay.*`, for mounts with `userxattr`.
-    User,
-}
-
-impl Marks {
-    /// What this process can use.
-    #[must_use]
-    pub fn usual() -> Self {
-        if rustix::process::geteuid().is_root() { Self::Trusted } else { Self::User }
-    }
-
-    /// The attribute of opaque directories; its value is `y`.
-    #[must_use]
-    pub fn opaque(self) -> &'static [u8] {
-        match self {
-            Self::Trusted => b"trusted.overlay.opaque",
-            Self::User => b"user.overlay.opaque",
-        }
-    }
-}
-
-/// Whether `key` is one of the attributes that overlayfs keeps for itself; they are never part of an image.
-#[must_use]
-pub fn is_overlay_attribute(key: &[u8]) -> bool {
-    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
-}
-
 /// Mounts `lowers` (bottom first, none to [`MAX_LAYERS`]) below `upper`, or read-only without one. `scratch` is a
 /// directory of the workspace for what the mount needs beside them. Returns the root of the detached mount.
 ///
@@ -122,16 +91,23 @@ pub fn overlay_with(
     copy_up: CopyUp,
     scratch: &Path,
 ) -> Result<OwnedFd, MountError> {
-    mount(lowers, upper, copy_up, scratch, by_new_calls)
+    mount(lowers, upper, scratch, Flavour { marks: Marks::usual(), copy_up }, by_new_calls)
 }
 
-type Calls = fn(&[&Path], Option<Upper<'_>>, CopyUp) -> Result<Option<OwnedFd>, MountError>;
+/// What kind of overlay mount is made.
+#[derive(Debug, Clone, Copy)]
+struct Flavour {
+    marks: Marks,
+    copy_up: CopyUp,
+}
+
+type Calls = fn(&[&Path], Option<Upper<'_>>, Flavour) -> Result<Option<OwnedFd>, MountError>;
 
 fn mount(
     lowers: &[&Path],
     upper: Option<Upper<'_>>,
-    copy_up: CopyUp,
     scratch: &Path,
+    flavour: Flavour,
     new_calls: Calls,
 ) -> Result<OwnedFd, MountError> {
     if lowers.len() > MAX_LAYERS {
@@ -147,9 +123,9 @@ fn mount(
         settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
         stack.push(empty);
     }
-    match new_calls(&stack, upper, copy_up)? {
+    match new_calls(&stack, upper, flavour)? {
         Some(mount) => Ok(mount),
-        None => by_mount(&stack, upper, copy_up, scratch),
+        None => by_mount(&stack, upper, scratch, flavour),
     }
 }
 
@@ -168,7 +144,16 @@ fn settle_empty(path: &Path) -> io::Result<()> {
 
 /// Options that the kernel need not know: without them it has not even the feature.
 const OFF: [(&str, &str); 4] =
-    [("redirect_dir", "off"), ("metacopy", "off"), ("index", "off"), ("xino", "off")];
+    [("index", "off"), ("xino", "off"), ("metacopy", "off"), ("redirect_dir", "off")];
+
+/// What of [`OFF`] to say. With `userxattr`, which rules out the last two by itself, the kernel refuses to hear of
+/// `redirect_dir=off` where it is built to follow redirects all the same (`CONFIG_OVERLAY_FS_REDIRECT_ALWAYS_FOLLOW`).
+fn off(marks: Marks) -> &'static [(&'static str, &'static str)] {
+    match marks {
+        Marks::Trusted => &OFF,
+        Marks::User => &OFF[..2],
+    }
+}
 
 /// Options without which metadata alone cannot be copied: the kernel wants both.
 const METADATA: [(&str, &str); 2] = [("redirect_dir", "on"), ("metacopy", "on")];
@@ -177,7 +162,7 @@ const METADATA: [(&str, &str); 2] = [("redirect_dir", "on"), ("metacopy", "on")]
 fn by_new_calls(
     stack: &[&Path],
     upper: Option<Upper<'_>>,
-    copy_up: CopyUp,
+    flavour: Flavour,
 ) -> Result<Option<OwnedFd>, MountError> {
     let failed = |action| {
         let layers = stack.len();
@@ -201,15 +186,15 @@ fn by_new_calls(
         // The upper directory never outlives a crash: writing it out early would be for nothing. Since Linux 5.10.
         let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
     }
-    for (key, value) in OFF {
-        let _ = rustix::mount::fsconfig_set_string(&context, key, value);
+    for (key, value) in off(flavour.marks) {
+        let _ = rustix::mount::fsconfig_set_string(&context, *key, *value);
     }
-    if copy_up == CopyUp::Metadata {
+    if flavour.copy_up == CopyUp::Metadata {
         for (key, value) in METADATA {
             rustix::mount::fsconfig_set_string(&context, key, value).map_err(failed(key))?;
         }
     }
-    if Marks::usual() == Marks::User {
+    if flavour.marks == Marks::User {
         rustix::mount::fsconfig_set_flag(&context, "userxattr").map_err(failed("userxattr"))?;
     }
     match rustix::mount::fsconfig_create(&context) {
@@ -248,8 +233,8 @@ fn set_directory(
 fn by_mount(
     stack: &[&Path],
     upper: Option<Upper<'_>>,
-    copy_up: CopyUp,
     scratch: &Path,
+    flavour: Flavour,
 ) -> Result<OwnedFd, MountError> {
     let unusable = |cause: Errno| MountError::Directory { path: scratch.to_owned(), cause: cause.into() };
     let names = scratch.join("names");
@@ -272,18 +257,18 @@ fn by_mount(
         link(upper.work, "w")?;
         options.push_str(",upperdir=u,workdir=w");
     }
-    if Marks::usual() == Marks::User {
+    if flavour.marks == Marks::User {
         options.push_str(",userxattr");
     }
     directory(&names.join("m"))?;
     // The kernel checks all options together, so they are tried from most to fewest.
-    let off: Vec<String> = OFF.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let off: Vec<String> = off(flavour.marks).iter().map(|(key, value)| format!(",{key}={value}")).collect();
     let volatile = if upper.is_some() { ",volatile" } else { "" };
+    // The oldest of them is the last.
+    let oldest = off.last().cloned().unwrap_or_default();
     let metadata: String = METADATA.iter().map(|(key, value)| format!(",{key}={value}")).collect();
-    let tries = match copy_up {
-        CopyUp::Whole => {
-            vec![format!("{}{volatile}", off.concat()), off.concat(), off[0].clone(), String::new()]
-        }
+    let tries = match flavour.copy_up {
+        CopyUp::Whole => vec![format!("{}{volatile}", off.concat()), off.concat(), oldest, String::new()],
         CopyUp::Metadata => vec![format!("{metadata}{volatile}"), metadata],
     };
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
@@ -354,16 +339,29 @@ pub fn enter_private_mounts() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rootfs::Follow;
+    use crate::rootfs::{Follow, remove_tree};
     use crate::store::testing::can_mount;
 
     use super::*;
 
-    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: CopyUp) -> Result<Option<OwnedFd>, MountError> {
+    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: Flavour) -> Result<Option<OwnedFd>, MountError> {
         Ok(None)
     }
 
     const BOTH: [(&str, Calls); 2] = [("new calls", by_new_calls), ("mount(2)", no_new_calls)];
+
+    fn whole(marks: Marks) -> Flavour {
+        Flavour { marks, copy_up: CopyUp::Whole }
+    }
+
+    /// Every way to mount with every kind of marks that can be had here.
+    fn ways() -> Vec<(String, Calls, Marks)> {
+        let marks = [Marks::Trusted, Marks::User];
+        let marks = marks.into_iter().filter(|marks| *marks == Marks::User || *marks == Marks::usual());
+        marks
+            .flat_map(|marks| BOTH.map(|(name, calls)| (format!("{name}, {}", marks.name()), calls, marks)))
+            .collect()
+    }
 
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
@@ -381,28 +379,68 @@ mod tests {
             std::fs::create_dir_all(layer).unwrap();
             std::fs::write(layer.join(format!("own-{number}")), "").unwrap();
             std::fs::write(layer.join("common"), number.to_string()).unwrap();
+            std::fs::create_dir(layer.join("directory")).unwrap();
+            std::fs::write(layer.join(format!("directory/own-{number}")), "").unwrap();
         }
         let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
-        for (position, (name, calls)) in BOTH.into_iter().enumerate() {
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
             let [scratch, files, work] = ["s", "u", "w"].map(|end| store.join(format!("{end}{position}")));
             for directory in [&scratch, &files, &work] {
                 std::fs::create_dir(directory).unwrap();
             }
-            let view = Rootfs::from_fd(mount(&lowers, None, CopyUp::Whole, &scratch, calls).unwrap());
-            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 131, "{name}");
+            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, whole(marks), calls).unwrap());
+            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 132, "{name}");
+            assert_eq!(view.read_dir(&path("/directory")).unwrap().len(), 130, "{name}");
             assert_eq!(view.read_small_file(&path("/common"), 9).unwrap().unwrap(), b"129", "{name}");
             let create = OFlags::CREATE | OFlags::WRONLY;
             assert!(view.open_file(&path("/new"), create, 0o644).is_err(), "{name}");
             let upper = Upper { files: &files, work: &work };
-            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), CopyUp::Whole, &scratch, calls).unwrap());
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, whole(marks), calls).unwrap());
             tree.open_file(&path("/new"), create, 0o644).unwrap();
             tree.remove(&path("/common")).unwrap();
             assert!(tree.metadata(&path("/common"), Follow::No).unwrap().is_none(), "{name}");
             assert_eq!(std::fs::read_dir(&files).unwrap().count(), 2, "{name}");
+            // What hides the directory of the lower layers is kept, and believed, by these marks.
+            remove_tree(tree.as_fd(), b"directory").unwrap();
+            rustix::fs::mkdirat(&tree, "directory", Mode::RWXU).unwrap();
+            assert_eq!(tree.read_dir(&path("/directory")).unwrap(), [], "{name}");
+            let written = Rootfs::open(&files).unwrap();
+            assert_eq!(
+                xattrs_at(written.as_fd(), b"directory").unwrap().get(marks.opaque()).unwrap(),
+                b"y",
+                "{name}"
+            );
+            let stack: Vec<&Path> = lowers.iter().copied().chain([&*files]).collect();
+            let again = Rootfs::from_fd(mount(&stack, None, &scratch, whole(marks), calls).unwrap());
+            assert_eq!(again.read_dir(&path("/directory")).unwrap(), [], "{name}");
             assert!(view.metadata(&path("/common"), Follow::No).unwrap().is_some(), "{name}");
         }
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         assert!(!mounts.contains(temporary.path().to_str().unwrap()));
+    }
+
+    #[test]
+    fn as_many_layers_as_overlayfs_takes_are_mounted_every_way() {
+        if !can_mount() {
+            return;
+        }
+        let store = tempfile::tempdir().unwrap();
+        let layers: Vec<PathBuf> =
+            (0..MAX_LAYERS).map(|number| store.path().join(number.to_string())).collect();
+        for (number, layer) in layers.iter().enumerate() {
+            std::fs::create_dir_all(layer.join(format!("own-{number}"))).unwrap();
+        }
+        let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
+            let [scratch, files, work] =
+                ["s", "u", "w"].map(|end| store.path().join(format!("{end}{position}")));
+            for directory in [&scratch, &files, &work] {
+                std::fs::create_dir(directory).unwrap();
+            }
+            let upper = Upper { files: &files, work: &work };
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, whole(marks), calls).unwrap());
+            assert_eq!(tree.read_dir(&GuestPath::root()).unwrap().len(), MAX_LAYERS, "{name}");
+        }
     }
 
     #[test]
@@ -411,8 +449,8 @@ mod tests {
             return;
         }
         let temporary = tempfile::tempdir().unwrap();
-        for (name, calls) in BOTH {
-            let view = Rootfs::from_fd(mount(&[], None, CopyUp::Whole, temporary.path(), calls).unwrap());
+        for (name, calls, marks) in ways() {
+            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), whole(marks), calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap(), [], "{name}");
         }
     }

@@ -19,8 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
-use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
-use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
+use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
+use crate::rootfs::{
+    GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
+};
 
 pub use super::chain::{Chain, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
@@ -165,11 +167,16 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Opens the directory, which is made if it is missing. Workspaces must be in the same file system.
+    /// Opens the layers in the directory `all` that processes with the user and group ids `ids` unpacked, or will.
+    /// Directories are made if they are missing. Workspaces must be in the same file system.
+    ///
+    /// Another user namespace would see other owners, and an overlay that reads other marks no opaque directories: each
+    /// kind has a directory of its own, which all processes of that kind share.
     ///
     /// # Errors
     /// [`UnpackError::Directory`].
-    pub fn open(directory: PathBuf) -> Result<Self, UnpackError> {
+    pub fn open(all: &Path, ids: &IdMap) -> Result<Self, UnpackError> {
+        let directory = all.join(kind(ids, Marks::usual()));
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -296,6 +303,14 @@ impl Unpacked {
             .map_err(|cause| failed(&self.directory, cause.into()))?;
         Ok(directory)
     }
+}
+
+/// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary
+/// user with subordinate ids. A very long one is its digest instead.
+fn kind(ids: &IdMap, marks: Marks) -> String {
+    const LONGEST: usize = 200;
+    let name = format!("{}.{}", ids.name(), marks.name());
+    if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 
 fn failed(path: &Path, cause: io::Error) -> UnpackError {
@@ -446,7 +461,8 @@ impl Source<'_> {
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
+        let archive =
+            layer::decompress(&mut stored, layer::Formats::Layer, self.unpack.limits).map_err(read)?;
         let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
@@ -558,7 +574,9 @@ mod tests {
         assert_eq!(times, [1, 2, 1, 0]);
         let (chain, opened) = counted(&ground, &layers);
         assert_eq!((chain.unwrap().layers().len(), opened.len()), (4, 1));
-        let other = Unpacked::open(ground.directory.path().join("unpacked")).unwrap();
+        let other =
+            Unpacked::open(&ground.directory.path().join("unpacked"), &IdMap::of_this_process().unwrap())
+                .unwrap();
         for (position, (diff_id, _)) in layers.iter().enumerate() {
             let ids = layers[1..=position]
                 .iter()
@@ -584,7 +602,7 @@ mod tests {
                 }
             }
         });
-        assert_eq!(std::fs::read_dir(ground.directory.path().join("unpacked")).unwrap().count(), 3);
+        assert_eq!(std::fs::read_dir(&ground.unpacked.directory).unwrap().count(), 3);
     }
 
     #[test]
@@ -614,11 +632,7 @@ mod tests {
             std::fs::write(ground.blob(&digest), bytes).unwrap();
             let error = ground.chain(std::slice::from_ref(&layer)).unwrap_err();
             assert!(error.to_string().contains(message), "{what}: {error}");
-            assert_eq!(
-                std::fs::read_dir(ground.directory.path().join("unpacked")).unwrap().count(),
-                0,
-                "{what}"
-            );
+            assert_eq!(std::fs::read_dir(&ground.unpacked.directory).unwrap().count(), 0, "{what}");
         }
         let ground = Ground::new();
         let layers = stack(&ground, &["a", "b", "c"]);
@@ -644,6 +658,19 @@ mod tests {
             limits: &Limits::default(),
         };
         assert!(matches!(ground.unpacked.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
+    }
+
+    #[test]
+    fn layers_of_other_ids_or_marks_have_their_own_directory() {
+        let extent = |inside, outside, count| crate::rootfs::Extent { inside, outside, count };
+        let whole = IdMap::new(vec![extent(0, 0, u32::MAX)], vec![extent(0, 0, u32::MAX)]);
+        let ranges = vec![extent(0, 1000, 1), extent(1, 100_000, 65_536)];
+        let user = IdMap::new(ranges.clone(), ranges);
+        assert_eq!(kind(&whole, Marks::Trusted), "all.trusted");
+        assert_eq!(kind(&whole, Marks::User), "all.user");
+        assert_eq!(kind(&user, Marks::User), "0-1000-1_1-100000-65536.user");
+        let many: Vec<_> = (0..100).map(|id| extent(id, 2 * id, 1)).collect();
+        assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User).len(), 64);
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::io;
 use crate::build;
 use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
-use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
+use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Mismatch, VerifyingReader};
-use crate::image::document;
+use crate::image::document::{self, DocumentLimits};
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
@@ -62,6 +62,8 @@ pub struct Images<'a> {
     pub store: &'a Store,
     /// Who is told.
     pub progress: &'a dyn build::progress::Progress,
+    /// How large documents may be.
+    pub limits: DocumentLimits,
     /// What unpacking needs; planning does none.
     pub unpacking: Option<Unpacking<'a>>,
 }
@@ -74,6 +76,8 @@ pub struct Unpacking<'a> {
     pub workspace: &'a Workspace,
     /// When to stop.
     pub cancel: &'a Cancel,
+    /// How much a layer may hold.
+    pub limits: Limits,
 }
 
 /// A manifest with its config.
@@ -145,11 +149,8 @@ impl ImageSource for Images<'_> {
             Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
             Progress::Finished(blob, applied) => {
                 self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
-                for skipped in &applied.skipped {
-                    self.progress.tell(&Event::Note(&format!(
-                        "layer {}: left out `{}`: {}",
-                        blob.digest, skipped.path, skipped.what
-                    )));
+                for sentence in applied.losses.sentences() {
+                    self.progress.tell(&Event::Note(&format!("layer {}: {sentence}", blob.digest)));
                 }
             }
         };
@@ -159,7 +160,7 @@ impl ImageSource for Images<'_> {
             progress: &progress,
             cancelled: &|| unpacking.cancel.is_cancelled(),
             jobs: JOBS,
-            limits: &Limits::default(),
+            limits: &unpacking.limits,
         };
         match unpacking.unpacked.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.
@@ -196,7 +197,7 @@ impl Images<'_> {
         if let Some(digest) = reference.digest()
             && let Some(bytes) = self.stored_document(digest)?
         {
-            let media_type = document::parse(&bytes, None)?.media_type().to_owned();
+            let media_type = document::parse(&bytes, None, &self.limits)?.media_type().to_owned();
             return Ok(Fetched { media_type, digest: digest.clone(), bytes });
         }
         let fetched = self.client.manifest(reference)?;
@@ -220,7 +221,7 @@ impl Images<'_> {
     fn stored_document(&self, digest: &Digest) -> Result<Option<Vec<u8>>, ServiceError> {
         let Ok(file) = self.store.blobs().open(digest) else { return Ok(None) };
         let size = file.metadata()?.len();
-        if document::check_size(document::Kind::Config, size).is_err() {
+        if document::check_size(document::Kind::Config, size, &self.limits).is_err() {
             return Ok(None);
         }
         let mut bytes = Vec::new();
@@ -236,12 +237,13 @@ impl Images<'_> {
         fetched: &Fetched,
         notes: &mut Vec<String>,
     ) -> Result<Documents, ServiceError> {
-        let index = parse_index(&fetched.bytes, Some(&fetched.media_type))?;
+        let index = parse_index(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let mut nested = |entry: &Descriptor| -> Result<_, Nested> {
             let fetched = self.manifest_of(reference, entry).map_err(Nested)?;
-            parse_index(&fetched.bytes, Some(&entry.media_type)).map_err(|error| Nested(error.into()))
+            let parsed = parse_index(&fetched.bytes, Some(&entry.media_type), &self.limits);
+            parsed.map_err(|error| Nested(error.into()))
         };
-        let entries = flatten(index, &mut nested)?;
+        let entries = flatten(index, self.limits.nesting, &mut nested)?;
         let mut config_of = |entry: &Descriptor| -> Result<Platform, ServiceError> {
             Ok(Platform::from(&self.entry(reference, entry)?.config))
         };
@@ -272,17 +274,17 @@ impl Images<'_> {
     }
 
     fn documents(&self, reference: &Reference, fetched: &Fetched) -> Result<Documents, ServiceError> {
-        let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type))?;
+        let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let stored = self.stored_document(&manifest.config.digest)?;
         let bytes = match stored.filter(|bytes| bytes.len() as u64 == manifest.config.size) {
             Some(bytes) => bytes,
             None => {
-                let bytes = self.client.small_blob(reference, &manifest.config, CONFIG_LIMIT)?;
+                let bytes = self.client.small_blob(reference, &manifest.config, self.limits.config.value)?;
                 self.store.blobs().put(&bytes)?;
                 bytes
             }
         };
-        let config = parse_config(&bytes)?;
+        let config = parse_config(&bytes, &self.limits)?;
         if config.rootfs.diff_ids.len() != manifest.layers.len() {
             return Err(crate::image::manifest::ImageError::Layers {
                 layers: manifest.layers.len(),

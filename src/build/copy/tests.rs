@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::rootfs::resolve_chown;
+use crate::rootfs::{resolve_chown, users::DATABASE_LIMIT};
 
 pub(in crate::build) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 
@@ -64,7 +64,7 @@ impl Ground {
         let (mut chown, mut chmod, mut workdir) = (None, None, GuestPath::root());
         words.retain(|word| {
             if let Some(text) = word.strip_prefix("--chown=") {
-                chown = Some(resolve_chown(&root, text).unwrap());
+                chown = Some(resolve_chown(&root, text, DATABASE_LIMIT).unwrap());
             } else if let Some(text) = word.strip_prefix("--chmod=") {
                 chmod = Some(u32::from_str_radix(text, 8).unwrap());
             } else if let Some(text) = word.strip_prefix("--workdir=") {

@@ -6,15 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Refused, set_directory_metadata, set_metadata_of, set_xattrs_at};
+use super::attributes::{Refused, set_metadata_at, set_metadata_of};
 use super::whiteouts::mark_opaque;
-use super::{Applier, Parent, Whiteouts, io_error};
+use super::{Applier, LossKind, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{
-    FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of, remove_tree, set_mode_at, set_owner_at,
-    set_times_at,
-};
+use crate::rootfs::{FileKind, Follow, GuestPath, metadata_at, metadata_of, remove_tree};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,30 +57,26 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if entry.kind == EntryKind::Directory {
-            let skipped = self.make_directory(entry, parent, name, before)?;
-            return self.skip_xattrs(path, skipped);
+            return self.make_directory(entry, parent, name, path, before);
         }
         let at = parent.directory.as_fd();
-        let owner = self.rules.owner.unwrap_or(entry.owner);
-        let skipped = match (entry.kind, target) {
-            (EntryKind::File, _) => self.make_file(reader, entry, at, name, owner)?,
-            (EntryKind::HardLink, Some(target)) => {
-                self.make_hard_link(at, name, path, target)?;
-                Vec::new()
-            }
-            (EntryKind::HardLink | EntryKind::Directory, _) => Vec::new(),
+        let refused = match (entry.kind, target) {
+            (EntryKind::File, _) => self.make_file(reader, entry, at, name)?,
+            (EntryKind::HardLink, Some(target)) => return self.make_hard_link(at, name, path, target),
+            (EntryKind::HardLink | EntryKind::Directory, _) => return Ok(()),
             (EntryKind::Symlink, _) => {
                 io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
-                io_error(set_owner_at(at, name, owner), "set the owner")?;
-                let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
-                io_error(set_times_at(at, name, entry.mtime), "set the times")?;
-                skipped
+                set_metadata_at(at, name, entry, self.rules)?
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
-                self.make_node(entry, at, name, path, owner)?
+                if !self.make_node(entry, at, name, path)? {
+                    return Ok(());
+                }
+                set_metadata_at(at, name, entry, self.rules)?
             }
         };
-        self.skip_xattrs(path, skipped)
+        self.report_refused(path, refused);
+        Ok(())
     }
 
     /// Removes what is in the way of an entry: everything but a directory in the way of a directory.
@@ -107,7 +100,6 @@ impl Applier<'_> {
         entry: &Entry,
         at: BorrowedFd<'_>,
         name: &[u8],
-        owner: Owner,
     ) -> Result<Refused, EntryError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
@@ -125,16 +117,17 @@ impl Applier<'_> {
                 }
             }
         }
-        set_metadata_of(&file, entry, owner)
+        set_metadata_of(&file, entry, entry.mode, self.rules)
     }
 
     fn make_directory(
         &mut self,
         entry: &Entry,
-        parent: &Parent,
+        parent: &mut Parent,
         name: &[u8],
+        path: &GuestPath,
         before: Room,
-    ) -> Result<Refused, EntryError> {
+    ) -> Result<(), EntryError> {
         let at = parent.directory.as_fd();
         if before != Room::Directory {
             io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
@@ -142,19 +135,22 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+            io_error(mark_opaque(at, name, self.rules.marks), "mark the directory as opaque")?;
         }
-        set_directory_metadata(at, name, entry, self.rules.owner)
+        let directory = io_error(parent.directory.try_clone(), "keep the directory open")?;
+        self.set_directory(directory.as_fd(), name, entry, path, |applier| {
+            Ok(parent.real(applier.root)?.child(name))
+        })
     }
 
+    /// Makes a device or FIFO; false where there can be none.
     fn make_node(
         &mut self,
         entry: &Entry,
         at: BorrowedFd<'_>,
         name: &[u8],
         path: &GuestPath,
-        owner: Owner,
-    ) -> Result<Refused, EntryError> {
+    ) -> Result<bool, EntryError> {
         let (file_type, what) = match entry.kind {
             EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
             EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
@@ -165,24 +161,19 @@ impl Applier<'_> {
             && entry.kind == EntryKind::CharDevice
             && entry.device == (0, 0)
         {
-            let what = "character device 0:0, which overlayfs would take for a whiteout".to_owned();
-            self.skip(path.clone(), what)?;
-            return Ok(Vec::new());
+            let what = || "character device 0:0, which overlayfs would take for a whiteout".to_owned();
+            self.applied.losses.add(LossKind::Device, path, what);
+            return Ok(false);
         }
         let device = rustix::fs::makedev(major, minor);
         match rustix::fs::mknodat(at, name, file_type, Mode::RUSR | Mode::WUSR, device) {
             Err(Errno::PERM) => {
-                let what = format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
-                self.skip(path.clone(), what)?;
-                return Ok(Vec::new());
+                let what = || format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
+                self.applied.losses.add(LossKind::Device, path, what);
+                Ok(false)
             }
-            result => io_error(result, "make the device or FIFO")?,
+            result => io_error(result, "make the device or FIFO").map(|()| true),
         }
-        io_error(set_owner_at(at, name, owner), "set the owner")?;
-        io_error(set_mode_at(at, name, entry.mode), "set the mode")?;
-        let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
-        io_error(set_times_at(at, name, entry.mtime), "set the times")?;
-        Ok(skipped)
     }
 
     fn has_no_entry(&self, path: &GuestPath) -> bool {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode};
 use rustix::io::Errno;
 
+use super::Owners;
 use super::attributes::reset_directory;
 use crate::layer::EntryError;
 use crate::rootfs::tree::{DIRECTORY, enter};
@@ -50,11 +51,13 @@ fn key(directory: u64, name: &[u8]) -> u64 {
 }
 
 /// What is known of the tree while one layer is applied to it.
-#[derive(Default)]
 pub(super) struct Lower {
     pub(super) put: Put,
     /// Directories that hold nothing of lower layers any more: visited once, whatever the number of whiteouts.
     emptied: BTreeSet<u64>,
+    /// Directories that have become new ones without an entry, since somebody took them from here.
+    pub(super) reset: Vec<u64>,
+    owners: Owners,
 }
 
 /// A directory on the way down.
@@ -81,6 +84,10 @@ fn io_error<T, E: Into<io::Error>>(result: Result<T, E>) -> Result<T, EntryError
 }
 
 impl Lower {
+    pub(super) fn new(owners: Owners) -> Self {
+        Self { put: Put::default(), emptied: BTreeSet::new(), reset: Vec::new(), owners }
+    }
+
     /// Removes what lower layers have of the entry `name` of the directory `at`, whose number is `inode`.
     ///
     /// # Errors
@@ -183,12 +190,16 @@ impl Lower {
 
     /// Decides about a directory whose lower content is gone: without an entry of this layer it goes too, unless the
     /// layer has put something below it; then it is a new directory without an entry.
-    fn settle(&self, at: BorrowedFd<'_>, inode: u64, name: &[u8]) -> Result<(), EntryError> {
+    fn settle(&mut self, at: BorrowedFd<'_>, inode: u64, name: &[u8]) -> Result<(), EntryError> {
         if self.put.contains(inode, name) {
             return Ok(());
         }
         match rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => reset_directory(at, name, Owner::ROOT),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                reset_directory(at, name, Owner::ROOT, self.owners)?;
+                self.reset.push(io_error(metadata_at(at, name))?.inode);
+                Ok(())
+            }
             result => io_error(result),
         }
     }
