@@ -7,7 +7,8 @@ use std::path::Path;
 use crate::support::ground::ground;
 use crate::support::oci::{LayoutImage, with_unpacked};
 use crate::support::tree::{Times, dump};
-use crate::support::{Builder, Context, Finished, scratch, traces};
+use crate::support::user::User;
+use crate::support::{Builder, Context, Finished, finish, scratch, traces};
 
 /// A context whose Dockerfile has the ground's busybox for `BASE`.
 fn context(dockerfile: &str) -> Context {
@@ -400,4 +401,66 @@ fn the_plan_shows_mounts() {
         {"type": "tmpfs", "target": "/t", "size": 1_048_576},
     ]);
     assert_eq!(stages[1]["steps"][2]["mounts"], expected);
+}
+
+/// Every kind of mount, for whoever builds.
+const KINDS: &str = r#"FROM scratch AS tools
+COPY busybox /bin/busybox
+SHELL ["/bin/busybox", "sh", "-c"]
+RUN /bin/busybox --install -s /bin && mkdir /t && echo tool >/t/x
+FROM tools
+RUN --mount=target=/m cat /m/sub/f; stat -c '%u:%g %n' /m/sub /m/sub/*; touch /m/x 2>/dev/null || echo refused
+RUN --mount=target=/m,rw rm -r /m/sub && touch /m/x && ls /m
+RUN --mount=target=/m,source=sub ls -A /m
+RUN --mount=type=tmpfs,target=/n/t --mount=type=secret,id=s,target=/n/t/s stat -c '%a %n' /n/t /n/t/s; cat /n/t/s
+RUN --mount=from=tools,source=t,target=/m,rw echo changed >/m/x; cat /m/x
+RUN --mount=from=tools,source=t/x,target=/m cat /m; ! test -e /n
+"#;
+
+#[test]
+fn ordinary_users_have_all_mounts() {
+    let expected = [
+        "F",
+        "0:0 /m/sub",
+        "0:0 /m/sub/f",
+        "0:0 /m/sub/g",
+        "refused",
+        "Dockerfile",
+        "busybox",
+        "secret",
+        "x",
+        "f",
+        "g",
+        "1777 /n/t",
+        "400 /n/t/s",
+        "***",
+        "changed",
+        "tool",
+    ];
+    for (user, owner) in
+        [(User::with_ranges(), None), (User::with_single_id(), None), (User::with_single_id(), Some(5))]
+    {
+        let context = user.context(KINDS);
+        for (name, content) in [("sub/f", "F\n"), ("sub/g", ""), ("sub/h", ""), ("secret", "hidden secret\n")]
+        {
+            fs::create_dir_all(context.join("sub")).unwrap();
+            fs::write(context.join(name), content).unwrap();
+            std::os::unix::fs::chown(context.join(name), owner.or(Some(user.uid)), Some(user.gid)).unwrap();
+        }
+        for name in ["", "sub", "busybox", "Dockerfile"] {
+            std::os::unix::fs::chown(context.join(name), Some(user.uid), Some(user.gid)).unwrap();
+        }
+        for rules in ["", "sub/h\n.dockerignore\n"] {
+            fs::write(context.join(".dockerignore"), rules).unwrap();
+            std::os::unix::fs::chown(context.join(".dockerignore"), Some(user.uid), Some(user.gid)).unwrap();
+            let secret = format!("--secret=id=s,src={}", context.join("secret").display());
+            let mut command = user.command();
+            command.args(["--no-push", "--platform=linux/amd64", &secret, "-c"]).arg(&context);
+            let found = output(&finish(&mut command).success());
+            let found: Vec<&str> =
+                found.iter().map(String::as_str).filter(|line| !line.ends_with('h')).collect();
+            assert_eq!(found, expected, "{owner:?}, {rules:?}");
+        }
+        traces::assert_none(&user.store());
+    }
 }
