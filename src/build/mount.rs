@@ -182,3 +182,108 @@ fn id(key: &str, given: Option<u32>) -> Result<u32, BuildErrorKind> {
         given => Ok(given.unwrap_or(0)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dockerfile::{Instruction, parse};
+
+    /// The mounts of `RUN OPTIONS true` in `/w`; every name is an image.
+    fn mounts(options: &str) -> Result<Vec<MountStep>, String> {
+        let file = parse(format!("FROM scratch\nRUN {options} true\n").as_bytes()).unwrap();
+        let Instruction::Run(run) = &file.stages[0].instructions[0].value else { panic!() };
+        let mut expand = |text: &Text| Ok(if *text == "$t" { "/expanded".into() } else { text.clone() });
+        let from = |name: &Text| match name.as_bytes() {
+            b"scratch" => Ok(CopyFrom::Scratch),
+            _ => Ok(CopyFrom::Image(0)),
+        };
+        let workdir = GuestPath::clamp(b"/w").unwrap();
+        let mut resolver = Resolver { expand: &mut expand, from: &from, workdir: &workdir };
+        resolver.resolve(&run.mounts).map_err(|error| error.to_string())
+    }
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::clamp(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_left_to_resolve() {
+        let bind = |from, source, target, access| {
+            MountStep::Bind(BindStep { from, source: path(source), target: path(target), access })
+        };
+        let secret = |id: &str, target: Option<&str>, variable: Option<&str>| SecretStep {
+            id: id.to_owned(),
+            target: target.map(path),
+            variable: variable.map(str::to_owned),
+            need: Need::Optional,
+            mode: 0o400,
+            owner: Owner::ROOT,
+        };
+        for (options, expected) in [
+            ("--mount=target=m", bind(CopyFrom::Context, "/", "/w/m", Access::ReadOnly)),
+            (
+                "--mount=target=$t,src=../a/./b,rw",
+                bind(CopyFrom::Context, "/a/b", "/expanded", Access::ReadWrite),
+            ),
+            ("--mount=from=scratch,target=/m", bind(CopyFrom::Scratch, "/", "/m", Access::ReadOnly)),
+            ("--mount=from=3,target=/m/", bind(CopyFrom::Image(0), "/", "/m", Access::ReadOnly)),
+            ("--mount=target=", bind(CopyFrom::Context, "/", "/w", Access::ReadOnly)),
+            (
+                "--mount=type=tmpfs,target=/t,size=1k",
+                MountStep::Tmpfs(TmpfsStep { target: path("/t"), size: Some(1024) }),
+            ),
+            ("--mount=type=secret,id=s", MountStep::Secret(secret("s", Some("/run/secrets/s"), None))),
+            ("--mount=type=secret,target=s", MountStep::Secret(secret("s", Some("/w/s"), None))),
+            ("--mount=type=secret,id=../x,env=X", MountStep::Secret(secret("../x", None, Some("X")))),
+            (
+                "--mount=type=secret,id=s,mode=07777,uid=1,gid=2,required",
+                MountStep::Secret(SecretStep {
+                    need: Need::Required,
+                    mode: 0o7777,
+                    owner: Owner { uid: 1, gid: 2 },
+                    ..secret("s", Some("/run/secrets/s"), None)
+                }),
+            ),
+        ] {
+            assert_eq!(mounts(options).as_deref(), Ok(&[expected][..]), "{options}");
+        }
+    }
+
+    #[test]
+    fn directories_are_mounted_before_what_is_in_them() {
+        let found = mounts(
+            "--mount=type=tmpfs,target=/a-b --mount=type=tmpfs,target=/a/b --mount=target=/a --mount=type=tmpfs,target=/a \
+             --mount=type=secret,id=x,env=X",
+        )
+        .unwrap();
+        let targets: Vec<Option<String>> =
+            found.iter().map(|mount| mount.target().map(ToString::to_string)).collect();
+        assert_eq!(
+            targets.iter().map(Option::as_deref).collect::<Vec<_>>(),
+            [None, Some("/a"), Some("/a"), Some("/a/b"), Some("/a-b")]
+        );
+        assert!(matches!(found[2], MountStep::Tmpfs(_)), "of one target the later one lies on top");
+    }
+
+    #[test]
+    fn what_no_process_can_be_given_is_refused() {
+        for (options, message) in [
+            ("--mount=type=secret,id=s,uid=4294967295", "invalid value 4294967295 for uid"),
+            ("--mount=type=secret,id=s,env=", "`` is no name of a variable for a secret"),
+            ("--mount=type=secret,id=s,env=A=B", "`A=B` is no name of a variable for a secret"),
+            (
+                "--mount=type=tmpfs,target=/proc",
+                "invalid mount target \"/proc\": the kernel's files are there",
+            ),
+            (
+                "--mount=type=tmpfs,target=/x/../dev",
+                "invalid mount target \"/dev\": the kernel's files are there",
+            ),
+            ("--mount=type=cache,target=/c", "RUN --mount=type=cache is not supported yet"),
+            ("--mount=type=ssh", "RUN --mount=type=ssh is not supported yet"),
+        ] {
+            assert_eq!(mounts(options), Err(message.to_owned()), "{options}");
+        }
+        assert!(mounts("--mount=type=tmpfs,target=/dev/x").is_ok());
+    }
+}

@@ -89,18 +89,23 @@ fn secret_file(secret: &SecretFile, name: &str, staging: &OwnedFd) -> io::Result
     Ok(mount)
 }
 
-/// Clones the source of a mount that is attached nowhere: in this namespace it can be attached for as long as it takes.
+/// Clones the source of a mount that the supervisor could not clone.
 fn clone_here(bind: &Bind, name: &str, staging: &OwnedFd) -> io::Result<OwnedFd> {
-    let clone = || clone_tree(bind.source.as_fd(), "", MountReach::Tree);
-    match clone() {
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
+    match clone_tree(bind.source.as_fd(), "", MountReach::Tree) {
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            clone_attached(bind, name, staging)
+        }
         // Another mount from the same tree has come before.
-        result => return result,
+        result => result,
     }
+}
+
+/// Clones the source of a mount that is attached nowhere: in this namespace it can be attached for as long as it takes.
+fn clone_attached(bind: &Bind, name: &str, staging: &OwnedFd) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(staging, name, Mode::RWXU)?;
     let place = rustix::fs::openat(staging, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     attach(&bind.tree, &place)?;
-    clone()
+    clone_tree(bind.source.as_fd(), "", MountReach::Tree)
 }
 
 fn restrict(bind: &Bind, mount: &OwnedFd) -> io::Result<()> {
@@ -201,4 +206,63 @@ fn tmpfs(size: Option<u64>, covered_mode: u32) -> io::Result<OwnedFd> {
     let mut options = vec![("mode", mode.as_str())];
     options.extend(size.as_deref().map(|size| ("size", size)));
     new_mount("tmpfs", &options, NOSUID | NODEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::testing::can_mount;
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::clamp(text.as_bytes()).unwrap()
+    }
+
+    /// Kernels before 6.15 need this for every mount from a stage.
+    #[test]
+    fn a_part_of_a_mount_is_cloned_where_that_is_attached_for_a_moment() {
+        if !can_mount() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| {
+            let path = directory.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+        };
+        let staging = new_mount("tmpfs", &[], INERT).unwrap();
+        attach(&staging, &place("staging")).unwrap();
+        let tree = new_mount("tmpfs", &[], NODEV).unwrap();
+        let files = Rootfs::from_fd(tree.try_clone().unwrap());
+        files.create_dirs(&path("/a/b"), 0o755, Owner::ROOT).unwrap();
+        write_all(&new_file(&tree, b"a/b/file", 0o644).unwrap(), b"content").unwrap();
+        let tree = Arc::new(tree);
+        let bind = |source: &str| Bind {
+            tree: Arc::clone(&tree),
+            source: Arc::new(files.open_path(&path(source), Follow::No).unwrap()),
+            writes: Writes::Refused,
+            rights: Rights::Ignored,
+        };
+        let (directory_bind, file_bind) = (bind("/a"), bind("/a/b/file"));
+        let first = clone_attached(&directory_bind, "tree-0", &staging).unwrap();
+        let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        assert!(mounts.contains("/staging/tree-0 "), "{mounts}");
+        let second = clone_here(&file_bind, "tree-1", &staging).unwrap();
+        for (bind, mount) in [(&directory_bind, &first), (&file_bind, &second)] {
+            restrict(bind, mount).unwrap();
+        }
+        drop(staging);
+        rustix::mount::unmount(directory.path().join("staging"), rustix::mount::UnmountFlags::DETACH)
+            .unwrap();
+        attach(&first, &place("first")).unwrap();
+        let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+        assert_eq!(read("first/b/file"), "content");
+        std::fs::write(directory.path().join("second"), "").unwrap();
+        let target = rustix::fs::open(directory.path().join("second"), OFlags::PATH, Mode::empty()).unwrap();
+        attach(&second, &target).unwrap();
+        assert_eq!(read("second"), "content");
+        std::fs::write(directory.path().join("second"), "x").expect_err("a read-only mount");
+        std::fs::write(directory.path().join("first/x"), "x").expect_err("a read-only mount");
+    }
 }

@@ -178,9 +178,10 @@ impl Stub {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::{Path, PathBuf};
 
+    use super::super::{Content, Secret, SecretFile};
     use super::*;
 
     /// Every path with its modification time.
@@ -260,6 +261,64 @@ mod tests {
             stubs.remove().unwrap();
             assert_eq!(tree(&top), before, "{name}");
         }
+    }
+
+    fn mount(target: &str, content: Content) -> Mount {
+        Mount { target: GuestPath::clamp(target.as_bytes()).unwrap(), content }
+    }
+
+    fn secret() -> Content {
+        let value = Secret::new(b"");
+        Content::Secret(SecretFile { value, mode: 0o400, owner: Owner::ROOT })
+    }
+
+    const TMPFS: Content = Content::Tmpfs { size: None };
+
+    #[test]
+    fn mounts_get_places_unless_they_lie_in_other_mounts() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        for name in ["etc", "real", "old"] {
+            fs::create_dir(top.join(name)).unwrap();
+        }
+        link("/real", &top.join("link"));
+        for name in ["etc", "real", "old"] {
+            age(&top.join(name));
+        }
+        let before = tree(top);
+        let mounts = [
+            mount("/old/new/file", secret()),
+            mount("/link/directory", TMPFS),
+            mount("/link/directory/inner/file", secret()),
+            mount("/real/directory/other", TMPFS),
+            mount("/proc/x", TMPFS),
+            mount("/sys/fs/x", TMPFS),
+            mount("/dev/x/y", secret()),
+        ];
+        let mut stubs = Stubs::make(&Rootfs::open(top).unwrap(), &mounts).unwrap();
+        assert!(top.join("old/new/file").is_file());
+        let mode = fs::metadata(top.join("real/directory")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o1777, "the mount takes it over");
+        assert_eq!(fs::read_dir(top.join("real/directory")).unwrap().count(), 0);
+        for name in ["proc", "sys", "dev"] {
+            assert!(!top.join(name).exists(), "{name} is the kernel's");
+        }
+        stubs.remove().unwrap();
+        assert_eq!(tree(top), before);
+    }
+
+    #[test]
+    fn what_was_made_before_a_failure_goes_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        fs::create_dir(top.join("etc")).unwrap();
+        fs::write(top.join("file"), "").unwrap();
+        age(&top.join("etc"));
+        let before = tree(top);
+        let mounts = [mount("/new/place", TMPFS), mount("/file/x", TMPFS)];
+        let error = Stubs::make(&Rootfs::open(top).unwrap(), &mounts).unwrap_err();
+        assert_eq!(error.to_string(), "cannot prepare `/file/x` in the image");
+        assert_eq!(tree(top), before);
     }
 
     #[test]

@@ -5,13 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::Mode;
-
 use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::store::mount::{self, Upper};
 use crate::store::unpacked::{Chain, UnpackedLayer};
-use crate::store::workspace::Workspace;
+use crate::store::workspace::{Scratch, Workspace};
 
 use super::{Recorded, Recording, SnapshotError, Snapshotter, View, upper};
 
@@ -32,11 +30,9 @@ impl OverlaySnapshotter {
 impl Snapshotter for OverlaySnapshotter {
     fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
         let lower = self.view(&on)?;
-        let directory = self.workspace.directory("step")?;
-        let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.join(name));
-        for path in [&files, &work, &scratch] {
-            rustix::fs::mkdir(path, Mode::RWXU).map_err(|cause| prepare(path, cause.into()))?;
-        }
+        let directory = self.workspace.scratch("step")?;
+        let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.directory(name));
+        let (files, work, scratch) = (files?, work?, scratch?);
         // The mount's root is the upper directory itself, with the metadata that has.
         let inherited = Rootfs::open(&files)
             .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
@@ -44,7 +40,7 @@ impl Snapshotter for OverlaySnapshotter {
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
         let workspace = Arc::clone(&self.workspace);
-        Ok(Box::new(OverlayRecording { root, lower, below: on, files, _workspace: workspace }))
+        Ok(Box::new(OverlayRecording { root, lower, below: on, files, directory, _workspace: workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
@@ -63,7 +59,8 @@ struct OverlayRecording {
     /// The layers of `lower`.
     below: Chain,
     files: PathBuf,
-    /// The directories of the mount are in it.
+    /// The directories of the mount. They go with a step that is not finished.
+    directory: Scratch,
     _workspace: Arc<Workspace>,
 }
 
@@ -82,6 +79,7 @@ impl Recording for OverlayRecording {
         let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
         let (changes, visited) = upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
         let chain = self.below.with(UnpackedLayer::temporary(&self.files));
+        self.directory.keep();
         Ok(Recorded { changes, files: written, chain, visited })
     }
 }
@@ -91,7 +89,7 @@ mod tests {
     use std::sync::Mutex;
 
     use proptest::prelude::*;
-    use rustix::fs::FileType;
+    use rustix::fs::{FileType, Mode};
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
@@ -454,5 +452,28 @@ mod tests {
         let script = format!("python3 {}", ground.directory.path().join("deep.py").display());
         let error = ground.step_unseen(&ground.base, &script).unwrap_err();
         assert!(matches!(&error, SnapshotError::PathTooLong { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_step_that_is_not_finished_leaves_nothing() {
+        if !can_mount() {
+            return;
+        }
+        let ground = ground("echo a > a");
+        let steps = || {
+            let names = std::fs::read_dir(ground.snapshotter.workspace.path()).unwrap();
+            names
+                .filter(|name| name.as_ref().unwrap().file_name().to_str().unwrap().starts_with("step"))
+                .count()
+        };
+        let recording = ground.snapshotter.begin(ground.base.clone()).unwrap();
+        ground.run_in(recording.mount(), "echo b > b");
+        assert_eq!(steps(), 1);
+        drop(recording);
+        assert_eq!(steps(), 0);
+        let kept = ground.step(&ground.base, "echo c > c").unwrap();
+        assert_eq!(steps(), 1);
+        let view = ground.snapshotter.view(&kept.chain).unwrap();
+        assert!(dump(view.root()).contains("\n/c File "), "what a finished step wrote stays");
     }
 }

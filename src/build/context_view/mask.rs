@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode};
 
 use super::survey::Hide;
-use super::{FILES, Scratch, ViewError, open};
+use super::{FILES, ViewError, open};
 use crate::rootfs::{
     FileKind, GuestPath, Owner, Rootfs, metadata_at, set_mode_at, set_owner_at, set_xattr_at, xattr_at,
 };
 use crate::store::mount::{self, CopyUp, Upper};
+use crate::store::workspace::Scratch;
 
 /// A layer for overlay mounts on a directory of the context.
 pub(super) struct Mask {
@@ -76,7 +77,7 @@ impl Mask {
         let source = PathBuf::from(format!("/proc/self/fd/{}", self.source.as_fd().as_raw_fd()));
         let work = self.scratch.directory("work")?;
         let upper = Upper { files: &self.files, work: &work };
-        let tree = mount::overlay_with(&[&source], Some(upper), CopyUp::Metadata, &self.scratch.0)?;
+        let tree = mount::overlay_with(&[&source], Some(upper), CopyUp::Metadata, self.scratch.path())?;
         give_to_root(&Rootfs::from_fd(tree)).map_err(ViewError::Mask)?;
         self.copy_up = CopyUp::Metadata;
         Ok(())

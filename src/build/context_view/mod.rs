@@ -24,11 +24,9 @@ use self::survey::{Found, survey};
 use super::copy::{Copier, CopyError, CopyRequest, OwnerPolicy, Selected, SourceTree};
 use crate::context::Context;
 use crate::dockerfile::Access;
-use crate::rootfs::{
-    Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, remove_tree,
-};
+use crate::rootfs::{Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp};
 use crate::store::mount::{self, CopyUp, MountError, Upper};
-use crate::store::workspace::{Workspace, WorkspaceError};
+use crate::store::workspace::{Scratch, Workspace, WorkspaceError};
 
 /// Why a part of the context cannot be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -91,34 +89,6 @@ impl Shown {
     }
 }
 
-/// A directory of the workspace that goes with the value.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(workspace: &Workspace) -> Result<Self, ViewError> {
-        Ok(Self(workspace.directory("context")?))
-    }
-
-    fn directory(&self, name: &str) -> Result<PathBuf, ViewError> {
-        let path = self.0.join(name);
-        rustix::fs::mkdir(&path, Mode::RWXU)
-            .map_err(|cause| MountError::Directory { path: path.clone(), cause: cause.into() })?;
-        Ok(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        use std::os::unix::ffi::OsStrExt;
-        // What cannot be removed now goes with the workspace.
-        if let (Some(parent), Some(name)) = (self.0.parent(), self.0.file_name())
-            && let Ok(parent) = open(parent)
-        {
-            let _ = remove_tree(parent.as_fd(), name.as_bytes());
-        }
-    }
-}
-
 fn open(path: &Path) -> Result<OwnedFd, MountError> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|cause| MountError::Directory { path: path.to_owned(), cause: cause.into() })
@@ -150,7 +120,9 @@ impl<'a> ContextViews<'a> {
         let known = self.known(source, metadata)?;
         let shown = match (&*known, access) {
             (Known::AsItIs(_), Access::ReadOnly) => Shown::new(place()?, None),
-            (Known::Copied(scratch), Access::ReadOnly) => Shown::new(open(&scratch.0.join(FILES))?, None),
+            (Known::Copied(scratch), Access::ReadOnly) => {
+                Shown::new(open(&scratch.path().join(FILES))?, None)
+            }
             (Known::Masked(mask), Access::ReadOnly) => self.overlay(mask.source(), Some(mask), access)?,
             (Known::AsItIs(Found { mounts: 0, .. }), Access::ReadWrite) => self
                 .overlay(place()?.as_fd(), None, access)
@@ -177,7 +149,8 @@ impl<'a> ContextViews<'a> {
 
     fn look_at(&self, source: &GuestPath, metadata: &Metadata) -> Result<Known, ViewError> {
         let root = self.context.root();
-        let mut mask = Mask::new(Scratch::new(self.workspace)?, root.open_path(source, Follow::No)?, source)?;
+        let mut mask =
+            Mask::new(self.workspace.scratch("context")?, root.open_path(source, Follow::No)?, source)?;
         let found = survey(root, self.context.ignore(), source, &mut mask)?;
         if (found.hidden, found.foreign, found.pipes) == (0, 0, 0) {
             return Ok(Known::AsItIs(found));
@@ -200,7 +173,7 @@ impl<'a> ContextViews<'a> {
         mask: Option<&Mask>,
         access: Access,
     ) -> Result<Shown, ViewError> {
-        let scratch = Scratch::new(self.workspace)?;
+        let scratch = self.workspace.scratch("context")?;
         let place_name = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
         let mut lowers = vec![place_name.as_path()];
         lowers.extend(mask.map(Mask::files));
@@ -215,17 +188,17 @@ impl<'a> ContextViews<'a> {
             }
         };
         let copy_up = mask.map_or(CopyUp::Whole, Mask::copy_up);
-        let tree = mount::overlay_with(&lowers, upper, copy_up, &scratch.0)?;
+        let tree = mount::overlay_with(&lowers, upper, copy_up, scratch.path())?;
         Ok(Shown::new(tree, Some(scratch)))
     }
 
     fn copy_of_directory(&self, source: &GuestPath, metadata: &Metadata) -> Result<Shown, ViewError> {
         let scratch = self.copied_directory(source, metadata)?;
-        Ok(Shown::new(open(&scratch.0.join(FILES))?, Some(scratch)))
+        Ok(Shown::new(open(&scratch.path().join(FILES))?, Some(scratch)))
     }
 
     fn copied_directory(&self, source: &GuestPath, metadata: &Metadata) -> Result<Scratch, ViewError> {
-        let scratch = Scratch::new(self.workspace)?;
+        let scratch = self.workspace.scratch("context")?;
         let files = scratch.directory(FILES)?;
         self.copy(source, metadata, &files, b"/")?;
         let top = Rootfs::from_fd(self.context.root().open_path(source, Follow::No)?);
@@ -234,9 +207,9 @@ impl<'a> ContextViews<'a> {
     }
 
     fn copy_of_file(&self, source: &GuestPath, metadata: &Metadata) -> Result<Shown, ViewError> {
-        let scratch = Scratch::new(self.workspace)?;
-        self.copy(source, metadata, &scratch.0, b"/file")?;
-        Ok(Shown::new(open(&scratch.0.join("file"))?, Some(scratch)))
+        let scratch = self.workspace.scratch("context")?;
+        self.copy(source, metadata, scratch.path(), b"/file")?;
+        Ok(Shown::new(open(&scratch.path().join("file"))?, Some(scratch)))
     }
 
     /// Copies what is not ignored of `source` to `destination` in the directory `to`, for root.

@@ -36,7 +36,7 @@ impl Ground {
 
     fn copy(&self, source: &GuestPath) -> String {
         let copy = self.views().copied_directory(source, &self.metadata(source)).unwrap();
-        dump(&Rootfs::open(&copy.0.join(FILES)).unwrap())
+        dump(&Rootfs::open(&copy.path().join(FILES)).unwrap())
     }
 }
 
@@ -239,7 +239,7 @@ fn what_is_mounted_in_the_context_is_shown_too() {
 fn hard_links_of_a_copy_stay_together() {
     let Some(ground) = ground(FILES_OF_ALL_KINDS) else { return };
     let copy = ground.views().copied_directory(&path("/"), &ground.metadata(&path("/"))).unwrap();
-    let files = Rootfs::open(&copy.0.join(FILES)).unwrap();
+    let files = Rootfs::open(&copy.path().join(FILES)).unwrap();
     assert_eq!(links(&files), [["/a/b/two", "/a/hard"]]);
 }
 
@@ -254,4 +254,48 @@ fn nothing_is_left_in_the_workspace_but_masks() {
     assert_eq!(std::fs::read_dir(ground.workspace.path()).unwrap().count(), 1);
     drop(views);
     assert_eq!(std::fs::read_dir(ground.workspace.path()).unwrap().count(), 0);
+}
+
+/// CVE-2024-11218, CVE-2024-23651: the source was looked at, changed, and mounted.
+#[test]
+fn a_source_that_is_changed_meanwhile_never_leads_out() {
+    let Some(ground) = ground("mkdir sub other; echo safe > sub/f") else { return };
+    let context = ground.directory.path().join("context");
+    let outside = ground.directory.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("f"), "canary").unwrap();
+    std::os::unix::fs::symlink(&outside, context.join("link")).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (mut safe, mut gone) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let directory = open(&context).unwrap();
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                rustix::fs::renameat_with(&directory, "sub", &directory, "link", flags).unwrap();
+            }
+        });
+        let from = SourceTree {
+            root: ground.context.root(),
+            ignore: Some(ground.context.ignore()),
+            owner: OwnerPolicy::Root,
+        };
+        let read = |source: &str, access| {
+            let (real, metadata) = super::super::copy::find(&from, &path(source)).ok()?;
+            let shown = ground.views().show(&real, &metadata, access).ok()?;
+            let (place, name) = (&shown.source, if source == "/sub" { "/f" } else { "" });
+            std::fs::read_to_string(format!("/proc/self/fd/{}{name}", place.as_raw_fd())).ok()
+        };
+        for round in 0..1000 {
+            let source = ["/sub", "/sub/f"][round % 2];
+            let access = [Access::ReadOnly, Access::ReadWrite][(round / 2) % 2];
+            match read(source, access).as_deref() {
+                Some("safe\n") => safe += 1,
+                None => gone += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(safe > 0 && gone > 0, "{safe} {gone}: nothing was tried");
 }
