@@ -163,7 +163,7 @@ fn entries(root: &Rootfs, path: &GuestPath) -> Result<Vec<Entry>, ViewError> {
         };
         entries.push(Entry {
             name,
-            kind: FileType::from_raw_mode(u32::from(stat.stx_mode).into()),
+            kind: FileType::from_raw_mode(u32::from(stat.stx_mode)),
             owner: Owner { uid: stat.stx_uid, gid: stat.stx_gid },
             mount: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         });
