@@ -28,4 +28,6 @@ mod privileged;
 mod registry_hostile;
 mod run_mounts;
 mod run_secrets;
+mod store_killed;
 mod support;
+mod surroundings;

@@ -129,7 +129,7 @@ COPY busybox /bin/busybox
 SHELL ["/bin/busybox", "sh", "-c"]
 RUN /bin/busybox --install -s /bin && mkdir -p /d/sub /etc && echo 1 >/d/sub/one
 RUN rm -rf /d && mkdir /d && touch /d/new && chown 0:0 /d/new && mkfifo /d/pipe && ln /bin/busybox /d/hard
-RUN id -u; id -g; ls /proc | grep -c '^[0-9]'
+RUN id -u; id -g; echo /proc/[0-9]*
 WORKDIR /work
 FROM scratch
 COPY --from=one / /
@@ -194,7 +194,7 @@ fn a_user_that_no_range_has_is_named() {
 
 /// What a step tries that it must not be able to do, and looks at what it must not see.
 const PROBES: &str = r#"
-RUN ls /proc | grep -c '^[0-9]'; cat /proc/1/comm; kill -9 -1; echo alive
+RUN echo /proc/[0-9]*; cat /proc/1/comm; kill -9 -1 2>/dev/null; echo alive
 RUN grep -E '^(Cap|Seccomp:|NoNewPrivs)' /proc/self/status; umask; ulimit -c
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null /; do umount $place 2>/dev/null && echo unmounted $place; done; echo tried
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null; do unshare -Urm umount $place 2>/dev/null && echo unmounted $place; done; echo tried
@@ -345,6 +345,24 @@ fn where_user_namespaces_are_refused_the_cause_is_named() {
         finished.stderr
     );
     assert!(finished.says(&["hint: build outside of the chroot"]), "{}", finished.stderr);
+}
+
+#[test]
+fn where_parts_of_proc_are_hidden_that_is_said() {
+    let user = User::with_ranges();
+    let context = user.context(&format!("FROM {}\nRUN true\n", ground().name("busybox:latest")));
+    let script = "mount -t tmpfs none /proc/bus; exec setpriv --reuid=\"$1\" --regid=\"$2\" --clear-groups \"$3\" \
+                  --no-push --store \"$4\" -c \"$5\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-euc", script, "sh"]).arg(user.uid.to_string()).arg(user.gid.to_string());
+    command.arg(user.program()).arg(user.store()).arg(context).env("HOME", user.home());
+    let finished = finish(&mut command).exited(1);
+    assert!(
+        finished.says(&["error: cannot mount a `/proc` of its own", "hidden, as in containers"]),
+        "{}",
+        finished.stderr
+    );
+    traces::assert_none(&user.store());
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::context_view::{ContextViews, Shown};
+use super::context_view::Shown;
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
+use super::execute::Executor;
 use super::mount::{BindStep, MountStep, SecretStep};
-use super::services::Services;
-use super::step::{CopyFrom, RunStep};
+use super::step::{CopyFrom, RunStep, StagePlan};
 use crate::dockerfile::{Access, Need};
 use crate::rootfs::{Follow, Rootfs};
 use crate::sandbox::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
@@ -62,26 +62,16 @@ impl Tree {
     }
 }
 
-/// What the mounts of a build need from it.
-pub(super) struct Sources<'a> {
-    pub(super) services: &'a Services<'a>,
-    pub(super) context: &'a ContextViews<'a>,
-    /// The files of a stage or image.
-    pub(super) chain: &'a dyn Fn(&CopyFrom) -> Result<Chain, BuildErrorKind>,
-    /// Where a source was looked for in vain, for people.
-    pub(super) place: &'a dyn Fn(&CopyFrom) -> String,
-}
-
-impl Sources<'_> {
+impl Executor<'_> {
     /// Opens all that `step` has mounted.
     ///
     /// # Errors
     /// When a source is not there, or a secret that must be there is not.
-    pub(super) fn mounted(&self, step: &RunStep) -> Result<Mounted, BuildErrorKind> {
+    pub(super) fn mounted(&mut self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
         let mut mounted = Mounted::default();
         for mount in &step.mounts {
             match mount {
-                MountStep::Bind(bind) => self.bind(bind, &mut mounted)?,
+                MountStep::Bind(bind) => self.bind(bind, stage, &mut mounted)?,
                 MountStep::Tmpfs(tmpfs) => {
                     let content = Content::Tmpfs { size: tmpfs.size };
                     mounted.mounts.push(Mount { target: tmpfs.target.clone(), content });
@@ -92,16 +82,22 @@ impl Sources<'_> {
         Ok(mounted)
     }
 
-    fn bind(&self, bind: &BindStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
+    fn bind(
+        &mut self,
+        bind: &BindStep,
+        stage: &StagePlan,
+        mounted: &mut Mounted,
+    ) -> Result<(), BuildErrorKind> {
         let (tree, source, rights) = match &bind.from {
             CopyFrom::Context => {
-                let shown = self.ofcontext(bind)?;
+                let shown = self.of_context(bind)?;
                 let (tree, source) = (Arc::clone(&shown.tree), Arc::clone(&shown.source));
                 mounted.context.push(shown);
                 (tree, source, Rights::Ignored)
             }
             from => {
-                let (tree, source) = self.of_chain(bind, (self.chain)(from)?)?;
+                let chain = self.chain_read(from, stage)?;
+                let (tree, source) = self.of_chain(bind, chain)?;
                 let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
                 mounted.trees.push(tree);
                 (Arc::new(mount), Arc::new(source), Rights::Honoured)
@@ -116,11 +112,9 @@ impl Sources<'_> {
         Ok(())
     }
 
-    fn ofcontext(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
-        let context = self.services.context;
-        let from =
-            SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root };
-        let (path, metadata) = find(&from, &bind.source).map_err(|error| self.not_found(bind, error))?;
+    fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
+        let from = self.source_tree(None);
+        let (path, metadata) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
         Ok(self.context.show(&path, &metadata, bind.access)?)
     }
 
@@ -130,20 +124,16 @@ impl Sources<'_> {
             Access::ReadWrite => Tree::Discarded(self.services.snapshotter.begin(chain)?),
         };
         let from = SourceTree { root: tree.root(), ignore: None, owner: OwnerPolicy::Keep };
-        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_found(bind, error))?;
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
         let source = tree.root().open_path(&path, Follow::No)?;
         Ok((tree, source))
     }
 
-    fn not_found(&self, bind: &BindStep, error: CopyError) -> BuildErrorKind {
+    /// Says where a source was looked for.
+    pub(super) fn not_mounted(&self, bind: &BindStep, error: CopyError) -> BuildErrorKind {
         let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
-        BuildErrorKind::Source {
-            keyword: "RUN --mount",
-            written,
-            place: (self.place)(&bind.from),
-            excluded,
-            near,
-        }
+        let place = self.place_of(&bind.from);
+        BuildErrorKind::Source { keyword: "RUN --mount", written, place, excluded, near }
     }
 
     fn secret(&self, step: &SecretStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {

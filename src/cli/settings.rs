@@ -11,6 +11,8 @@ use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
 use crate::build::PlanRequest;
+use crate::build::services::Reuse;
+use crate::build::step::Layering;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
@@ -89,6 +91,8 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// Whether results of earlier builds are used.
+    pub(super) reuse: Reuse,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
     /// What `--mount=type=secret` may ask for.
@@ -160,6 +164,7 @@ impl Settings {
                 asked,
                 mode,
                 host,
+                layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -173,6 +178,7 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
+            reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::store::mount::{self, Upper};
+use crate::store::overrides;
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::{Scratch, Workspace};
 
-use super::{Recorded, Recording, SnapshotError, Snapshotter, View, upper};
+use super::upper::{self, Found};
+use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
 
 /// Steps on overlay mounts whose upper directories are in a workspace.
 #[derive(Debug)]
@@ -31,21 +33,27 @@ impl Snapshotter for OverlaySnapshotter {
     fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
         let lower = self.view(&on)?;
         let directory = self.workspace.scratch("step")?;
-        let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.directory(name));
-        let (files, work, scratch) = (files?, work?, scratch?);
+        // Alone in a directory, as the store has layers: it may become one.
+        let layer = self.workspace.scratch("layer")?;
+        let files = layer.directory(UnpackedLayer::ROOT)?;
+        let [work, scratch] = ["work", "scratch"].map(|name| directory.directory(name));
+        let (work, scratch) = (work?, scratch?);
         // The mount's root is the upper directory itself, with the metadata that has.
         let inherited = Rootfs::open(&files)
             .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
+            .with_overrides(Arc::clone(on.overrides()));
         let workspace = Arc::clone(&self.workspace);
-        Ok(Box::new(OverlayRecording { root, lower, below: on, files, directory, _workspace: workspace }))
+        let own = [layer, directory];
+        Ok(Box::new(OverlayRecording { root, lower, below: on, files, own, _workspace: workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
         let scratch = self.workspace.directory("view")?;
-        Ok(View { root: Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?) })
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?);
+        Ok(View { root: root.with_overrides(Arc::clone(on.overrides())) })
     }
 }
 
@@ -59,8 +67,8 @@ struct OverlayRecording {
     /// The layers of `lower`.
     below: Chain,
     files: PathBuf,
-    /// The directories of the mount. They go with a step that is not finished.
-    directory: Scratch,
+    /// The directory of what is written, and that of what the mount needs. Both go with a step that is not finished.
+    own: [Scratch; 2],
     _workspace: Arc<Workspace>,
 }
 
@@ -75,12 +83,18 @@ impl Recording for OverlayRecording {
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
         // Nothing is written out to disk: the upper directory has it all in memory, for this process too.
+        let learned = self.root.take_learned();
         drop(self.root);
-        let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let (changes, visited) = upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
-        let chain = self.below.with(UnpackedLayer::temporary(&self.files));
-        self.directory.keep();
-        Ok(Recorded { changes, files: written, chain, visited })
+        let (lower, marks) = (self.lower.root(), Marks::usual());
+        let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
+        let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
+        let files = files.with_overrides(Arc::clone(&written.all));
+        let Found { changes, visited, likeness } = upper::changes(&files, lower, marks)?;
+        let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
+        let chain = self.below.with_overrides(layer, written.all);
+        let [layer, _] = self.own;
+        layer.keep();
+        Ok(Recorded { changes, files, chain, visited })
     }
 }
 
@@ -93,9 +107,10 @@ mod tests {
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
-    use crate::rootfs::Follow;
+    use crate::rootfs::{Follow, Overrides};
     use crate::store::layer_laws;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
+    use crate::store::unpacked::Likeness;
 
     use super::*;
 
@@ -121,7 +136,8 @@ mod tests {
         settle_times(&base);
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
         let snapshotter = OverlaySnapshotter::new(Arc::new(workspace));
-        Ground { base: Chain::empty().with(UnpackedLayer::temporary(&base)), directory, snapshotter }
+        let layer = UnpackedLayer::temporary(&base, Likeness::Equal, Overrides::default());
+        Ground { base: Chain::empty().with(layer).unwrap(), directory, snapshotter }
     }
 
     impl Ground {

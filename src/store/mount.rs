@@ -304,8 +304,8 @@ fn mount_in(names: &Path, tries: &[String], read_only: bool) -> io::Result<Owned
     Ok(detached?)
 }
 
-/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`. No
-/// component of the path may be a link in either.
+/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`, on disk and
+/// beyond. No component of the path may be a link in either.
 ///
 /// # Errors
 /// When either has no such directory, or its metadata cannot be read or set.
@@ -316,14 +316,15 @@ pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
     };
-    let (from, to) = (open(from)?, open(to)?);
-    let metadata = metadata_of(&from)?;
-    set_owner_at(to.as_fd(), b".", metadata.owner)?;
-    set_mode_at(to.as_fd(), b".", metadata.mode)?;
-    for (key, value) in xattrs_at(from.as_fd(), b".")?.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
-        set_xattr_at(to.as_fd(), b".", key, value)?;
+    let (model, directory) = (open(from)?, open(to)?);
+    let metadata = metadata_of(&model)?;
+    set_owner_at(directory.as_fd(), b".", metadata.owner)?;
+    set_mode_at(directory.as_fd(), b".", metadata.mode)?;
+    for (key, value) in xattrs_at(model.as_fd(), b".")?.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
+        set_xattr_at(directory.as_fd(), b".", key, value)?;
     }
-    set_times_at(to.as_fd(), b".", metadata.mtime)
+    to.set_override(path.clone(), from.override_of(path))?;
+    set_times_at(directory.as_fd(), b".", metadata.mtime)
 }
 
 /// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
