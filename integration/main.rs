@@ -26,6 +26,8 @@ mod ordinary_user;
 mod own_image;
 mod privileged;
 mod registry_hostile;
+mod run_mounts;
+mod run_secrets;
 mod store_killed;
 mod store_layout;
 mod support;

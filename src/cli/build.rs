@@ -1,5 +1,6 @@
 //! `builder build` and `builder plan`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
+use super::secrets;
 use super::settings::{Given, Settings};
 use super::sweep::Sweep;
 use crate::build::clock::{Clock, rfc3339};
@@ -27,7 +29,7 @@ use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
+use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, Secret, StartProblem};
 use crate::snapshot::OverlaySnapshotter;
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
@@ -72,10 +74,12 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let opened = open(settings, &*progress)?;
+    let mut opened = open(settings, &*progress)?;
+    let secrets = secrets::read(&settings.secrets)?;
     let entered = own::enter(Wish::All, &*progress)?;
+    opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, entered, stop: &stop }.run();
+    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
     match (result, stop.signal()) {
         // A signal that comes when everything is done changes nothing.
         (Ok(()), _) => Ok(()),
@@ -94,6 +98,7 @@ struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
+    secrets: BTreeMap<String, Secret>,
     entered: Entered,
     stop: &'a Stop,
 }
@@ -147,7 +152,8 @@ impl Build<'_> {
     fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            snapshotter: &OverlaySnapshotter::new(workspace),
+            workspace: &workspace,
+            snapshotter: &OverlaySnapshotter::new(Arc::clone(&workspace)),
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
@@ -157,6 +163,7 @@ impl Build<'_> {
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
+            secrets: self.secrets.clone(),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
@@ -502,6 +509,10 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
             }
         }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::SecretMissing(id) => {
+            failure = failure
+                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
+        }
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
         {

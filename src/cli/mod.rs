@@ -7,6 +7,7 @@ mod failure;
 mod limits;
 mod own;
 mod progress;
+mod secrets;
 mod settings;
 mod sweep;
 

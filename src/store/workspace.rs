@@ -120,6 +120,51 @@ impl Workspace {
             Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
         }
     }
+
+    /// Makes a new empty directory like [`Workspace::directory`], for a shorter time.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn scratch(&self, purpose: &str) -> Result<Scratch, WorkspaceError> {
+        Ok(Scratch { path: self.directory(purpose)? })
+    }
+}
+
+/// A directory of a workspace that is removed with this value. What cannot be removed then goes with the workspace.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Where it is, absolutely.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes an empty directory (mode 0700) in it.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn directory(&self, name: &str) -> Result<PathBuf, WorkspaceError> {
+        let path = self.path.join(name);
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) => Ok(path),
+            Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
+        }
+    }
+
+    /// Leaves it to the workspace.
+    pub fn keep(mut self) {
+        self.path.clear();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
+    }
 }
 
 impl Drop for Workspace {
@@ -364,6 +409,12 @@ mod tests {
         let second = workspace.directory("layer").unwrap();
         assert_ne!(first, second);
         std::fs::write(first.join("file"), "x").unwrap();
+        let (kept, gone) = (workspace.scratch("short").unwrap(), workspace.scratch("short").unwrap());
+        let paths = [kept.path().to_owned(), gone.path().to_owned()];
+        gone.directory("a").unwrap();
+        kept.keep();
+        drop(gone);
+        assert_eq!(paths.map(|path| path.exists()), [true, false]);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 2);
         drop(workspace);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 0);
