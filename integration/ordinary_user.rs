@@ -119,7 +119,7 @@ fn a_user_with_ids_builds_what_root_builds() {
     let [kind] = &kinds[..] else { panic!("{kinds:?}") };
     let name = kind.file_name().into_string().expect("a name");
     assert!(name.starts_with(&format!("0-{}-1_1-", user.uid)) && name.ends_with(".user"), "{name}");
-    let again = build(user.command().args(["-v", "debug"]), &names[1]);
+    let again = build(user.command().args(["-v", "debug", "--no-cache"]), &names[1]);
     assert!(again.says(&["is unpacked already"]), "{}", again.stderr);
 }
 
