@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
 
 mod base_selection;
+mod build_cache;
 mod build_cleanup;
 mod build_failures;
 mod build_outputs;

@@ -317,6 +317,10 @@ mod tests {
         for (what, script, expected) in STEPS {
             let recorded = ground.step(&ground.base, script).unwrap();
             assert_eq!(text(&recorded.changes), expected, "{what}");
+            // What no layer holds: sockets, and what the root is like.
+            let other = what.contains("socket") || what.contains("of the root");
+            let expected = if other { Likeness::Other } else { Likeness::Equal };
+            assert_eq!(recorded.chain.layers()[1].likeness(), expected, "{what}");
         }
     }
     #[test]

@@ -717,6 +717,43 @@ mod tests {
     }
 
     #[test]
+    fn what_a_step_wrote_is_kept_as_if_it_had_been_unpacked() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a/ a/x", "a/ a/y"]);
+        let below = ground.chain(&layers[..1]).unwrap();
+        let written = |likeness| {
+            let directory = ground.workspace.directory("layer").unwrap();
+            std::fs::create_dir_all(directory.join(ROOT).join("a")).unwrap();
+            std::fs::write(directory.join(ROOT).join("a/y"), "y").unwrap();
+            (below.with(UnpackedLayer::temporary(&directory.join(ROOT), likeness)), directory)
+        };
+        let adopt = |chain: &Chain, layers| ground.unpacked.adopt(layers, chain, &ground.workspace).unwrap();
+        // What no layer holds is not for others; nor is what is kept already, or has other layers below it.
+        let (other, directory) = written(Likeness::Other);
+        assert!(adopt(&other, &layers).is_none() && directory.is_dir());
+        let (chain, directory) = written(Likeness::Equal);
+        assert!(adopt(&chain, &layers[1..]).is_none() && adopt(&Chain::empty(), &layers).is_none());
+        assert!(adopt(&below, &layers[..1]).is_none() && directory.is_dir());
+
+        let adopted = adopt(&chain, &layers).unwrap();
+        let top = &adopted.layers()[1];
+        assert!(!directory.exists() && top.root_dir().join("a/y").is_file());
+        assert_eq!(top.chain(), Some(&ChainId::base(&layers[0].0).with(&layers[1].0)));
+        let time = |layer: &UnpackedLayer| metadata_of(open(layer.root_dir()).unwrap()).unwrap().mtime;
+        assert_eq!(time(top), time(&below.layers()[0]));
+        let (found, opened) = counted(&ground, &layers);
+        assert_eq!((found.unwrap().root_dirs(), opened.len()), (adopted.root_dirs(), 0));
+
+        // Another build was faster: its files are as good.
+        let (late, directory) = written(Likeness::Equal);
+        assert_eq!(adopt(&late, &layers).unwrap().root_dirs(), adopted.root_dirs());
+        assert!(!directory.exists());
+    }
+
+    #[test]
     fn a_wrong_layer_is_an_error_and_leaves_nothing() {
         if !can_mount() {
             return;

@@ -345,7 +345,10 @@ impl Images<'_> {
         encoded: &EncodedImage,
         destination: &Reference,
     ) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
+        in_parallel(image.layers(), JOBS, |layer| {
+            let sent = self.upload_layer(layer, destination);
+            sent.map_err(|error| self.damage(layer).unwrap_or_else(|| error.into()))
+        })?;
         let config = Descriptor::new(
             media_type::OCI_CONFIG,
             encoded.config.digest.clone(),
@@ -362,6 +365,14 @@ impl Images<'_> {
     /// When the registry does not take the manifest.
     pub fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
+    }
+
+    /// Whether a layer could not be sent because it is damaged. It is gone then: the next build fetches or makes it again.
+    fn damage(&self, layer: &Layer) -> Option<ServiceError> {
+        match self.store.blobs().check(&layer.blob) {
+            Err(error @ StoreError::Corrupt(_)) => Some(error.into()),
+            _ => None,
+        }
     }
 
     /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.
