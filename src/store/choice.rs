@@ -133,7 +133,8 @@ impl Layout {
         candidates: Vec<Descriptor>,
     ) -> Result<LayoutImage, ChoiceError> {
         let mut fetch = |entry: &Descriptor| self.index(entry);
-        let entries = flatten(self.index_of(candidates), self.limits().nesting, &mut fetch).map_err(Box::new)?;
+        let entries =
+            flatten(self.index_of(candidates), self.limits().nesting, &mut fetch).map_err(Box::new)?;
         let mut config_of = |entry: &Descriptor| -> Result<Platform, ChoiceError> {
             Ok(Platform::from(&self.image(entry)?.config))
         };
@@ -144,7 +145,8 @@ impl Layout {
         };
         let mut image = self.image(&entries[chosen.position])?;
         if !chosen.exact {
-            let note = format!("there is no image for {}, using that for {}", choice.platform, chosen.platform);
+            let note =
+                format!("there is no image for {}, using that for {}", choice.platform, chosen.platform);
             image.notes.push(note);
         }
         let says = Platform::from(&image.config).normalise();
@@ -220,7 +222,10 @@ mod tests {
             error(Some("single"), &amd64, Asked::Explicitly),
             "the image is `linux/arm/v5`, not `linux/amd64`"
         );
-        assert_eq!(error(None, &v7, Asked::ByDefault), "the layout has images of several names: `multi`, `single`");
+        assert_eq!(
+            error(None, &v7, Asked::ByDefault),
+            "the layout has images of several names: `multi`, `single`"
+        );
         assert!(error(Some("none"), &v7, Asked::ByDefault).contains("is named `none`"));
     }
 }

@@ -346,7 +346,8 @@ impl Layout {
     pub(super) fn named(&self, name: Option<&str>) -> Result<Vec<&Descriptor>, LayoutError> {
         let Some(name) = name else { return Ok(self.entries().iter().collect()) };
         let has_name = |entry: &&Descriptor| {
-            NAMES.into_iter().any(|key| entry.annotation(key) == Some(name)) || entry.digest.to_string() == name
+            NAMES.into_iter().any(|key| entry.annotation(key) == Some(name))
+                || entry.digest.to_string() == name
         };
         let entries: Vec<&Descriptor> = self.entries().iter().filter(has_name).collect();
         if entries.is_empty() { Err(LayoutError::NoSuchName(shown(name))) } else { Ok(entries) }
@@ -394,14 +395,21 @@ impl Layout {
         Ok(LayoutImage { manifest, digest: entry.digest.clone(), config, notes: Vec::new() })
     }
 
+    /// Opens a blob. What is read from it is not verified.
+    ///
+    /// # Errors
+    /// When it is not there, or no regular file.
+    pub fn open_blob(&self, digest: &Digest) -> io::Result<File> {
+        self.directory.file(&format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))
+    }
+
     /// Opens a blob; reading it ends with an error when it is not what it should be.
     ///
     /// # Errors
     /// [`LayoutError::Blob`] when it is not there or of another size.
     pub fn reader(&self, blob: &Descriptor) -> Result<VerifyingReader<File>, LayoutError> {
         let open = || {
-            let name = format!("blobs/{}/{}", blob.digest.algorithm().name(), blob.digest.hex());
-            let file = self.directory.file(&name)?;
+            let file = self.open_blob(&blob.digest)?;
             let actual = file.metadata()?.len();
             if actual == blob.size {
                 return Ok(VerifyingReader::new(file, blob.digest.clone(), blob.size));
@@ -457,7 +465,13 @@ impl Layout {
                     open.extend(index.manifests.into_iter().rev().map(|e| (e, depth + 1)))
                 }
                 Document::Manifest(_) => {
-                    for layer in self.image(&entry)?.manifest.layers.iter().filter(|layer| seen.insert(layer.digest.clone())) {
+                    for layer in self
+                        .image(&entry)?
+                        .manifest
+                        .layers
+                        .iter()
+                        .filter(|layer| seen.insert(layer.digest.clone()))
+                    {
                         self.pass(layer)?;
                     }
                 }
