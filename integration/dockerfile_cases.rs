@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::path::Path;
 
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
+use builder::build::step::Layering;
 use builder::build::{self, BuildError, BuildErrorKind, PlanRequest, preview};
 use builder::context::IgnoreRules;
 use builder::dockerfile;
@@ -71,6 +72,7 @@ fn plan_with(case: &Value, ignore: &IgnoreRules) -> Result<Value, BuildError> {
         asked: if platform.is_some() { Asked::Explicitly } else { Asked::ByDefault },
         mode: MatchMode::Compatible,
         host,
+        layering: Layering::EachStep,
     };
     let base = case.get("base").map(|base| serde_json::from_value(base.clone()).expect("base config"));
     let file = dockerfile::parse(text.as_bytes())?;

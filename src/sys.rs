@@ -302,6 +302,20 @@ fn wait_for(process: libc::pid_t) -> io::Result<i32> {
     if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Ok(libc::EINTR) }
 }
 
+/// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file
+/// that is longer than the limit (`ulimit -f`) fails instead of ending the process without a word.
+pub fn settle_inherited_signals() {
+    // SAFETY: SIG_DFL and SIG_IGN are no handlers, so no code runs in signal context; the set is initialised by
+    // sigemptyset before it is read.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}
+
 /// Ignores the signals by which terminals, shells and supervisors end or stop a process.
 pub fn ignore_ending_signals() {
     for signal in [
@@ -335,4 +349,35 @@ pub fn unshare_mounts() -> io::Result<()> {
 pub fn unshare_current_directory() -> io::Result<()> {
     // SAFETY: CLONE_FS does not touch the table of descriptors.
     Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }?)
+}
+
+/// Tries to take the lock on the byte at `offset` of `file` (`F_OFD_SETLK` of fcntl(2)); says whether it is taken now. It
+/// belongs to the open file, not to the process: it is held until the last descriptor of that is closed, even by the
+/// kernel, and excludes other openings of the same process too. Bytes beyond the end of the file can be locked.
+///
+/// # Errors
+/// Those of fcntl(2): `EBADF` for a file that is not open for writing, and others from file systems without locks.
+pub fn try_lock_byte(file: impl AsFd, offset: u64) -> io::Result<bool> {
+    let start = i64::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let lock = libc::flock64 {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: 1,
+        // Must be zero for locks of open files.
+        l_pid: 0,
+    };
+    loop {
+        // SAFETY: `lock` lives until the call returns, which only reads it.
+        match check(libc::c_long::from(unsafe {
+            libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock)
+        })) {
+            Ok(_) => return Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+    }
 }

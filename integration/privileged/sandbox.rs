@@ -253,7 +253,7 @@ fn rights_are_those_of_docker() {
         assert_eq!(image.run(&process).out, expected);
     }
     let nobody = image.failure(&Process { user: user(u32::MAX, 0, &[]), ..command(&["true"]) });
-    assert!(matches!(nobody, SandboxError::Setup { .. }), "{nobody}");
+    assert!(matches!(nobody, SandboxError::UnknownId { kind: "user", id: u32::MAX, .. }), "{nobody}");
 }
 
 #[test]

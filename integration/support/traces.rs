@@ -199,6 +199,12 @@ impl Running {
         }
     }
 
+    /// How many lines of stderr there are, until it has ended.
+    pub(crate) fn lines(&mut self) -> Option<usize> {
+        let ended = self.child.try_wait().expect("wait").is_some();
+        (!ended).then(|| self.stderr.lock().expect("stderr").lines().count())
+    }
+
     /// Sends a signal to the process.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("kill");

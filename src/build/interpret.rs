@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::error::{BuildError, BuildErrorKind};
-use super::scope::{LARGEST_ENVIRONMENT, Scope};
+use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
@@ -340,9 +340,11 @@ impl<'a> Interpreter<'a> {
         let row = history::run(&self.scope.history_args(), &args);
         let shown =
             args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
+        let RunEnv { declared: env, proxies } = self.scope.run_env();
         let step = RunStep {
             args,
-            env: self.scope.run_env(),
+            env,
+            proxies,
             workdir: self.current_workdir()?,
             user: self.config.user.clone(),
             script,

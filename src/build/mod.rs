@@ -5,12 +5,17 @@ pub mod clock;
 pub mod copy;
 pub mod error;
 pub mod execute;
+mod finished;
 mod interpret;
+pub mod key;
+mod perform;
 pub mod plan;
 pub mod preview;
 pub mod progress;
+mod recall;
 pub mod scope;
 pub mod services;
+mod stage;
 pub mod step;
 
 pub use error::{BuildError, BuildErrorKind};

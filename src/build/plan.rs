@@ -8,7 +8,7 @@ use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
-use super::step::{CopyFrom, Plan, StageBase, StagePlan};
+use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
     self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Stage, Text,
@@ -44,6 +44,8 @@ pub struct PlanRequest {
     pub mode: MatchMode,
     /// This machine.
     pub host: Platform,
+    /// Which steps make a layer.
+    pub layering: Layering,
 }
 
 /// Plans the build of `file`: bases are resolved, nothing is run.
@@ -399,6 +401,7 @@ impl Planner<'_> {
             warnings: self.checked(&positions)?,
             unused_args: self.unused_args(),
             clock: self.clock()?,
+            layering: self.request.layering,
             images: self.images,
         };
         plan.platform = output_platform(self.request, &plan);
@@ -481,17 +484,8 @@ impl Planner<'_> {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }
         let Interpreted { scope, config, author, steps } = interpreter.finish();
-        for step in steps.iter().filter(|step| step.step.makes_layer()) {
-            layers += 1;
-            if layers > MAX_LAYERS {
-                let message = format!(
-                    "this would be layer {layers} of the image, and overlayfs stacks no more than {MAX_LAYERS}"
-                );
-                return Err(BuildError::at(Some(step.span), BuildErrorKind::Invalid(message)));
-            }
-        }
         let stage = &self.file.stages[index];
-        let plan = StagePlan {
+        let mut plan = StagePlan {
             index,
             name: stage.name.clone().unwrap_or_else(|| format!("stage-{index}")),
             span: stage.from.span,
@@ -503,6 +497,17 @@ impl Planner<'_> {
             author,
             layers,
         };
+        for position in plan.layer_positions(self.request.layering) {
+            plan.layers += 1;
+            if plan.layers > MAX_LAYERS {
+                let message = format!(
+                    "this would be layer {} of the image, and overlayfs stacks no more than {MAX_LAYERS}",
+                    plan.layers
+                );
+                let span = plan.steps[position].span;
+                return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
+            }
+        }
         Ok((plan, scope))
     }
 

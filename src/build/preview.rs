@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::execute::{describe, history_row};
+use super::finished::{describe, history_row};
 use super::step::{Plan, StageBase, StagePlan, Step};
 use crate::image::config::{History, ImageConfig};
 
@@ -12,10 +12,12 @@ pub fn config(plan: &Plan) -> ImageConfig {
     let Some(result) = plan.result() else { return ImageConfig::default() };
     let (stages, base) = plan.descent(result);
     let mut config = base.map(|base| base.config().clone()).unwrap_or_default();
-    for step in stages.iter().rev().flat_map(|stage| &stage.steps) {
-        config.history.extend(
-            history_row(step, None).map(|row| History { empty_layer: !step.step.makes_layer(), ..row }),
-        );
+    for stage in stages.iter().rev() {
+        let layers = stage.layer_positions(plan.layering);
+        for (position, step) in stage.steps.iter().enumerate() {
+            let empty_layer = !layers.contains(&position);
+            config.history.extend(history_row(step, None).map(|row| History { empty_layer, ..row }));
+        }
     }
     describe(&mut config, result, plan);
     config

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use super::progress::Progress;
+use crate::cache::LayerCache;
 use crate::context::Context;
 use crate::image::digest::Digest;
 use crate::image::manifest::Image;
@@ -58,6 +59,26 @@ pub trait ImageSource: Sync {
     /// # Errors
     /// When a layer can't be fetched, isn't what was announced, or can't be unpacked.
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError>;
+
+    /// Keeps the topmost layer of `chain`, which a step has just written and which is the last one of `image`, so that
+    /// [`ImageSource::unpack`] will not have to unpack it. Gives the chain with it where it is then; the old one is not to
+    /// be used any more.
+    ///
+    /// # Errors
+    /// When it could not be kept; then `chain` is as it was.
+    fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {
+        let _ = image;
+        Ok(chain.clone())
+    }
+}
+
+/// Whether results of earlier builds are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// They are.
+    Yes,
+    /// Every step is done; later builds find what comes of it.
+    No,
 }
 
 /// How much there may be of what a build reads and writes.
@@ -79,6 +100,12 @@ pub struct Services<'a> {
     pub sandbox: &'a dyn Sandbox,
     /// Where layers go.
     pub blobs: &'a BlobStore,
+    /// What was built before.
+    pub cache: &'a dyn LayerCache,
+    /// Whether that is used.
+    pub reuse: Reuse,
+    /// Which owners and attributes files can have here, where they cannot have all.
+    pub restriction: Option<String>,
     /// Where COPY reads.
     pub context: &'a Context,
     /// Who is told.

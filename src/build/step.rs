@@ -1,6 +1,7 @@
 //! Steps: instructions with nothing left to resolve.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::dockerfile::{Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
@@ -9,6 +10,7 @@ use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
 
 use super::clock::Clock;
+use super::scope::Variables;
 use super::services::Base;
 
 /// What a build would do: everything but the files.
@@ -28,6 +30,17 @@ pub struct Plan {
     pub unused_args: Vec<String>,
     /// Where times come from.
     pub clock: Clock,
+    /// Which steps make a layer.
+    pub layering: Layering,
+}
+
+/// Which steps make a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layering {
+    /// Each that may change files.
+    EachStep,
+    /// Of each stage the last that may change files: its layer has the changes of all.
+    OncePerStage,
 }
 
 impl Plan {
@@ -78,6 +91,32 @@ pub struct StagePlan {
     pub layers: usize,
 }
 
+impl StagePlan {
+    /// The steps as they are done together, by position, in order: of those that may change files the last one gets the
+    /// layer with all changes.
+    #[must_use]
+    pub fn groups(&self, layering: Layering) -> Vec<Range<usize>> {
+        let files = |step: &PlannedStep| step.step.changes_files();
+        let alone = |positions: Range<usize>| positions.map(|position| position..position + 1);
+        let (first, last) = (self.steps.iter().position(files), self.steps.iter().rposition(files));
+        match (layering, first, last) {
+            (Layering::OncePerStage, Some(first), Some(last)) => {
+                let together = std::iter::once(first..last + 1);
+                alone(0..first).chain(together).chain(alone(last + 1..self.steps.len())).collect()
+            }
+            _ => alone(0..self.steps.len()).collect(),
+        }
+    }
+
+    /// The positions of the steps that get a layer.
+    #[must_use]
+    pub fn layer_positions(&self, layering: Layering) -> BTreeSet<usize> {
+        let last =
+            |group: Range<usize>| group.rev().find(|position| self.steps[*position].step.changes_files());
+        self.groups(layering).into_iter().filter_map(last).collect()
+    }
+}
+
 /// What a stage stands on.
 #[derive(Debug)]
 pub enum StageBase {
@@ -116,9 +155,9 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether the step makes a layer, be it empty.
+    /// Whether the step may change files, and so have a layer, be it empty.
     #[must_use]
-    pub fn makes_layer(&self) -> bool {
+    pub fn changes_files(&self) -> bool {
         !matches!(self, Self::Config)
     }
 }
@@ -183,7 +222,9 @@ pub struct RunStep {
     /// The program and its arguments.
     pub args: Vec<Vec<u8>>,
     /// The environment; HOME is added from the image's passwd where it is missing.
-    pub env: Arc<[(String, String)]>,
+    pub env: Variables,
+    /// Added to the environment: proxies that nothing declares.
+    pub proxies: Variables,
     /// The working directory.
     pub workdir: GuestPath,
     /// USER as it stands.

@@ -127,6 +127,14 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) label: Vec<String>,
 
+    /// Run every step, whatever is remembered of earlier builds
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) no_cache: bool,
+
+    /// Put the changes of all steps of a stage into one layer
+    #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) single_snapshot: bool,
+
     /// Build without pushing
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) no_push: bool,

@@ -1,30 +1,36 @@
 //! `builder build` and `builder plan`.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::settings::{Given, Settings};
 use super::stop::Stop;
+use super::sweep::Sweep;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
 use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
+use crate::cache::Local;
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
+use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
+use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
 use crate::sandbox::{Exit, Isolated, SandboxError, StartProblem};
 use crate::snapshot::OverlaySnapshotter;
-use crate::store::export::{Content, Export};
+use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
-use crate::store::workspace::{Workspace, sweep};
+use crate::store::workspace::Workspace;
 use crate::store::{Store, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
 
@@ -82,24 +88,31 @@ impl Build<'_> {
         let store = open_store(settings, self.progress)?;
         check_machine(&store)?;
         hide_outputs(&mut self.opened.context, settings)?;
-        sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
+        let sweep = Sweep::begin(&store, self.progress)?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
-            .map_err(|error| Failure::from_error(&error))?;
-        let workspace = Arc::new(workspace);
+            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
+        self.run_in(&Arc::new(workspace), &store).map_err(|failure| failure.advised(store.root()))?;
+        sweep.finish(&self.stop.cancel);
+        Ok(())
+    }
+
+    /// Builds with `workspace` for temporary files.
+    fn run_in(&self, workspace: &Arc<Workspace>, store: &Store) -> Result<(), Failure> {
+        let settings = self.settings;
         let client = client(settings, self.progress)?;
         let waiting = client.clone();
         self.stop.watch(move || waiting.cancel())?;
         let unpacking = Unpacking {
             unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
                 .map_err(|error| Failure::from_error(&error))?,
-            workspace: &workspace,
+            workspace,
             cancel: &self.stop.cancel,
             limits: settings.limits.layers,
         };
         let progress: &dyn Progress = &**self.progress;
         let images = Images {
             client: &client,
-            store: &store,
+            store,
             progress,
             limits: settings.limits.documents,
             unpacking: Some(unpacking),
@@ -112,7 +125,7 @@ impl Build<'_> {
         }
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
-        let image = self.execute(&plan, &images, Arc::clone(&workspace))?;
+        let image = self.execute(&plan, &images, Arc::clone(workspace))?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -123,6 +136,9 @@ impl Build<'_> {
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
+            cache: &Local::new(images.store),
+            reuse: self.settings.reuse,
+            restriction: restriction(&self.entered.own.ids),
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
@@ -138,6 +154,13 @@ impl Build<'_> {
             failure
         })
     }
+}
+
+/// What files cannot have here; none where they can have everything.
+fn restriction(ids: &IdMap) -> Option<String> {
+    let marks = Marks::usual();
+    let all = ids.is_whole() && marks == Marks::Trusted;
+    (!all).then(|| format!("users {}, groups {}, {} attributes", ids.users(), ids.groups(), marks.name()))
 }
 
 /// What every step would fail for is said before there is one.
@@ -163,7 +186,8 @@ fn check_machine(store: &Store) -> Result<(), Failure> {
 
 /// Opens the store and tells what was wrong with it.
 fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
-    let store = Store::open(&settings.store).map_err(|error| Failure::from_error(&error))?;
+    let store =
+        Store::open(&settings.store).map_err(|error| Failure::from_error(&error).advised(&settings.store))?;
     for warning in store.warnings() {
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }
@@ -359,28 +383,29 @@ fn make_parent(path: &Path) -> Result<(), Failure> {
 /// The digest alone, without a line feed, as kaniko writes it. A file that is there is
 /// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
 fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
-    let failed = |error: &std::io::Error| {
-        Failure::new(format!("cannot write `{}`: {error}", path.display())).of_flag("--digest-file")
-    };
     make_parent(path)?;
     let is_new = !path.exists();
-    std::fs::write(path, digest).map_err(|error| {
+    overwrite(path, digest.as_bytes()).map_err(|source| {
         if is_new {
             // An empty file would be taken for a digest.
             let _ = std::fs::remove_file(path);
         }
-        failed(&error)
+        let error = ExportError::Io { action: "write", path: path.to_owned(), source };
+        Failure::from_error(&error).of_flag("--digest-file")
     })
+}
+
+/// Writes a small file over what is there, cutting that off last: a full disk does not take what was there before.
+fn overwrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(content)?;
+    // A pipe or terminal has no end.
+    if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
 }
 
 /// Adds the lines of the Dockerfile and what to do.
 fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     let mut failure = Failure::from_error(error);
-    if is_full_disk(error) {
-        failure.hint = Some(
-            "the disk that holds the store is full: make room, or choose another with --store".to_owned(),
-        );
-    }
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
@@ -389,6 +414,7 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 Exit::Code(code) => *code,
                 Exit::Signal(_) => 255,
             };
+            failure.trouble = Some(Trouble::Step);
         }
         BuildErrorKind::Epoch(_) => {
             failure = failure.hint("give seconds since 1970 as one number");
@@ -413,19 +439,6 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
         _ => {}
     }
     failure
-}
-
-/// Whether a disk without room is behind it all.
-fn is_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let io = error.downcast_ref::<std::io::Error>();
-        if io.is_some_and(|error| error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())) {
-            return true;
-        }
-        next = error.source();
-    }
-    false
 }
 
 fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {

@@ -1,5 +1,6 @@
 //! The command line: flags, environment, progress, errors, exit codes.
 
+mod advice;
 mod args;
 mod build;
 mod extract;
@@ -9,6 +10,7 @@ mod own;
 mod progress;
 mod settings;
 mod stop;
+mod sweep;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -23,12 +25,15 @@ use failure::Failure;
 use progress::Colour;
 use settings::{Environment, Purpose, Settings};
 
+use crate::sys;
+
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
 /// RUN's own code; 130 or 143 after SIGINT or SIGTERM; 1 every other failure, usage included.
 ///
 /// Call it before any thread exists: a build forks.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    sys::settle_inherited_signals();
     let environment = Environment::read();
     let colour = if std::io::stderr().is_terminal() && !environment.forbids_colour() {
         Colour::Yes

@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use crate::build::progress::{Event, Progress};
-use crate::sandbox::own::{self, Identity, Own, OwnError, Wish};
+use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::snapshot::enter_private_mounts;
 use crate::store::workspace::Janitor;
 
@@ -38,7 +38,7 @@ fn refused(error: &OwnError) -> Failure {
 
 /// What to say when a command of a RUN failed and may have wanted another id than there is.
 pub(super) fn hint_for_failed_step(own: &Own) -> Option<String> {
-    (own.identity == Identity::Single).then(|| {
+    own.ids.is_single().then(|| {
         "the step had one user and one group id, so changing to others fails; a user with ids in /etc/subuid and /etc/subgid has more"
             .to_owned()
     })

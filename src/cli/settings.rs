@@ -10,6 +10,8 @@ use super::failure::Failure;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use crate::build::PlanRequest;
+use crate::build::services::Reuse;
+use crate::build::step::Layering;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
@@ -77,6 +79,8 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// Whether results of earlier builds are used.
+    pub(super) reuse: Reuse,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
     /// How much there may be of what is read and written.
@@ -146,6 +150,7 @@ impl Settings {
                 asked,
                 mode,
                 host,
+                layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -159,6 +164,7 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
+            reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
@@ -295,7 +301,8 @@ fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_STORE));
     }
-    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+    // The XDG base directory specification wants relative paths to be ignored.
+    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
     match data.or(home) {
         Some(directory) => Ok(directory.join("builder")),

@@ -11,6 +11,7 @@ pub mod tar;
 #[cfg(test)]
 mod test_support;
 pub mod write;
+pub mod zstd;
 
 use std::io;
 
@@ -21,7 +22,7 @@ pub use apply::{
     Applied, Loss, LossKind, Losses, Names, Owners, Restricted, Rules, Whiteouts, apply, apply_unprivileged,
     apply_with, remove_whiteouts,
 };
-pub use compression::{Formats, decompress};
+pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
@@ -132,6 +133,23 @@ impl LayerError {
     pub fn depends_on_lower_layers(&self) -> bool {
         let Self::Entry { problem, .. } = self else { return false };
         matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
+    }
+
+    /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would
+    /// fail as well.
+    #[must_use]
+    pub fn blames_the_machine(&self) -> bool {
+        use rustix::io::Errno;
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
+                let space = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO];
+                let limits = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+                return space.contains(&errno) || limits.contains(&errno);
+            }
+            next = error.source();
+        }
+        false
     }
 }
 

@@ -214,7 +214,7 @@ fn mount_proc(target: &OwnedFd) -> Step<()> {
         mounted.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::PERM.raw_os_error()));
     let step = match hidden {
         true => {
-            "mount `/proc` (in a user namespace the kernel refuses a new one where parts of the old one are hidden, as in containers)"
+            "mount a `/proc` of its own (refused in a user namespace while parts of the machine's are hidden, as in containers)"
         }
         false => "mount `/proc`",
     };

@@ -96,7 +96,8 @@ impl OwnError {
     pub fn remedy(&self) -> Option<&str> {
         match self {
             Self::Refused { remedy, .. } => Some(remedy),
-            _ => None,
+            Self::Unknown(_) => Some("as root: mount -t proc proc /proc"),
+            Self::Map { .. } | Self::Helper(_) => None,
         }
     }
 
@@ -213,6 +214,8 @@ impl Helper {
         let (waiting, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (report, reporting) = pipe_with(PipeFlags::CLOEXEC)?;
         let process = sys::fork_helper([waiting, reporting], move |[waiting, reporting]| {
+            // Of signals that are ignored, its children would inherit that.
+            sys::reset_signals();
             // The end of the pipe without a word: there is no namespace to map.
             if rustix::io::read(&waiting, &mut [0]) == Ok(1)
                 && let Err(problem) = writer.write(target)

@@ -34,9 +34,11 @@ pub(super) struct Subordinate {
 /// Why there is nothing to map but the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lacking {
+    /// The caller has no name, by which newuidmap(1) must know it.
+    Name(u32),
     /// Nothing in one of the two files.
     Ranges {
-        /// The caller, by name if it has one.
+        /// The caller's name.
         caller: String,
         /// The file.
         file: &'static str,
@@ -57,6 +59,12 @@ pub(super) enum Lacking {
 impl fmt::Display for Lacking {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Name(uid) => {
+                write!(
+                    formatter,
+                    "user {uid} has no name in /etc/passwd, without which newuidmap gives it no ids"
+                )
+            }
             Self::Ranges { caller, file, free } => {
                 let last = free + COUNT - 1;
                 write!(
@@ -83,7 +91,8 @@ impl Subordinate {
 
     fn of_machine(root: &Rootfs, caller: Owner, programs: [PathBuf; 2]) -> Result<Self, Lacking> {
         let name = name_of_user(root, caller.uid).ok().flatten().or_else(|| name_by_service(caller.uid));
-        let names = [name.clone().unwrap_or_default(), caller.uid.to_string().into_bytes()];
+        let name = name.ok_or(Lacking::Name(caller.uid))?;
+        let names = [name.clone(), caller.uid.to_string().into_bytes()];
         let files = [("/etc/subuid", caller.uid), ("/etc/subgid", caller.gid)];
         let mut maps = Vec::new();
         let mut free = FIRST;
@@ -100,7 +109,7 @@ impl Subordinate {
             maps.push(extents);
         }
         if let Some(file) = empty {
-            let caller = name.map_or_else(|| caller.uid.to_string(), |name| Escaped::new(&name).to_string());
+            let caller = Escaped::new(&name).to_string();
             return Err(Lacking::Ranges { caller, file, free });
         }
         let groups = maps.pop().unwrap_or_default();
@@ -286,7 +295,7 @@ mod tests {
         assert_eq!(outside(&found.users), [(1_234_567, 1), (300_000, 10), (500_000, 5)]);
         assert_eq!(outside(&found.groups), [(50, 1), (700_000, 3)]);
         // Nobody's name, whom the machine's services do not know either.
-        assert!(matches!(of(&root, 1_234_568), Err(Lacking::Ranges { .. })));
+        assert_eq!(of(&root, 1_234_568), Err(Lacking::Name(1_234_568)));
     }
 
     #[test]
@@ -296,10 +305,10 @@ mod tests {
             of(&root, 1_234_567).unwrap_err().to_string(),
             "`bob` has no ids in /etc/subgid; as root: usermod --add-subuids 231072-296607 --add-subgids 231072-296607 bob"
         );
-        let (_directory, root) = machine("", None, None);
+        let (_directory, root) = machine(PASSWD, None, None);
         assert_eq!(
             of(&root, 1_234_567).unwrap_err().to_string(),
-            "`1234567` has no ids in /etc/subuid; as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 1234567"
+            "`bob` has no ids in /etc/subuid; as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 bob"
         );
     }
 

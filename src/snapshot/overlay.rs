@@ -13,7 +13,8 @@ use crate::store::mount::{self, Upper};
 use crate::store::unpacked::{Chain, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
-use super::{Recorded, Recording, SnapshotError, Snapshotter, View, upper};
+use super::upper::{self, Found};
+use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
 
 /// Steps on overlay mounts whose upper directories are in a workspace.
 #[derive(Debug)]
@@ -33,7 +34,9 @@ impl Snapshotter for OverlaySnapshotter {
     fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
         let lower = self.view(&on)?;
         let directory = self.workspace.directory("step")?;
-        let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.join(name));
+        // Alone in a directory, as the store has layers: it may become one.
+        let files = self.workspace.directory("layer")?.join(UnpackedLayer::ROOT);
+        let [work, scratch] = ["work", "scratch"].map(|name| directory.join(name));
         for path in [&files, &work, &scratch] {
             rustix::fs::mkdir(path, Mode::RWXU).map_err(|cause| prepare(path, cause.into()))?;
         }
@@ -80,8 +83,9 @@ impl Recording for OverlayRecording {
         // Nothing is written out to disk: the upper directory has it all in memory, for this process too.
         drop(self.root);
         let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let (changes, visited) = upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
-        let chain = self.below.with(UnpackedLayer::temporary(&self.files));
+        let Found { changes, visited, likeness } =
+            upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
+        let chain = self.below.with(UnpackedLayer::temporary(&self.files, likeness));
         Ok(Recorded { changes, files: written, chain, visited })
     }
 }
@@ -98,6 +102,7 @@ mod tests {
     use crate::rootfs::Follow;
     use crate::store::layer_laws;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
+    use crate::store::unpacked::Likeness;
 
     use super::*;
 
@@ -123,7 +128,11 @@ mod tests {
         settle_times(&base);
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
         let snapshotter = OverlaySnapshotter::new(Arc::new(workspace));
-        Ground { base: Chain::empty().with(UnpackedLayer::temporary(&base)), directory, snapshotter }
+        Ground {
+            base: Chain::empty().with(UnpackedLayer::temporary(&base, Likeness::Equal)),
+            directory,
+            snapshotter,
+        }
     }
 
     impl Ground {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::layer::{Change, Changeset, Marks, is_overlay_attribute};
 use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, metadata_at, xattrs_at};
+use crate::store::unpacked::Likeness;
 
 use super::SnapshotError;
 
@@ -32,13 +33,23 @@ enum Below {
     Hidden,
 }
 
-/// The changes in `upper`, the upper directory of an overlay over the tree `lower`, and how many entries were looked
-/// at. Nothing may write to either meanwhile.
+/// What was found in an upper directory.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The changes.
+    pub(super) changes: Changeset,
+    /// How many entries were looked at.
+    pub(super) visited: u64,
+    /// Whether a layer with these changes unpacks to what the directory holds.
+    pub(super) likeness: Likeness,
+}
+
+/// The changes in `upper`, the upper directory of an overlay over the tree `lower`. Nothing may write to either meanwhile.
 pub(super) fn changes(
     upper: BorrowedFd<'_>,
     lower: BorrowedFd<'_>,
     marks: Marks,
-) -> Result<(Changeset, u64), SnapshotError> {
+) -> Result<Found, SnapshotError> {
     let mut walk = Walk::new(upper, lower, marks);
     let root = GuestPath::root();
     let below = walk.root(&root)?;
@@ -49,7 +60,7 @@ pub(super) fn changes(
     }
     walk.settle_links();
     walk.add_parents();
-    Ok((Changeset(walk.changes), walk.visited))
+    Ok(Found { changes: Changeset(walk.changes), visited: walk.visited, likeness: walk.likeness })
 }
 
 struct Walk<'a> {
@@ -61,6 +72,7 @@ struct Walk<'a> {
     changes: Vec<Change>,
     links: BTreeMap<u64, Vec<Linked>>,
     visited: u64,
+    likeness: Likeness,
 }
 
 /// One name of a file with several.
@@ -86,6 +98,7 @@ impl<'a> Walk<'a> {
             changes: Vec::new(),
             links: BTreeMap::new(),
             visited: 0,
+            likeness: Likeness::Equal,
         }
     }
 
@@ -99,6 +112,8 @@ impl<'a> Walk<'a> {
             (new.mode, new.owner) == (old.mode, old.owner) && of_image(&new_xattrs).eq(of_image(&old_xattrs));
         if !same {
             self.changes.push(Change::Put(path.clone()));
+            // No layer has an entry for it.
+            self.likeness = Likeness::Other;
         }
         self.below(path, &new_xattrs, Below::Merged)
     }
@@ -151,6 +166,9 @@ impl<'a> Walk<'a> {
             Some(result) => Some(result.map_err(compare(&path))?),
         };
         // Whiteouts, and what a layer cannot hold: at most the lower entry is gone.
+        if new.kind == FileKind::Socket {
+            self.likeness = Likeness::Other;
+        }
         if new.is_overlay_whiteout() || new.kind == FileKind::Socket {
             if old.is_some() {
                 self.changes.push(Change::Remove(path));

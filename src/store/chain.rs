@@ -10,24 +10,43 @@ use crate::image::digest::ChainId;
 pub struct UnpackedLayer {
     chain: Option<ChainId>,
     root: Arc<Path>,
+    likeness: Likeness,
+}
+
+/// Whether the directory of a layer is what unpacking the layer would give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Likeness {
+    /// It is, but for the time of the root, which no layer has.
+    Equal,
+    /// It also has what no layer can hold.
+    Other,
 }
 
 impl UnpackedLayer {
+    /// The name of the directory with a layer's files, in the directory of the layer.
+    pub const ROOT: &str = "root";
+
     /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
     #[must_use]
-    pub fn temporary(root: &Path) -> Self {
-        Self { chain: None, root: root.into() }
+    pub fn temporary(root: &Path, likeness: Likeness) -> Self {
+        Self { chain: None, root: root.into(), likeness }
     }
 
     /// A layer that the store keeps, in the directory `root`.
     pub(super) fn kept(chain: ChainId, root: &Path) -> Self {
-        Self { chain: Some(chain), root: root.into() }
+        Self { chain: Some(chain), root: root.into(), likeness: Likeness::Equal }
     }
 
     /// The layer with all that are below it; none for what a step of this build wrote.
     #[must_use]
     pub fn chain(&self) -> Option<&ChainId> {
         self.chain.as_ref()
+    }
+
+    /// Whether it is what unpacking it would give.
+    #[must_use]
+    pub fn likeness(&self) -> Likeness {
+        self.likeness
     }
 
     /// The directory with the layer's files, whiteouts as character devices 0:0.
@@ -52,6 +71,13 @@ impl Chain {
     #[must_use]
     pub fn with(&self, layer: UnpackedLayer) -> Self {
         Self(self.0.iter().cloned().chain([layer]).collect())
+    }
+
+    /// The layers but the topmost, and that; none of an empty chain.
+    #[must_use]
+    pub fn split_top(&self) -> Option<(Self, &UnpackedLayer)> {
+        let (top, below) = self.0.split_last()?;
+        Some((Self(below.to_vec()), top))
     }
 
     /// Whether there are no layers.

@@ -18,7 +18,8 @@ use super::workspace::{Janitor, Workspace, WorkspaceError, sweep_hidden};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;
-use crate::layer::{Applied, Limits, Losses, Owners, Restricted, is_overlay_attribute};
+use crate::layer::zstd::LargeWindows;
+use crate::layer::{Limits, Losses, Owners, Restricted, is_overlay_attribute};
 use crate::rootfs::{CopyTreeError, IdMap, Rootfs, RootfsError, Timestamp, TreeCopy, set_times_at};
 
 /// Layers that are unpacked at once.
@@ -224,12 +225,13 @@ impl Extract<'_> {
     ) -> Result<Losses, ExtractError> {
         let mut losses = Losses::default();
         let mut restricted = Restricted::default();
+        let windows = LargeWindows::default();
         let open_blob = |digest: &Digest| self.layout.open_blob(digest);
         let unpack = self.unpack(&open_blob, self.progress, tree);
         for (diff_id, blob) in layers {
             (self.progress)(Progress::Started(blob));
-            let applied: Applied =
-                Source { diff_id, blob, unpack: &unpack }.apply_unprivileged(root, &mut restricted)?;
+            let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
+            let applied = source.apply_unprivileged(root, &mut restricted)?;
             (self.progress)(Progress::Finished(blob, &applied));
             losses.append(applied.losses);
         }

@@ -373,6 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn as_many_layers_as_overlayfs_takes_are_mounted_every_way() {
+        if !can_mount() {
+            return;
+        }
+        let store = tempfile::tempdir().unwrap();
+        let layers: Vec<PathBuf> =
+            (0..MAX_LAYERS).map(|number| store.path().join(number.to_string())).collect();
+        for (number, layer) in layers.iter().enumerate() {
+            std::fs::create_dir_all(layer.join(format!("own-{number}"))).unwrap();
+        }
+        let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
+            let [scratch, files, work] =
+                ["s", "u", "w"].map(|end| store.path().join(format!("{end}{position}")));
+            for directory in [&scratch, &files, &work] {
+                std::fs::create_dir(directory).unwrap();
+            }
+            let upper = Upper { files: &files, work: &work };
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, marks, calls).unwrap());
+            assert_eq!(tree.read_dir(&GuestPath::root()).unwrap().len(), MAX_LAYERS, "{name}");
+        }
+    }
+
+    #[test]
     fn no_layers_are_an_empty_tree() {
         if !can_mount() {
             return;

@@ -19,12 +19,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
+use crate::layer::zstd::{LargeWindows, Side};
 use crate::layer::{self, Applied, LayerError, Limits, Marks, Owners, Restricted, Rules, Whiteouts};
 use crate::rootfs::{
     GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
 };
 
-pub use super::chain::{Chain, UnpackedLayer};
+pub use super::chain::{Chain, Likeness, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
@@ -143,7 +144,7 @@ pub struct Unpack<'a> {
 const VERSION: u32 = 1;
 const METADATA: &str = "layer.json";
 const METADATA_LIMIT: u64 = 1 << 16;
-const ROOT: &str = "root";
+const ROOT: &str = UnpackedLayer::ROOT;
 
 /// What is known of a layer that was unpacked: `layer.json` beside its `root`. A directory with this file is complete.
 #[derive(Debug, Serialize, Deserialize)]
@@ -152,8 +153,6 @@ struct Metadata {
     version: u32,
     diff_id: DiffId,
     blob: Digest,
-    entries: u64,
-    bytes: u64,
     /// Since which start of the machine; none if the files were written out to disk. Waiting for the disk with every
     /// layer would cost more than unpacking it, so what was not certainly on disk when the machine stopped is unpacked
     /// anew.
@@ -166,6 +165,8 @@ pub struct Unpacked {
     directory: PathBuf,
     boot: Option<String>,
     unpacked: AtomicU64,
+    /// One for all layers: the memory of a build must not grow with how many it unpacks at once.
+    windows: LargeWindows,
 }
 
 impl Unpacked {
@@ -182,7 +183,7 @@ impl Unpacked {
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        Ok(Self { directory, boot, unpacked: AtomicU64::new(0) })
+        Ok(Self { directory, boot, unpacked: AtomicU64::new(0), windows: LargeWindows::default() })
     }
 
     /// How many layers this value has unpacked.
@@ -197,14 +198,11 @@ impl Unpacked {
     /// # Errors
     /// [`UnpackError`]; of several, that of the lowest layer.
     pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
-        let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
-        for (diff_id, _) in layers {
-            ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
-        }
+        let ids = ids(layers);
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
-        let mut alone = unpack_each(&missing, layers, unpack)?.into_iter();
+        let mut alone = unpack_each(&missing, layers, unpack, &self.windows)?.into_iter();
         let mut chain = Chain::empty();
         for (position, found) in found.into_iter().enumerate() {
             let (diff_id, blob) = &layers[position];
@@ -215,13 +213,55 @@ impl Unpacked {
                 }
                 None => {
                     let Some(alone) = alone.next() else { return Err(UnpackError::Cancelled) };
-                    let source = Source { diff_id, blob, unpack };
+                    let source = Source { diff_id, blob, unpack, windows: &self.windows };
                     self.add(&ids[position], &chain, alone, &source)?
                 }
             };
             chain = chain.with(layer);
         }
         Ok(chain)
+    }
+
+    /// Keeps the topmost layer of `chain` for other builds, where it is what unpacking the last of `layers` would give; its
+    /// `blob` holds it. Gives the chain with that layer where it is then: the old place is gone. Where it cannot be kept,
+    /// none.
+    ///
+    /// # Errors
+    /// [`UnpackError`]; then `chain` is as it was.
+    pub fn adopt(
+        &self,
+        layers: &[(DiffId, Descriptor)],
+        chain: &Chain,
+        workspace: &Workspace,
+    ) -> Result<Option<Chain>, UnpackError> {
+        let (Some((below, top)), Some((diff_id, blob))) = (chain.split_top(), layers.last()) else {
+            return Ok(None);
+        };
+        let Some(directory) = top.root_dir().parent() else { return Ok(None) };
+        if top.likeness() == Likeness::Other
+            || top.chain().is_some()
+            || chain.layers().len() != layers.len()
+            || !directory.starts_with(workspace.path())
+        {
+            return Ok(None);
+        }
+        let Some(id) = ids(layers).pop() else { return Ok(None) };
+        // No layer has a time for the root, so it is that of the root below.
+        let root = open(top.root_dir())?;
+        let below_root = below.layers().last().map(|layer| open(layer.root_dir())).transpose()?;
+        let mtime = match &below_root {
+            Some(below) => metadata_of(below).map_err(|cause| failed(top.root_dir(), cause))?.mtime,
+            None => Timestamp::default(),
+        };
+        set_times_at(root.as_fd(), b".", mtime).map_err(|cause| failed(top.root_dir(), cause))?;
+        let metadata = Metadata {
+            version: VERSION,
+            diff_id: diff_id.clone(),
+            blob: blob.digest.clone(),
+            boot: self.boot.clone(),
+        };
+        self.publish(&id, directory, &metadata, workspace)?;
+        Ok(Some(below.with(UnpackedLayer::kept(id.clone(), &self.place(&id).join(ROOT)))))
     }
 
     fn place(&self, id: &ChainId) -> PathBuf {
@@ -256,11 +296,9 @@ impl Unpacked {
             version: VERSION,
             diff_id: source.diff_id.clone(),
             blob: source.blob.digest.clone(),
-            entries: applied.entries,
-            bytes: applied.bytes,
             boot: self.boot.clone(),
         };
-        self.publish(id, &directory, &metadata, source)?;
+        self.publish(id, &directory, &metadata, source.unpack.workspace)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
         Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
@@ -272,7 +310,7 @@ impl Unpacked {
         id: &ChainId,
         directory: &Path,
         metadata: &Metadata,
-        source: &Source<'_>,
+        workspace: &Workspace,
     ) -> Result<(), UnpackError> {
         let text = serde_json::to_vec(metadata).map_err(|error| failed(directory, error.into()))?;
         let file = directory.join(METADATA);
@@ -284,12 +322,12 @@ impl Unpacked {
         let place = self.place(id);
         // One at a time: what another build has just put there, and works on, must not be taken for the old one.
         let _turn = self.lock()?;
-        if self.find(id, source.diff_id).is_some() {
+        if self.find(id, &metadata.diff_id).is_some() {
             discard(directory);
             return Ok(());
         }
         // Of another version, or from before the machine was started: nobody works on it.
-        let old = source.unpack.workspace.directory("old")?.join(ROOT);
+        let old = workspace.directory("old")?.join(ROOT);
         match rustix::fs::rename(&place, &old) {
             Ok(()) => discard(&old),
             Err(Errno::NOENT) => {}
@@ -305,6 +343,15 @@ impl Unpacked {
             .map_err(|cause| failed(&self.directory, cause.into()))?;
         Ok(directory)
     }
+}
+
+/// The identity of each layer with those below it.
+fn ids(layers: &[(DiffId, Descriptor)]) -> Vec<ChainId> {
+    let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
+    for (diff_id, _) in layers {
+        ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
+    }
+    ids
 }
 
 /// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary
@@ -348,6 +395,7 @@ fn unpack_each(
     missing: &[usize],
     layers: &[(DiffId, Descriptor)],
     unpack: &Unpack<'_>,
+    windows: &LargeWindows,
 ) -> Result<Vec<Alone>, UnpackError> {
     let stop = AtomicBool::new(false);
     let stopped = || stop.load(Ordering::Relaxed) || (unpack.cancelled)();
@@ -357,7 +405,7 @@ fn unpack_each(
         while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (diff_id, blob) = &layers[*position];
             let unpack = Unpack { cancelled: &stopped, ..*unpack };
-            let result = Source { diff_id, blob, unpack: &unpack }.apply_alone();
+            let result = Source { diff_id, blob, unpack: &unpack, windows }.apply_alone();
             if result.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -387,6 +435,7 @@ pub(super) struct Source<'a> {
     pub(super) diff_id: &'a DiffId,
     pub(super) blob: &'a Descriptor,
     pub(super) unpack: &'a Unpack<'a>,
+    pub(super) windows: &'a LargeWindows,
 }
 
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
@@ -409,7 +458,9 @@ impl Source<'_> {
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
             Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
-            Err(UnpackError::Layer { cause: LayerError::Entry { .. }, .. }) => {
+            Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
+                if !cause.blames_the_machine() =>
+            {
                 Ok(Alone { directory, applied: None })
             }
             Err(error) => Err(error),
@@ -479,8 +530,9 @@ impl Source<'_> {
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive =
-            layer::decompress(&mut stored, layer::Formats::Layer, self.unpack.limits).map_err(read)?;
+        let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
+        let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
+            .map_err(read)?;
         let (applied, actual) = self.apply_archive(archive, apply)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;

@@ -24,7 +24,7 @@ use rustix::time::Timespec;
 use crate::rootfs::remove_tree;
 use crate::sys;
 
-use super::{blobs, staged};
+use super::staged;
 
 /// Workspaces are `build-` and sixteen hexadecimal digits; beside each lies its lock, with this ending.
 const PREFIX: &str = "build-";
@@ -192,25 +192,58 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// How many workspaces in `temporary` are of builds that are no more.
+///
+/// # Errors
+/// [`WorkspaceError::Sweep`] when the directory cannot be read.
+pub fn dead(temporary: &Path) -> Result<usize, WorkspaceError> {
+    let found = workspaces(temporary)?;
+    Ok(found
+        .iter()
+        .filter(|path| matches!(take_over(path), Ok(lock) if lock.is_some() || path.exists()))
+        .count())
+}
+
 /// Removes the workspaces in `temporary` whose builds are no more. Those of living builds are left alone; so is what
 /// cannot be removed, for instance because it belongs to another user. Returns how many were removed.
 ///
 /// # Errors
 /// [`WorkspaceError::Sweep`] when the directory cannot be read.
-pub fn sweep(temporary: &Path) -> Result<u64, WorkspaceError> {
+pub fn sweep(temporary: &Path) -> Result<usize, WorkspaceError> {
+    Ok(workspaces(temporary)?.iter().filter(|path| sweep_one(path)).count())
+}
+
+/// The workspaces in `temporary`, living or dead.
+fn workspaces(temporary: &Path) -> Result<BTreeSet<PathBuf>, WorkspaceError> {
     let failed = |cause| WorkspaceError::Sweep { path: temporary.to_owned(), cause };
     let entries = match std::fs::read_dir(temporary) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         Err(error) => return Err(failed(error)),
     };
-    let mut removed = 0;
+    let mut found = BTreeSet::new();
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
-        let Some(stem) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        removed += u64::from(sweep_one(&temporary.join(stem.strip_suffix(LOCK).unwrap_or(stem))));
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        found.insert(temporary.join(name.strip_suffix(LOCK).unwrap_or(name)));
     }
-    Ok(removed)
+    Ok(found)
+}
+
+/// The lock of the workspace `path` if its build is no more; none inside if there is no lock.
+///
+/// # Errors
+/// When the build lives, or nobody can tell.
+fn take_over(path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // The lock is made before the directory and removed after it: a directory without one is dead.
+    let lock = match rustix::fs::open(lock_of(path), flags, Mode::empty()) {
+        Ok(lock) => lock,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(Some(lock))
 }
 
 /// [`sweep`] for workspaces that were made by [`Workspace::create_hidden`]. What cannot be read or removed stays.
@@ -229,25 +262,13 @@ pub fn sweep_hidden(directory: &Path) {
 
 /// Whether the workspace `path` was dead and is gone now.
 fn sweep_one(path: &Path) -> bool {
-    let lock_path = lock_of(path);
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // The lock is made before the directory and removed after it: a directory without one is dead.
-    let lock = match rustix::fs::open(&lock_path, flags, Mode::empty()) {
-        Ok(lock) => Some(lock),
-        Err(Errno::NOENT) => None,
-        Err(_) => return false,
-    };
-    if let Some(lock) = &lock
-        && rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()
-    {
-        return false;
-    }
+    let Ok(lock) = take_over(path) else { return false };
     let existed = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     if remove(path).is_err() {
         return false;
     }
     if lock.is_some() {
-        let _ = rustix::fs::unlink(&lock_path);
+        let _ = rustix::fs::unlink(lock_of(path));
     }
     existed
 }
@@ -344,10 +365,10 @@ fn clean_up_after(mut orders: File) {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    // Blobs that were being written. The locks that mark those of living processes go when ours has ended for good.
+    // Blobs and records that were being written. The locks that mark those of living processes go when ours has ended for good.
     for _ in 0..3 {
         for directory in &temporary {
-            let _ = staged::sweep(directory, blobs::TEMPORARY);
+            let _ = staged::sweep(directory);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -387,7 +408,9 @@ mod tests {
         std::fs::write(temporary.path().join("build-0000000000000002.lock"), "").unwrap();
         std::fs::write(temporary.path().join("build-0000000000000003.lock"), "").unwrap();
         std::fs::write(temporary.path().join("other"), "").unwrap();
+        assert_eq!(dead(temporary.path()).unwrap(), 3);
         assert_eq!(sweep(temporary.path()).unwrap(), 2);
+        assert_eq!(dead(temporary.path()).unwrap(), 0);
         assert!(alive.path().is_dir() && temporary.path().join("other").exists());
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 3);
         assert_eq!(sweep(&temporary.path().join("missing")).unwrap(), 0);

@@ -8,7 +8,7 @@ use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
-use crate::image::digest::{Digest, Mismatch, VerifyingReader};
+use crate::image::digest::{DiffId, Digest, Mismatch, VerifyingReader};
 use crate::image::document::{self, DocumentLimits};
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
@@ -135,8 +135,7 @@ impl ImageSource for Images<'_> {
         for layer in image.layers() {
             self.check_size(&layer.blob)?;
         }
-        let layers: Vec<(_, _)> =
-            image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
+        let layers = stacked(image);
         let open = |digest: &Digest| {
             let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
             if let Some(layer) = layer {
@@ -171,6 +170,17 @@ impl ImageSource for Images<'_> {
             result => Ok(result?),
         }
     }
+
+    fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {
+        let Some(Unpacking { unpacked, workspace, .. }) = &self.unpacking else { return Ok(chain.clone()) };
+        let kept = unpacked.adopt(&stacked(image), chain, workspace)?;
+        Ok(kept.unwrap_or_else(|| chain.clone()))
+    }
+}
+
+/// Diff ids and blobs of an image's layers, bottom first.
+fn stacked(image: &Image) -> Vec<(DiffId, Descriptor)> {
+    image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect()
 }
 
 impl Images<'_> {
@@ -302,6 +312,11 @@ impl Images<'_> {
         layer.is_some_and(|layer| self.store.blobs().check(&layer.blob).is_err_and(|error| error.is_absent()))
     }
 
+    /// Whether the store has a blob that is not what it should be; it is gone then.
+    fn is_damaged(&self, blob: &Descriptor) -> bool {
+        matches!(self.store.blobs().check(blob), Err(StoreError::Corrupt(_)))
+    }
+
     /// Brings a layer's bytes into the store.
     fn fetch(&self, layer: &Layer) -> Result<(), ServiceError> {
         match &layer.origin {
@@ -360,7 +375,13 @@ impl Images<'_> {
             self.fetch(layer).map_err(io::Error::other)?;
             self.open(&layer.blob.digest)
         };
-        let how = match self.client.upload(destination, &layer.blob, &open, mount_from)? {
+        let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
+        let sent = match upload() {
+            // Registries refuse bytes that are not what they are called. A damaged blob is fetched once more.
+            Err(_) if self.is_damaged(&layer.blob) && layer.origin != Origin::Stored => upload(),
+            result => result,
+        };
+        let how = match sent? {
             Uploaded::Existed => "was there",
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",

@@ -1,7 +1,7 @@
 //! One entry other than a directory, with all its metadata.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -53,8 +53,7 @@ pub(super) fn set_attributes(to: &Place<'_>, attributes: &Attributes) -> Result<
     let (directory, name) = to.at();
     tried(set_owner_at(directory, name, attributes.owner), "set the owner of", to.path)?;
     for (key, value) in &attributes.xattrs {
-        // As far as possible: file systems and kernels differ in what they store (BuildKit ignores these as well).
-        let _ = set_xattr_at(directory, name, key, value);
+        stored(set_xattr_at(directory, name, key, value), to.path)?;
     }
     // An access control list changes the mode.
     if let Some(mode) = attributes.mode {
@@ -63,12 +62,24 @@ pub(super) fn set_attributes(to: &Place<'_>, attributes: &Attributes) -> Result<
     tried(set_times_at(directory, name, attributes.mtime), "set the times of", to.path)
 }
 
+/// Extended attributes are set as far as possible: file systems and kernels differ in what they store (BuildKit ignores
+/// these as well). Where there is only no room for them, they must not be lost.
+fn stored(result: io::Result<()>, path: &GuestPath) -> Result<(), CopyError> {
+    match result.as_ref().map_err(Errno::from_io_error) {
+        Err(Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::NOMEM)) => {
+            tried(result, "set an extended attribute of", path)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Gives an open file its attributes, in the same order.
 fn set_attributes_of(file: &File, attributes: &Attributes, path: &GuestPath) -> Result<(), CopyError> {
     let (uid, gid) = (Uid::from_raw(attributes.owner.uid), Gid::from_raw(attributes.owner.gid));
     tried(rustix::fs::fchown(file, Some(uid), Some(gid)), "set the owner of", path)?;
     for (key, value) in &attributes.xattrs {
-        let _ = rustix::fs::fsetxattr(file, key.as_slice(), value, XattrFlags::empty());
+        let set = rustix::fs::fsetxattr(file, key.as_slice(), value, XattrFlags::empty());
+        stored(set.map_err(io::Error::from), path)?;
     }
     if let Some(mode) = attributes.mode {
         tried(rustix::fs::fchmod(file, Mode::from_raw_mode(mode)), "set the mode of", path)?;
@@ -93,7 +104,7 @@ fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> A
 
 /// Whether an extended attribute belongs to a file rather than to the system it is on: labels of security modules and
 /// the marks of overlayfs do not.
-fn travels(key: &[u8]) -> bool {
+pub(super) fn travels(key: &[u8]) -> bool {
     key == b"security.capability"
         || ![&b"security."[..], b"trusted.", b"user.overlay."].iter().any(|prefix| key.starts_with(prefix))
 }
