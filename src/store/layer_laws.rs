@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest};
-use crate::layer::{Limits, Whiteouts, apply};
+use crate::layer::{Limits, Owners, Whiteouts, apply};
 use crate::rootfs::testing::inside;
 use crate::rootfs::{IdMap, Rootfs, Timestamp, set_mode_at, set_times_at};
 
@@ -122,6 +122,7 @@ impl Ground {
                 cancelled: &|| false,
                 jobs: 2,
                 limits: &Limits::default(),
+                owners: Owners::Required,
             },
         )
     }

@@ -21,6 +21,7 @@ pub mod catalog;
 pub mod chain;
 pub mod choice;
 pub mod export;
+pub mod extract;
 pub mod layout;
 pub mod mount;
 mod moved;

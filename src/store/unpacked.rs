@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
 use crate::layer::zstd::{LargeWindows, Side};
-use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
+use crate::layer::{self, Applied, LayerError, Limits, Marks, Owners, Restricted, Rules, Whiteouts};
 use crate::rootfs::{
     Caller, GuestPath, IdMap, Overrides, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree,
     set_times_at,
@@ -138,6 +138,8 @@ pub struct Unpack<'a> {
     pub jobs: usize,
     /// What a layer may hold.
     pub limits: &'a Limits,
+    /// What becomes of owners that cannot be given to files.
+    pub owners: Owners,
 }
 
 /// The version of the layout of a layer's directory; others are unpacked anew.
@@ -476,11 +478,11 @@ fn unpack_each(
 }
 
 /// Where a layer's content comes from.
-struct Source<'a> {
-    diff_id: &'a DiffId,
-    blob: &'a Descriptor,
-    unpack: &'a Unpack<'a>,
-    windows: &'a LargeWindows,
+pub(super) struct Source<'a> {
+    pub(super) diff_id: &'a DiffId,
+    pub(super) blob: &'a Descriptor,
+    pub(super) unpack: &'a Unpack<'a>,
+    pub(super) windows: &'a LargeWindows,
 }
 
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
@@ -559,12 +561,28 @@ impl Source<'_> {
     }
 
     fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        let result = self.apply_blob(onto, whiteouts);
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(whiteouts) };
+        self.apply_by(&mut |archive| layer::apply_with(archive, onto, &rules, self.unpack.limits))
+    }
+
+    /// Applies the layer to a tree with all layers below it, for a process that may have no privileges.
+    pub(super) fn apply_unprivileged(
+        &self,
+        onto: &Rootfs,
+        restricted: &mut Restricted,
+    ) -> Result<Applied, UnpackError> {
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(Whiteouts::Remove) };
+        let limits = self.unpack.limits;
+        self.apply_by(&mut |archive| layer::apply_unprivileged(archive, onto, &rules, limits, restricted))
+    }
+
+    fn apply_by(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
+        let result = self.apply_blob(apply);
         // Whatever it is that failed then, it says nothing about the layer.
         if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
     }
 
-    fn apply_blob(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
+    fn apply_blob(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
         let blob = &self.blob.digest;
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
         let file = (self.unpack.open_blob)(blob);
@@ -574,7 +592,7 @@ impl Source<'_> {
         let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
         let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
             .map_err(read)?;
-        let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
+        let (applied, actual) = self.apply_archive(archive, apply)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
         if actual != *self.diff_id {
@@ -584,18 +602,16 @@ impl Source<'_> {
         Ok(applied)
     }
 
-    fn apply_archive(
-        &self,
-        archive: impl Read,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-    ) -> Result<(Applied, DiffId), UnpackError> {
+    fn apply_archive(&self, archive: impl Read, apply: Apply<'_>) -> Result<(Applied, DiffId), UnpackError> {
         let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
-        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
+        let applied = apply(&mut archive)
+            .map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
         Ok((applied, DiffId(archive.digester.finish())))
     }
 }
+
+/// Applies an uncompressed archive.
+type Apply<'a> = &'a mut dyn FnMut(&mut dyn Read) -> Result<Applied, LayerError>;
 
 /// Makes a directory that may become the root of a tree: mode 0755 whatever the umask.
 fn make_directory(path: &Path) -> Result<(), UnpackError> {
@@ -660,6 +676,7 @@ mod tests {
             cancelled: &|| false,
             jobs: 3,
             limits: &Limits::default(),
+            owners: Owners::Required,
         };
         let chain = ground.unpacked.chain(layers, &unpack);
         (chain, opened.into_inner().unwrap())
@@ -728,7 +745,12 @@ mod tests {
             let directory = ground.workspace.directory("layer").unwrap();
             std::fs::create_dir_all(directory.join(ROOT).join("a")).unwrap();
             std::fs::write(directory.join(ROOT).join("a/y"), "y").unwrap();
-            (below.with(UnpackedLayer::temporary(&directory.join(ROOT), likeness)), directory)
+            let layer = UnpackedLayer::temporary(
+                &directory.join(ROOT),
+                likeness,
+                crate::rootfs::Overrides::default(),
+            );
+            (below.with(layer).unwrap(), directory)
         };
         let adopt = |chain: &Chain, layers| ground.unpacked.adopt(layers, chain, &ground.workspace).unwrap();
         // What no layer holds is not for others; nor is what is kept already, or has other layers below it.
@@ -804,6 +826,7 @@ mod tests {
             cancelled: &|| asked.fetch_add(1, Ordering::Relaxed) > 1,
             jobs: 1,
             limits: &Limits::default(),
+            owners: Owners::Required,
         };
         assert!(matches!(ground.unpacked.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
     }

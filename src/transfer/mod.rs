@@ -16,7 +16,7 @@ use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse
 use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::layer::Limits;
+use crate::layer::{Limits, Owners};
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
@@ -160,6 +160,7 @@ impl ImageSource for Images<'_> {
             cancelled: &|| unpacking.cancel.is_cancelled(),
             jobs: JOBS,
             limits: &unpacking.limits,
+            owners: Owners::Required,
         };
         match unpacking.unpacked.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.

@@ -10,7 +10,7 @@ use super::whiteouts::mark_opaque;
 use super::{Applier, LossKind, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{FileKind, Follow, GuestPath, metadata_at, metadata_of};
+use crate::rootfs::{ContentWriter, FileKind, Follow, GuestPath, metadata_at, metadata_of};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,21 +102,15 @@ impl Applier<'_> {
         name: &[u8],
     ) -> Result<Refused, EntryError> {
         let to = self.root.entry(&at, name);
-        let file = io_error(to.make_file(), "make the file")?;
+        let mut content = ContentWriter::new(io_error(to.make_file(), "make the file")?);
         loop {
             let count = reader.read_content(&mut self.buffer)?;
             if count == 0 {
                 break;
             }
-            let mut rest = &self.buffer[..count];
-            while !rest.is_empty() {
-                match rustix::io::write(&file, rest) {
-                    Ok(written) => rest = &rest[written..],
-                    Err(Errno::INTR) => {}
-                    Err(error) => return io_error(Err(error), "write the file"),
-                }
-            }
+            io_error(content.write(&self.buffer[..count]), "write the file")?;
         }
+        let file = io_error(content.finish(), "write the file")?;
         set_metadata(&to.opened(&file), entry, entry.mode, self.rules)
     }
 
