@@ -430,7 +430,7 @@ struct Unsettled {
 /// A layer that was unpacked as if it were the only one.
 enum Alone {
     /// All of it could be unpacked.
-    Whole(Unsettled),
+    Whole(Box<Unsettled>),
     /// An entry was wrong, which may be right when something is below it: a link may lead there, for instance.
     Wrong(PathBuf),
 }
@@ -504,7 +504,7 @@ impl Source<'_> {
         match self.apply(&root, Whiteouts::Overlay) {
             Ok(applied) => {
                 let overrides = Overrides::default().with(root.take_learned());
-                Ok(Alone::Whole(Unsettled { directory, applied, overrides }))
+                Ok(Alone::Whole(Box::new(Unsettled { directory, applied, overrides })))
             }
             Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
                 if !cause.blames_the_machine() =>
@@ -518,7 +518,7 @@ impl Source<'_> {
     /// Settles a layer with those below it; none if it must be applied anew.
     fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<Unsettled>, UnpackError> {
         let Unsettled { directory, applied, overrides } = match alone {
-            Alone::Whole(layer) => layer,
+            Alone::Whole(layer) => *layer,
             Alone::Wrong(directory) => {
                 discard(&directory);
                 return Ok(None);
