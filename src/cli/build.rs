@@ -138,7 +138,10 @@ impl Build<'_> {
         let services = Services {
             source: images,
             workspace: &workspace,
-            snapshotter: &OverlaySnapshotter::new(Arc::clone(&workspace)),
+            snapshotter: &OverlaySnapshotter::new(
+                Arc::clone(&workspace),
+                self.settings.limits.layers.overrides,
+            ),
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),

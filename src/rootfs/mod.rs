@@ -26,6 +26,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::limit::Limit;
 use ledger::Ledger;
 
 pub use content::ContentWriter;
@@ -137,16 +138,10 @@ impl Rootfs {
     }
 
     /// The tree as the overrides say that it is. What is written to it through this handle, and those made from it, and
-    /// cannot be held by the disk, adds to them.
+    /// cannot be held by the disk, adds to them, up to `limit`: bytes beyond 200 an entry.
     #[must_use]
-    pub fn with_overrides(self, overrides: Arc<Overrides>) -> Self {
-        self.with_overrides_of(overrides, Caller::current())
-    }
-
-    /// [`Rootfs::with_overrides`] for a process that may do what `caller` may.
-    #[must_use]
-    pub fn with_overrides_of(self, overrides: Arc<Overrides>, caller: Caller) -> Self {
-        Self { ledger: Some(Arc::new(Ledger::new(overrides, caller))), ..self }
+    pub fn with_overrides(self, overrides: Arc<Overrides>, limit: Limit) -> Self {
+        Self { ledger: Some(Arc::new(Ledger::new(overrides, Caller::current(), limit))), ..self }
     }
 
     /// Whether what the disk refuses is kept elsewhere.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::layer::Marks;
-use crate::rootfs::{GuestPath, Rootfs};
+use crate::limit::Limit;
+use crate::rootfs::{GuestPath, Overrides, Rootfs};
 use crate::store::mount::{self, Upper};
 use crate::store::overrides;
 use crate::store::unpacked::{Chain, UnpackedLayer};
@@ -19,13 +20,14 @@ use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
 #[derive(Debug)]
 pub struct OverlaySnapshotter {
     workspace: Arc<Workspace>,
+    limit: Limit,
 }
 
 impl OverlaySnapshotter {
-    /// Steps of the build that `workspace` belongs to.
+    /// Steps of the build that `workspace` belongs to. `limit` is that of the overrides of one step.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>) -> Self {
-        Self { workspace }
+    pub fn new(workspace: Arc<Workspace>, limit: Limit) -> Self {
+        Self { workspace, limit }
     }
 }
 
@@ -44,7 +46,7 @@ impl Snapshotter for OverlaySnapshotter {
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
-            .with_overrides(Arc::clone(on.overrides()));
+            .with_overrides(Arc::clone(on.overrides()), self.limit);
         let workspace = Arc::clone(&self.workspace);
         let own = [layer, directory];
         Ok(Box::new(OverlayRecording { root, lower, below: on, files, own, _workspace: workspace }))
@@ -53,7 +55,7 @@ impl Snapshotter for OverlaySnapshotter {
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
         let scratch = self.workspace.directory("view")?;
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?);
-        Ok(View { root: root.with_overrides(Arc::clone(on.overrides())) })
+        Ok(View { root: root.with_overrides(Arc::clone(on.overrides()), self.limit) })
     }
 }
 
@@ -88,7 +90,7 @@ impl Recording for OverlayRecording {
         let (lower, marks) = (self.lower.root(), Marks::usual());
         let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
         let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
-        let files = files.with_overrides(Arc::clone(&written.all));
+        let files = files.with_overrides(Arc::clone(&written.all), Overrides::LIMIT);
         let Found { changes, visited, likeness } = upper::changes(&files, lower, marks)?;
         let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
         let chain = self.below.with_overrides(layer, written.all);
@@ -107,7 +109,7 @@ mod tests {
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
-    use crate::rootfs::{Follow, Overrides};
+    use crate::rootfs::Follow;
     use crate::store::layer_laws;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
     use crate::store::unpacked::Likeness;
@@ -135,7 +137,7 @@ mod tests {
         run(&base, script);
         settle_times(&base);
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
-        let snapshotter = OverlaySnapshotter::new(Arc::new(workspace));
+        let snapshotter = OverlaySnapshotter::new(Arc::new(workspace), Overrides::LIMIT);
         let layer = UnpackedLayer::temporary(&base, Likeness::Equal, Overrides::default());
         Ground { base: Chain::empty().with(layer).unwrap(), directory, snapshotter }
     }

@@ -404,7 +404,7 @@ fn discard(directory: &Path) {
 
 fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
     let root = Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?);
-    Ok(root.with_overrides(Arc::clone(chain.overrides())))
+    Ok(root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT))
 }
 
 /// Writes `overrides` into the directory of their layer.
@@ -501,7 +501,7 @@ impl Source<'_> {
         let directory = self.unpack.workspace.directory("layer")?;
         let path = directory.join(ROOT);
         make_directory(&path)?;
-        let root = open(&path)?.with_overrides(Arc::default());
+        let root = open(&path)?.with_overrides(Arc::default(), self.unpack.limits.overrides);
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
             Ok(applied) => {
@@ -527,7 +527,8 @@ impl Source<'_> {
             }
         };
         let overrides = Arc::new(overrides);
-        let root = open(&directory.join(ROOT))?.with_overrides(Arc::clone(&overrides));
+        let root =
+            open(&directory.join(ROOT))?.with_overrides(Arc::clone(&overrides), self.unpack.limits.overrides);
         let settled = settle::settle(&root, &applied, lower, root_entry(&root)?)
             .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
         let learned = root.take_learned();
@@ -551,7 +552,7 @@ impl Source<'_> {
             .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?)
-            .with_overrides(Arc::clone(below.overrides()));
+            .with_overrides(Arc::clone(below.overrides()), self.unpack.limits.overrides);
         let applied = self.apply(&root, Whiteouts::Remove)?;
         let learned = root.take_learned();
         drop(root);
@@ -654,6 +655,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::image::descriptor::media_type;
+    use crate::rootfs::testing::inside;
     use crate::store::layer_laws::{Ground, archive, entries};
     use crate::store::testing::can_mount;
 
@@ -871,5 +873,35 @@ mod tests {
         let before = ground.unpacked.unpacked_layers();
         ground.chain(&layers).unwrap();
         assert_eq!(ground.unpacked.unpacked_layers(), before);
+    }
+
+    #[test]
+    fn what_the_disk_does_not_hold_is_kept_beside_the_layer_for_later_builds() {
+        if !inside!(SingleId) || !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        // Directories of the second user; one of the second layer has them from the first.
+        let layers = stack(&ground, &["a/ a/b/ a/x", "a/b/y", "z", "a/.wh.b"]);
+        let chains: Vec<Chain> = (1..=4).map(|count| ground.chain(&layers[..count]).unwrap()).collect();
+        let counts: Vec<usize> = chains.iter().map(|chain| chain.overrides().len()).collect();
+        assert_eq!(counts, [2, 2, 2, 1]);
+        assert!(
+            Arc::ptr_eq(chains[1].overrides(), chains[2].overrides()) || chains[1].overrides().len() == 2
+        );
+        let file = |layer: usize| chains[3].layers()[layer].root_dir().parent().unwrap().join(OVERRIDES);
+        assert!(file(0).exists() && file(1).exists() && !file(2).exists());
+        let text = std::fs::read_to_string(file(0)).unwrap();
+        assert!(text.starts_with("overrides 1\n/a d 700 0:0 700 1:2\n"), "{text}");
+        let unpacked = ground.unpacked.unpacked_layers();
+        for damaged in [&text[..text.len() - 2], "overrides 1\nend 0\n", "", "-"] {
+            match damaged {
+                "-" => std::fs::remove_file(file(0)).unwrap(),
+                _ => std::fs::write(file(0), damaged).unwrap(),
+            }
+            assert_eq!(ground.chain(&layers).unwrap().overrides(), chains[3].overrides(), "{damaged}");
+            assert_eq!(std::fs::read_to_string(file(0)).unwrap(), text);
+        }
+        assert_eq!(ground.unpacked.unpacked_layers(), unpacked + 4);
     }
 }
