@@ -7,6 +7,7 @@ use std::os::fd::AsFd as _;
 use std::time::Instant;
 
 use super::add::{AddError, add};
+use super::bases::Bases;
 use super::clock::{Clock, rfc3339};
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::{BuildError, BuildErrorKind};
@@ -71,13 +72,17 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
         plan,
         services,
         last_uses: last_uses(plan),
+        bases: Bases::of(plan),
+        position: 0,
         done: BTreeMap::new(),
         machine: OnceCell::new(),
         warned: Cell::new(false),
     };
     for (position, stage) in plan.stages.iter().enumerate() {
+        executor.position = position;
         let done = executor.stage(position, stage)?;
         executor.done.insert(position, done);
+        executor.bases.leave(position);
         // What nobody uses any more is let go: long chains of stages would else hold a history for each.
         let Executor { done, last_uses, .. } = &mut executor;
         done.retain(|other, _| last_uses[*other] > position);
@@ -112,6 +117,10 @@ struct Executor<'a> {
     services: &'a Services<'a>,
     /// For each stage the position of the last one that uses it.
     last_uses: Vec<usize>,
+    /// The images that are still needed.
+    bases: Bases,
+    /// Which stage is being built.
+    position: usize,
     /// The stages that are still needed, by position.
     done: BTreeMap<usize, Done>,
     /// This machine, looked at when the first RUN wants to know.
@@ -248,7 +257,7 @@ impl Executor<'_> {
 
     fn unpack(&self, image: &Image, reference: &str) -> Result<Chain, BuildErrorKind> {
         let failed = |source: ServiceError| BuildErrorKind::Image { reference: reference.to_owned(), source };
-        self.services.source.unpack(image).map_err(failed)
+        self.bases.get(image, self.position, || self.services.source.unpack(image)).map_err(failed)
     }
 
     /// Ends the recording and stores its changes as a layer.
