@@ -185,7 +185,7 @@ mod tests {
         let mut unpacked = Vec::new();
         // Stage, image, and whether it is kept afterwards.
         for (position, name, kept) in
-            [(0, "base", true), (2, "other", false), (2, "base", true), (2, "base", false)]
+            [(0, "base", true), (2, "other", true), (2, "base", true), (2, "base", false)]
         {
             let unpack = || {
                 unpacked.push(name);
