@@ -1,6 +1,7 @@
 //! Changesets as tar archives (OCI image-spec `layer.md`): read, applied to a tree, and written.
 
 pub mod apply;
+pub mod changes;
 pub mod compression;
 pub mod gzip;
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod guest_path;
 pub mod metadata;
 pub mod tree;
 pub mod users;
+pub(crate) mod visit;
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use crate::layer::Changeset;
+use crate::layer::changes::Unrecordable;
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::store::mount::MountError;
 use crate::store::unpacked::Chain;
@@ -74,6 +75,8 @@ pub struct Recorded {
     pub chain: Chain,
     /// How many entries were looked at.
     pub visited: u64,
+    /// How many files were read for that.
+    pub opened: u64,
 }
 
 /// Why a step could not be recorded.
@@ -103,20 +106,9 @@ pub enum SnapshotError {
         #[source]
         cause: io::Error,
     },
-    /// A path that no layer can hold.
-    #[error("the path `{parent}/{}` is longer than 4096 bytes", name.escape_ascii())]
-    PathTooLong {
-        /// Its directory.
-        parent: GuestPath,
-        /// Its last component.
-        name: Vec<u8>,
-    },
-    /// A name that means something else in a layer (OCI image-spec `layer.md`, Whiteouts).
-    #[error("the step made `{path}`, but layers mark removed files by names that begin with `.wh.`")]
-    WhiteoutName {
-        /// The path.
-        path: GuestPath,
-    },
+    /// A change that no layer can hold.
+    #[error(transparent)]
+    Unrecordable(#[from] Unrecordable),
     /// The kernel renamed a directory by reference, which the mount's options forbid.
     #[error("the overlay moved `{path}` by reference although `redirect_dir` is off")]
     Redirected {

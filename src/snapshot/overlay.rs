@@ -79,9 +79,10 @@ impl Recording for OverlayRecording {
         // Nothing is written out to disk: the upper directory has it all in memory, for this process too.
         drop(self.root);
         let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let (changes, visited) = upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
+        let upper::Found { changes, visited, opened } =
+            upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
         let chain = self.below.with(UnpackedLayer::temporary(&self.files));
-        Ok(Recorded { changes, files: written, chain, visited })
+        Ok(Recorded { changes, files: written, chain, visited, opened })
     }
 }
 
@@ -93,6 +94,7 @@ mod tests {
     use rustix::fs::FileType;
     use rustix::mount::MoveMountFlags;
 
+    use crate::layer::changes::Unrecordable;
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
     use crate::rootfs::Follow;
     use crate::store::layer_laws;
@@ -432,7 +434,7 @@ mod tests {
         let ground = ground(BASE);
         let error = ground.step(&ground.base, "echo > d/.wh.one").unwrap_err();
         assert!(
-            matches!(&error, SnapshotError::WhiteoutName { path } if path.to_string() == "/d/.wh.one"),
+            matches!(&error, SnapshotError::Unrecordable(Unrecordable::WhiteoutName { path }) if path.to_string() == "/d/.wh.one"),
             "{error}"
         );
         let deep = "import os
@@ -441,6 +443,6 @@ mod tests {
             .unwrap();
         let script = format!("python3 {}", ground.directory.path().join("deep.py").display());
         let error = ground.step_unseen(&ground.base, &script).unwrap_err();
-        assert!(matches!(&error, SnapshotError::PathTooLong { .. }), "{error}");
+        assert!(matches!(&error, SnapshotError::Unrecordable(Unrecordable::PathTooLong { .. })), "{error}");
     }
 }

@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
+use crate::layer::changes::is_overlay_attribute;
 use crate::rootfs::{
     GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
     xattrs_at,
@@ -84,12 +85,6 @@ impl Marks {
             Self::User => b"user.overlay.opaque",
         }
     }
-}
-
-/// Whether `key` is one of the attributes that overlayfs keeps for itself; they are never part of an image.
-#[must_use]
-pub fn is_overlay_attribute(key: &[u8]) -> bool {
-    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
 }
 
 /// Mounts `lowers` (bottom first, none to [`MAX_LAYERS`]) below `upper`, or read-only without one. `scratch` is a

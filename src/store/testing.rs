@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::image::digest::Digest;
+use crate::layer::changes::is_overlay_attribute;
 use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs, xattrs_at};
-use crate::store::mount::{enter_private_mounts, is_overlay_attribute};
+use crate::store::mount::enter_private_mounts;
 
 /// Whether this thread is in a mount namespace of its own from now on and may mount overlays; says so if not.
 pub(crate) fn can_mount() -> bool {
