@@ -441,8 +441,9 @@ fn what_the_tree_cannot_hold_is_reported() {
     let places = |applied: Applied| {
         applied.skipped.into_iter().map(|skipped| skipped.path.to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(places(merged.unwrap()), ["/f", "/s"]);
-    assert_eq!(places(apart.unwrap()), ["/data/dev00", "/f", "/s"]);
+    for applied in [merged, apart] {
+        assert_eq!(places(applied.unwrap()), ["/data/dev00", "/f", "/s"]);
+    }
 }
 
 #[test]

@@ -16,7 +16,10 @@ use std::io;
 
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
 
-pub use apply::{Applied, Names, Rules, Skipped, Whiteouts, apply, apply_with, remove_whiteouts};
+pub use apply::{
+    Applied, Made, Names, Observer, Rules, Skipped, Whiteouts, apply, apply_observed, apply_with,
+    remove_whiteouts,
+};
 pub use compression::{Formats, decompress};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};

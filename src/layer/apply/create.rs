@@ -8,12 +8,12 @@ use rustix::io::Errno;
 
 use super::attributes::{Refused, set_directory_metadata, set_metadata_of, set_xattrs_at};
 use super::whiteouts::mark_opaque;
-use super::{Applier, Parent, Whiteouts, io_error};
+use super::{Applier, Inheritance, Made, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
 use crate::rootfs::{
-    FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of, remove_tree, set_mode_at, set_owner_at,
-    set_times_at,
+    FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of, remove_tree, remove_xattr_at, set_mode_at,
+    set_owner_at, set_times_at,
 };
 
 /// What was at the place of an entry.
@@ -25,6 +25,14 @@ pub(super) enum Room {
     Hiding,
     /// A directory, which stays.
     Directory,
+}
+
+/// Takes away the access control list that a new file has from its directory.
+fn forget_inherited(at: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match remove_xattr_at(at, name, b"system.posix_acl_access") {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODATA) => Ok(()),
+        result => result,
+    }
 }
 
 /// What a hard link points to.
@@ -66,7 +74,7 @@ impl Applier<'_> {
         let at = parent.directory.as_fd();
         let owner = self.rules.owner.unwrap_or(entry.owner);
         let skipped = match (entry.kind, target) {
-            (EntryKind::File, _) => self.make_file(reader, entry, at, name, owner)?,
+            (EntryKind::File, _) => self.make_file(reader, entry, parent, name, owner)?,
             (EntryKind::HardLink, Some(target)) => {
                 self.make_hard_link(at, name, path, target)?;
                 Vec::new()
@@ -77,10 +85,11 @@ impl Applier<'_> {
                 io_error(set_owner_at(at, name, owner), "set the owner")?;
                 let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
                 io_error(set_times_at(at, name, entry.mtime), "set the times")?;
+                self.tell(Made { entry, directory: at, name, file: None })?;
                 skipped
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
-                self.make_node(entry, at, name, path, owner)?
+                self.make_node(entry, parent, name, path, owner)?
             }
         };
         self.skip_xattrs(path, skipped)
@@ -105,10 +114,11 @@ impl Applier<'_> {
         &mut self,
         reader: &mut Reader<&mut dyn Read>,
         entry: &Entry,
-        at: BorrowedFd<'_>,
+        parent: &Parent,
         name: &[u8],
         owner: Owner,
     ) -> Result<Refused, EntryError> {
+        let at = parent.directory.as_fd();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
         loop {
@@ -116,6 +126,7 @@ impl Applier<'_> {
             if count == 0 {
                 break;
             }
+            self.observer.content(&self.buffer[..count]);
             let mut rest = &self.buffer[..count];
             while !rest.is_empty() {
                 match rustix::io::write(&file, rest) {
@@ -125,7 +136,12 @@ impl Applier<'_> {
                 }
             }
         }
-        set_metadata_of(&file, entry, owner)
+        if parent.inheritance == Inheritance::Undo {
+            io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+        }
+        let skipped = set_metadata_of(&file, entry, owner)?;
+        self.tell(Made { entry, directory: at, name, file: Some(file.as_fd()) })?;
+        Ok(skipped)
     }
 
     fn make_directory(
@@ -144,28 +160,32 @@ impl Applier<'_> {
         if before == Room::Hiding {
             io_error(mark_opaque(at, name), "mark the directory as opaque")?;
         }
-        set_directory_metadata(at, name, entry, self.rules.owner)
+        let skipped = set_directory_metadata(at, name, entry, self.rules.owner)?;
+        self.tell(Made { entry, directory: at, name, file: None })?;
+        Ok(skipped)
     }
 
     fn make_node(
         &mut self,
         entry: &Entry,
-        at: BorrowedFd<'_>,
+        parent: &Parent,
         name: &[u8],
         path: &GuestPath,
         owner: Owner,
     ) -> Result<Refused, EntryError> {
+        let at = parent.directory.as_fd();
         let (file_type, what) = match entry.kind {
             EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
             EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
             _ => (FileType::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
-        if self.rules.whiteouts == Whiteouts::Overlay
+        // In every kind of tree: the same image must not have other files where overlayfs cannot be used.
+        if self.rules.whiteouts != Whiteouts::Ordinary
             && entry.kind == EntryKind::CharDevice
             && entry.device == (0, 0)
         {
-            let what = "character device 0:0, which overlayfs would take for a whiteout".to_owned();
+            let what = "character device 0:0, which overlayfs takes for a whiteout".to_owned();
             self.skip(path.clone(), what)?;
             return Ok(Vec::new());
         }
@@ -178,10 +198,14 @@ impl Applier<'_> {
             }
             result => io_error(result, "make the device or FIFO")?,
         }
+        if parent.inheritance == Inheritance::Undo {
+            io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+        }
         io_error(set_owner_at(at, name, owner), "set the owner")?;
         io_error(set_mode_at(at, name, entry.mode), "set the mode")?;
         let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
         io_error(set_times_at(at, name, entry.mtime), "set the times")?;
+        self.tell(Made { entry, directory: at, name, file: None })?;
         Ok(skipped)
     }
 

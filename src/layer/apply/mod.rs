@@ -8,6 +8,7 @@
 mod attributes;
 mod create;
 mod lower;
+mod observe;
 #[cfg(test)]
 mod tests;
 mod whiteouts;
@@ -26,15 +27,17 @@ use super::tar::{Entry, EntryKind, Reader};
 use super::{EntryError, LayerError, Limits};
 use crate::rootfs::{
     Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_of,
-    set_times_at,
+    set_times_at, xattr_at,
 };
 
+pub use self::observe::{Made, Observer};
 pub use self::whiteouts::remove_whiteouts;
 
 /// The prefix of a whiteout's name.
 pub const WHITEOUT_PREFIX: &[u8] = b".wh.";
 /// The name of the marker that makes a directory opaque.
 pub const OPAQUE_MARKER: &[u8] = b".wh..wh..opq";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const RESERVED_PREFIX: &[u8] = b".wh..wh.";
 
 /// How removed names appear in the tree. Whiteouts hide what lower layers have; entries of the same layer survive them
@@ -158,6 +161,20 @@ pub fn apply_with(
     rules: &Rules,
     limits: &Limits,
 ) -> Result<Applied, LayerError> {
+    apply_observed(tar, onto, rules, limits, &mut ())
+}
+
+/// [`apply_with`], with somebody who hears what is made.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_observed(
+    tar: &mut dyn Read,
+    onto: &Rootfs,
+    rules: &Rules,
+    limits: &Limits,
+    observer: &mut dyn Observer,
+) -> Result<Applied, LayerError> {
     let mut reader = Reader::new(tar, limits.bytes);
     let mut applier = Applier {
         root: onto,
@@ -172,6 +189,7 @@ pub fn apply_with(
         with_whiteouts: BTreeSet::new(),
         lower: Lower::default(),
         buffer: vec![0; 1 << 17],
+        observer,
     };
     while let Some(entry) = reader.next_entry()? {
         let result = applier.entry(&mut reader, &entry);
@@ -191,6 +209,16 @@ struct Parent {
     mtime: Timestamp,
     /// Where it really is, once that was needed.
     real: Option<GuestPath>,
+    inheritance: Inheritance,
+}
+
+/// Whether what is made in a directory gets an access control list that no entry has asked for (acl(5), default ACLs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inheritance {
+    /// It does, and for layers that is undone.
+    Undo,
+    /// It does not, or it may.
+    Leave,
 }
 
 impl Parent {
@@ -225,6 +253,7 @@ struct Applier<'a> {
     with_whiteouts: BTreeSet<GuestPath>,
     lower: Lower,
     buffer: Vec<u8>,
+    observer: &'a mut dyn Observer,
 }
 
 /// What an entry is about.
@@ -351,6 +380,7 @@ impl Applier<'_> {
         self.leave_parent()?;
         let directory = self.root.directory(&self.rules.base)?;
         let skipped = set_directory_metadata(directory.as_fd(), b".", entry, self.rules.owner)?;
+        self.tell(Made { entry, directory: directory.as_fd(), name: b".", file: None })?;
         self.skip_xattrs(&self.rules.base.clone(), skipped)
     }
 
@@ -373,6 +403,10 @@ impl Applier<'_> {
             self.leave_parent()?;
         }
         result
+    }
+
+    fn tell(&mut self, made: Made<'_>) -> Result<(), EntryError> {
+        io_error(self.observer.made(&made), "read metadata")
     }
 
     fn skip_xattrs(&mut self, path: &GuestPath, skipped: Refused) -> Result<(), EntryError> {
@@ -402,7 +436,12 @@ impl Applier<'_> {
     fn remember_parent(&mut self, path: &GuestPath, directory: OwnedFd) -> Result<(), EntryError> {
         let metadata = io_error(metadata_of(&directory), "read metadata of the directory")?;
         let (inode, mtime) = (metadata.inode, metadata.mtime);
-        self.parent = Some(Parent { path: path.clone(), directory, inode, mtime, real: None });
+        // What ADD extracts is made as if by a program of the image.
+        let default = self.rules.whiteouts != Whiteouts::Ordinary
+            && io_error(xattr_at(directory.as_fd(), b".", DEFAULT_ACL), "read the access control list")?
+                .is_some();
+        let inheritance = if default { Inheritance::Undo } else { Inheritance::Leave };
+        self.parent = Some(Parent { path: path.clone(), directory, inode, mtime, real: None, inheritance });
         Ok(())
     }
 
