@@ -24,6 +24,7 @@ pub mod layout;
 pub mod mount;
 mod settle;
 mod staged;
+pub mod unpack;
 pub mod unpacked;
 pub mod workspace;
 

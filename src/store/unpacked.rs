@@ -6,134 +6,27 @@
 //! (links in its paths, hard links to files it does not hold), it is applied anew, to a mount of the layers below.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::FlockOperation;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
-use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
-use crate::layer::{self, Applied, LayerError, Limits, Whiteouts};
-use crate::rootfs::{GuestPath, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at};
+use crate::image::digest::{ChainId, DiffId, Digest};
+use crate::layer::{Applied, LayerError, Whiteouts};
+use crate::rootfs::{GuestPath, Rootfs, Timestamp, metadata_of, set_times_at};
 
 pub use super::chain::{Chain, UnpackedLayer};
-use super::mount::{self, MountError, Upper};
+use super::mount::{self, Upper};
 use super::settle::{self, RootEntry, Settled};
-use super::workspace::{Workspace, WorkspaceError};
-
-/// Why layers could not be unpacked.
-#[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
-    /// The layer's blob cannot be opened.
-    #[error("cannot open the layer {blob}")]
-    Open {
-        /// Its digest.
-        blob: Digest,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
-    /// The layer's content cannot be applied.
-    #[error("cannot unpack the layer {blob}")]
-    Layer {
-        /// Its digest.
-        blob: Digest,
-        /// Why not.
-        #[source]
-        cause: LayerError,
-    },
-    /// The layer's bytes are not those of the blob, or not compressed as they should be.
-    #[error("cannot read the layer {blob}")]
-    Read {
-        /// Its digest.
-        blob: Digest,
-        /// What came instead.
-        #[source]
-        cause: io::Error,
-    },
-    /// The archive in the blob is another than the image's config says.
-    #[error("the layer {blob} unpacks to {actual}, but the image's config says {expected}")]
-    DiffId {
-        /// The digest of the blob.
-        blob: Digest,
-        /// The diff id in the config.
-        expected: DiffId,
-        /// That of the archive.
-        actual: DiffId,
-    },
-    /// The layers below could not be seen as one tree.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The workspace could not be used.
-    #[error(transparent)]
-    Workspace(#[from] WorkspaceError),
-    /// A layer and those below it could not be settled.
-    #[error("cannot settle the layer {blob} with those below it")]
-    Settle {
-        /// The digest of the upper one.
-        blob: Digest,
-        /// Why not.
-        #[source]
-        cause: RootfsError,
-    },
-    /// A directory of the store could not be made, read or put in its place.
-    #[error("cannot use `{path}`")]
-    Directory {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
-    /// The build was stopped.
-    #[error("unpacking was stopped")]
-    Cancelled,
-}
-
-impl UnpackError {
-    /// The layer whose content could not be read or applied, if that is what went wrong.
-    #[must_use]
-    pub fn unreadable(&self) -> Option<&Digest> {
-        match self {
-            Self::Layer { blob, .. } | Self::Read { blob, .. } | Self::DiffId { blob, .. } => Some(blob),
-            _ => None,
-        }
-    }
-}
-
-/// News about unpacking.
-#[derive(Debug, Clone, Copy)]
-pub enum Progress<'a> {
-    /// The layer was unpacked before.
-    Found(&'a Descriptor),
-    /// The layer is being unpacked.
-    Started(&'a Descriptor),
-    /// The layer is in the store.
-    Finished(&'a Descriptor, &'a Applied),
-}
-
-/// What unpacking needs.
-#[derive(Clone, Copy)]
-pub struct Unpack<'a> {
-    /// Opens the stored bytes of a layer. They need not have been verified.
-    pub open_blob: &'a (dyn Fn(&Digest) -> io::Result<File> + Sync),
-    /// Where layers are until they are complete.
-    pub workspace: &'a Workspace,
-    /// Hears how it goes; from several threads.
-    pub progress: &'a (dyn Fn(Progress<'_>) + Sync),
-    /// Says whether to stop; asked often, from several threads.
-    pub cancelled: &'a (dyn Fn() -> bool + Sync),
-    /// How many layers are unpacked at once; at least one is.
-    pub jobs: usize,
-    /// What a layer may hold.
-    pub limits: &'a Limits,
-}
+pub use super::unpack::{Progress, Unpack, UnpackError};
+use super::unpack::{Source, discard, failed, make_directory, open};
+use super::workspace::Workspace;
 
 /// The version of the layout of a layer's directory; others are unpacked anew.
 const VERSION: u32 = 1;
@@ -298,23 +191,6 @@ impl Unpacked {
     }
 }
 
-fn failed(path: &Path, cause: io::Error) -> UnpackError {
-    UnpackError::Directory { path: path.to_owned(), cause }
-}
-
-fn open(path: &Path) -> Result<Rootfs, UnpackError> {
-    Rootfs::open(path).map_err(|cause| failed(path, cause))
-}
-
-/// Removes what is not needed any more. What stays is gone with the workspace.
-fn discard(directory: &Path) {
-    if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
-        && let Ok(parent) = rustix::fs::open(parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-    {
-        let _ = remove_tree(parent.as_fd(), name.as_encoded_bytes());
-    }
-}
-
 fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
     Ok(Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?))
 }
@@ -363,13 +239,6 @@ fn unpack_each(
         results.swap(0, cause);
     }
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// Where a layer's content comes from.
-struct Source<'a> {
-    diff_id: &'a DiffId,
-    blob: &'a Descriptor,
-    unpack: &'a Unpack<'a>,
 }
 
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
@@ -432,78 +301,6 @@ impl Source<'_> {
         let applied = self.apply(&root, Whiteouts::Remove)?;
         Ok((directory, applied))
     }
-
-    fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        let result = self.apply_blob(onto, whiteouts);
-        // Whatever it is that failed then, it says nothing about the layer.
-        if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
-    }
-
-    fn apply_blob(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        let blob = &self.blob.digest;
-        let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
-        let file = (self.unpack.open_blob)(blob);
-        let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
-        let stopping = Stopping { file, cancelled: self.unpack.cancelled };
-        let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
-        let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
-        // Only the end of the blob tells whether it was the right one.
-        io::copy(&mut stored, &mut io::sink()).map_err(read)?;
-        if actual != *self.diff_id {
-            let expected = self.diff_id.clone();
-            return Err(UnpackError::DiffId { blob: blob.clone(), expected, actual });
-        }
-        Ok(applied)
-    }
-
-    fn apply_archive(
-        &self,
-        archive: impl Read,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-    ) -> Result<(Applied, DiffId), UnpackError> {
-        let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
-        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
-        Ok((applied, DiffId(archive.digester.finish())))
-    }
-}
-
-/// Makes a directory that may become the root of a tree: mode 0755 whatever the umask.
-fn make_directory(path: &Path) -> Result<(), UnpackError> {
-    let made = rustix::fs::mkdir(path, Mode::RWXU)
-        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(0o755)));
-    made.map_err(|cause| failed(path, cause.into()))
-}
-
-/// A file that ends with an error when the build is stopped.
-struct Stopping<'a> {
-    file: File,
-    cancelled: &'a (dyn Fn() -> bool + Sync),
-}
-
-impl Read for Stopping<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if (self.cancelled)() {
-            return Err(io::Error::other("the build was stopped"));
-        }
-        self.file.read(buffer)
-    }
-}
-
-/// A reader that knows the digest of what was read.
-struct Hashing<R> {
-    archive: R,
-    digester: Digester,
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.archive.read(buffer)?;
-        self.digester.update(&buffer[..count]);
-        Ok(count)
-    }
 }
 
 #[cfg(test)]
@@ -511,6 +308,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::image::descriptor::media_type;
+    use crate::layer::Limits;
     use crate::store::layer_laws::{Ground, archive, entries};
     use crate::store::testing::can_mount;
 
