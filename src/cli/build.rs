@@ -25,7 +25,7 @@ use crate::store::export::{Content, Export};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::{Janitor, Workspace, sweep};
 use crate::store::{Store, archive, layout};
-use crate::transfer::{ImageProblem, Images, Unpacking};
+use crate::transfer::{ImageProblem, Images, Unpacker, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
@@ -111,8 +111,9 @@ impl Build<'_> {
         let client = client(settings, self.progress)?;
         self.stop.watch(client.clone())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(store.root().join("unpacked"))
-                .map_err(|error| Failure::from_error(&error))?,
+            unpacker: Unpacker::Layers(
+                Unpacked::open(store.root().join("unpacked")).map_err(|error| Failure::from_error(&error))?,
+            ),
             workspace: &workspace,
             cancel: &self.stop.cancel,
         };

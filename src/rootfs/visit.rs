@@ -175,6 +175,11 @@ impl Names {
         self.spans.iter().map(|place| span(&self.bytes, *place))
     }
 
+    /// Bytes of all of them together.
+    pub(crate) fn total(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether `name` is one of them.
     pub(crate) fn contain(&self, name: &[u8]) -> bool {
         self.spans.binary_search_by(|place| span(&self.bytes, *place).cmp(name)).is_ok()

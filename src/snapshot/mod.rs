@@ -1,20 +1,32 @@
 //! What a step changed in the files of its stage.
 
+pub mod native;
 pub mod overlay;
 mod upper;
+
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod scripts;
+#[cfg(test)]
+mod testing;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::layer::Changeset;
 use crate::layer::changes::Unrecordable;
 use crate::rootfs::{GuestPath, Rootfs};
+use crate::store::index::IndexError;
 use crate::store::mount::MountError;
+use crate::store::tree::{Tree, TreeError};
 use crate::store::unpacked::Chain;
 use crate::store::workspace::WorkspaceError;
 
 pub use crate::store::mount::enter_private_mounts;
+pub use native::NativeSnapshotter;
 pub use overlay::OverlaySnapshotter;
 
 /// Gives steps a tree to write to, and says afterwards what they wrote.
@@ -48,10 +60,12 @@ pub trait Recording: Send {
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError>;
 }
 
-/// The files of a chain of layers, read-only. The mount is gone with this value.
+/// The files of a stage, to read. The mount is gone with this value.
 #[derive(Debug)]
 pub struct View {
     root: Rootfs,
+    /// Nobody removes or changes the tree as long as it is looked at.
+    _tree: Option<Arc<Tree>>,
 }
 
 impl View {
@@ -69,9 +83,9 @@ pub struct Recorded {
     /// are part of it, changed or not: who unpacks the layer alone must not have to guess their owner and mode.
     /// Sockets are never part of it.
     pub changes: Changeset,
-    /// Where the content and the metadata of what `changes` puts are read.
+    /// Where the content and the metadata of what `changes` puts are read. The next step may change it.
     pub files: Rootfs,
-    /// The step's tree. What the step wrote is gone with the workspace.
+    /// The step's tree. What the step wrote is gone with the workspace, at the latest.
     pub chain: Chain,
     /// How many entries were looked at.
     pub visited: u64,
@@ -88,6 +102,15 @@ pub enum SnapshotError {
     /// The workspace could not be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    /// A directory with the files could not be used.
+    #[error(transparent)]
+    Tree(TreeError),
+    /// Layers for who has directories, or a directory for who has layers.
+    #[error("the files of this stage are kept in another way than its steps need them")]
+    Foreign,
+    /// The clock of the file system could not be read.
+    #[error("cannot find out which time the file system of the store has")]
+    Clock(#[source] io::Error),
     /// The directory that takes the step's files could not be prepared.
     #[error("cannot prepare the directory `{path}`")]
     Prepare {
@@ -115,4 +138,15 @@ pub enum SnapshotError {
         /// The directory.
         path: GuestPath,
     },
+}
+
+impl From<TreeError> for SnapshotError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Index(IndexError::Unrecordable(change)) => Self::Unrecordable(change),
+            TreeError::Index(IndexError::Read { path, cause }) => Self::Compare { path, cause },
+            TreeError::Workspace(error) => Self::Workspace(error),
+            error => Self::Tree(error),
+        }
+    }
 }

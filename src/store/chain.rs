@@ -1,8 +1,9 @@
-//! Unpacked layers, and stacks of them.
+//! The files of a stage: layers to be stacked, or one directory.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use super::tree::Tree;
 use crate::image::digest::ChainId;
 
 /// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
@@ -39,22 +40,22 @@ impl UnpackedLayer {
 
 /// Layers that are stacked, bottom first.
 #[derive(Debug, Clone, Default)]
-pub struct Chain(Vec<UnpackedLayer>);
+pub struct Layers(Vec<UnpackedLayer>);
 
-impl Chain {
+impl Layers {
     /// No layers: an empty root.
     #[must_use]
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// This chain with one more layer on top.
+    /// These layers with one more on top.
     #[must_use]
     pub fn with(&self, layer: UnpackedLayer) -> Self {
         Self(self.0.iter().cloned().chain([layer]).collect())
     }
 
-    /// Whether there are no layers.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -70,5 +71,43 @@ impl Chain {
     #[must_use]
     pub fn root_dirs(&self) -> Vec<&Path> {
         self.0.iter().map(UnpackedLayer::root_dir).collect()
+    }
+}
+
+/// The files of a stage, however they are kept.
+#[derive(Debug, Clone)]
+pub enum Chain {
+    /// As layers, for overlayfs.
+    Layers(Layers),
+    /// In one directory.
+    Tree(Arc<Tree>),
+}
+
+impl Chain {
+    /// No files: an empty root.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::Layers(Layers::empty())
+    }
+
+    /// Whether nothing was ever put there; a layer without files counts as something.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Layers(layers) => layers.is_empty(),
+            Self::Tree(_) => false,
+        }
+    }
+}
+
+impl From<Layers> for Chain {
+    fn from(layers: Layers) -> Self {
+        Self::Layers(layers)
+    }
+}
+
+impl From<Tree> for Chain {
+    fn from(tree: Tree) -> Self {
+        Self::Tree(Arc::new(tree))
     }
 }

@@ -14,7 +14,7 @@ use crate::rootfs::{Rootfs, Timestamp, set_mode_at, set_times_at};
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
-use super::unpacked::{Chain, Unpack, UnpackError, Unpacked};
+use super::unpacked::{Layers, Unpack, UnpackError, Unpacked};
 use super::workspace::Workspace;
 
 /// An entry of a layer.
@@ -110,7 +110,7 @@ impl Ground {
         (DiffId(digest.clone()), Descriptor::new(media_type::OCI_LAYER, digest, archive.len() as u64))
     }
 
-    pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Chain, UnpackError> {
+    pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Layers, UnpackError> {
         self.unpacked.chain(
             layers,
             &Unpack {
@@ -124,7 +124,7 @@ impl Ground {
         )
     }
 
-    pub(crate) fn view(&self, chain: &Chain) -> Rootfs {
+    pub(crate) fn view(&self, chain: &Layers) -> Rootfs {
         let scratch = self.workspace.directory("view").unwrap();
         Rootfs::from_fd(overlay(&chain.root_dirs(), None, &scratch).unwrap())
     }

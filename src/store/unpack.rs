@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::mount::MountError;
+use super::tree::TreeError;
 use super::workspace::{Workspace, WorkspaceError};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest, Digester, VerifyingReader};
@@ -78,6 +79,9 @@ pub enum UnpackError {
         #[source]
         cause: io::Error,
     },
+    /// The directory that takes the files could not be used.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
     /// The build was stopped.
     #[error("unpacking was stopped")]
     Cancelled,

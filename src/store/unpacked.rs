@@ -21,7 +21,7 @@ use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::layer::{Applied, LayerError, Whiteouts};
 use crate::rootfs::{GuestPath, Rootfs, Timestamp, metadata_of, set_times_at};
 
-pub use super::chain::{Chain, UnpackedLayer};
+pub use super::chain::{Chain, Layers, UnpackedLayer};
 use super::mount::{self, Upper};
 use super::settle::{self, RootEntry, Settled};
 pub use super::unpack::{Progress, Unpack, UnpackError};
@@ -80,7 +80,7 @@ impl Unpacked {
     ///
     /// # Errors
     /// [`UnpackError`]; of several, that of the lowest layer.
-    pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
+    pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Layers, UnpackError> {
         let mut ids: Vec<ChainId> = Vec::with_capacity(layers.len());
         for (diff_id, _) in layers {
             ids.push(ids.last().map_or_else(|| ChainId::base(diff_id), |below| below.with(diff_id)));
@@ -89,7 +89,7 @@ impl Unpacked {
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
         let mut alone = unpack_each(&missing, layers, unpack)?.into_iter();
-        let mut chain = Chain::empty();
+        let mut chain = Layers::empty();
         for (position, found) in found.into_iter().enumerate() {
             let (diff_id, blob) = &layers[position];
             let layer = match found {
@@ -127,7 +127,7 @@ impl Unpacked {
     fn add(
         &self,
         id: &ChainId,
-        below: &Chain,
+        below: &Layers,
         alone: Alone,
         source: &Source<'_>,
     ) -> Result<UnpackedLayer, UnpackError> {
@@ -191,7 +191,7 @@ impl Unpacked {
     }
 }
 
-fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
+fn view(chain: &Layers, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
     Ok(Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?))
 }
 
@@ -288,7 +288,7 @@ impl Source<'_> {
     }
 
     /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
-    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<(PathBuf, Applied), UnpackError> {
+    fn apply_onto(&self, below: &Layers, lower: &Rootfs) -> Result<(PathBuf, Applied), UnpackError> {
         let directory = self.unpack.workspace.directory("layer")?;
         let scratch = self.unpack.workspace.directory("scratch")?;
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
@@ -318,7 +318,7 @@ mod tests {
     fn counted(
         ground: &Ground,
         layers: &[(DiffId, Descriptor)],
-    ) -> (Result<Chain, UnpackError>, BTreeMap<String, u32>) {
+    ) -> (Result<Layers, UnpackError>, BTreeMap<String, u32>) {
         let opened = Mutex::new(BTreeMap::new());
         let open_blob = |digest: &Digest| {
             *opened.lock().unwrap().entry(digest.hex().to_owned()).or_default() += 1;

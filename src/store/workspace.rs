@@ -364,14 +364,7 @@ mod tests {
     #[test]
     fn a_workspace_inherits_no_access_control_list() {
         let temporary = tempfile::tempdir().unwrap();
-        // Version 2; owner, user 5, group, mask, others.
-        let mut list = 2u32.to_le_bytes().to_vec();
-        for (tag, permissions, id) in
-            [(1u16, 7u16, u32::MAX), (2, 7, 5), (4, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)]
-        {
-            list.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
-            list.extend(id.to_le_bytes());
-        }
+        let list = crate::store::testing::access_list(5);
         let set = rustix::fs::lsetxattr(
             temporary.path(),
             "system.posix_acl_default",

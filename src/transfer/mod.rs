@@ -8,7 +8,7 @@ use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
-use crate::image::digest::{Digest, Mismatch, VerifyingReader};
+use crate::image::digest::{DiffId, Digest, Mismatch, VerifyingReader};
 use crate::image::document;
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
@@ -20,6 +20,7 @@ use crate::layer::Limits;
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
+use crate::store::trees::Trees;
 use crate::store::unpacked::{Chain, Progress, Unpack, UnpackError, Unpacked};
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError};
@@ -68,12 +69,30 @@ pub struct Images<'a> {
 
 /// What unpacking needs.
 pub struct Unpacking<'a> {
-    /// The layers of the store.
-    pub unpacked: Unpacked,
+    /// What becomes of layers.
+    pub unpacker: Unpacker,
     /// Where layers are until they are complete.
     pub workspace: &'a Workspace,
     /// When to stop.
     pub cancel: &'a Cancel,
+}
+
+/// How the layers of an image become files.
+#[derive(Debug)]
+pub enum Unpacker {
+    /// Each becomes a directory of the store; overlayfs stacks them.
+    Layers(Unpacked),
+    /// All become one directory.
+    Trees(Trees),
+}
+
+impl Unpacker {
+    fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
+        match self {
+            Self::Layers(unpacked) => unpacked.chain(layers, unpack).map(Chain::from),
+            Self::Trees(trees) => trees.chain(layers, unpack),
+        }
+    }
 }
 
 /// A manifest with its config.
@@ -161,10 +180,10 @@ impl ImageSource for Images<'_> {
             jobs: JOBS,
             limits: &Limits::default(),
         };
-        match unpacking.unpacked.chain(&layers, &unpack) {
+        match unpacking.unpacker.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.
             Err(error) if self.was_damaged(image, &error) => {
-                Ok(unpacking.unpacked.chain(&layers, &unpack)?)
+                Ok(unpacking.unpacker.chain(&layers, &unpack)?)
             }
             result => Ok(result?),
         }
