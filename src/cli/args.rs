@@ -119,6 +119,10 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(super) build_arg: Vec<String>,
 
+    /// Secret for RUN --mount=type=secret, from a file or a variable (repeatable)
+    #[arg(long, value_name = "id=ID[,src=FILE|,env=NAME]")]
+    pub(super) secret: Vec<String>,
+
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
     pub(super) target: Option<String>,

@@ -1,5 +1,6 @@
 //! `builder build` and `builder plan`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
+use super::secrets;
 use super::settings::{Given, Settings};
 use super::stop::Stop;
 use super::sweep::Sweep;
@@ -26,13 +28,13 @@ use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Exit, Isolated, SandboxError, StartProblem};
+use crate::sandbox::{Exit, Isolated, SandboxError, Secret, StartProblem};
 use crate::snapshot::OverlaySnapshotter;
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::Workspace;
-use crate::store::{Store, archive, layout};
-use crate::transfer::{ImageProblem, Images, Unpacking};
+use crate::store::{Store, StoreError, archive, layout};
+use crate::transfer::{ImageProblem, Images, Unpacker, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
@@ -67,10 +69,12 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let opened = open(settings, &*progress)?;
+    let mut opened = open(settings, &*progress)?;
+    let secrets = secrets::read(&settings.secrets)?;
     let entered = own::enter(Wish::All, &*progress)?;
+    opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, entered, stop: &stop }.run();
+    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
     stop.judge(result)
 }
 
@@ -78,6 +82,7 @@ struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
+    secrets: BTreeMap<String, Secret>,
     entered: Entered,
     stop: &'a Stop,
 }
@@ -103,8 +108,10 @@ impl Build<'_> {
         let waiting = client.clone();
         self.stop.watch(move || waiting.cancel())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
-                .map_err(|error| Failure::from_error(&error))?,
+            unpacker: Unpacker::Layers(
+                Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
+                    .map_err(|error| Failure::from_error(&error))?,
+            ),
             workspace,
             cancel: &self.stop.cancel,
             limits: settings.limits.layers,
@@ -132,7 +139,11 @@ impl Build<'_> {
     fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            snapshotter: &OverlaySnapshotter::new(workspace),
+            workspace: &workspace,
+            snapshotter: &OverlaySnapshotter::new(
+                Arc::clone(&workspace),
+                self.settings.limits.layers.overrides,
+            ),
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
@@ -142,6 +153,7 @@ impl Build<'_> {
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
+            secrets: self.secrets.clone(),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
@@ -275,13 +287,13 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
     let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
     let blobs = images.store.blobs();
     if let Some(path) = &settings.layout {
-        layout::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+        twice_if_damaged(images, image, encoded, || layout::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
+        twice_if_damaged(images, image, encoded, || archive::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     push(images, image, encoded, &settings.push, progress)?;
@@ -290,6 +302,27 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
         write_digest(path, &digest.to_string())?;
     }
     super::print(&format!("{digest}\n"))
+}
+
+/// Writes an output; when that finds a damaged layer, once more after that was fetched again.
+fn twice_if_damaged(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    write: impl Fn() -> Result<(), ExportError>,
+) -> Result<(), Failure> {
+    let written = match write() {
+        Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
+            images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+            match write() {
+                // One of this build's own, which nobody else has.
+                Err(ExportError::Store(StoreError::Missing(_))) => Err(StoreError::Corrupt(mismatch).into()),
+                again => again,
+            }
+        }
+        once => once,
+    };
+    written.map_err(|error| Failure::from_error(&error))
 }
 
 /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
@@ -423,6 +456,10 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
             }
         }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::SecretMissing(id) => {
+            failure = failure
+                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
+        }
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
         {

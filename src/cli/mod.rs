@@ -8,6 +8,7 @@ mod failure;
 mod limits;
 mod own;
 mod progress;
+mod secrets;
 mod settings;
 mod stop;
 mod sweep;

@@ -4,6 +4,7 @@ pub mod apply;
 #[cfg(test)]
 #[path = "../../integration/hostile_layers/archive.rs"]
 mod archive;
+pub mod changes;
 pub mod compression;
 pub mod gzip;
 #[cfg(test)]
@@ -22,11 +23,11 @@ pub mod zstd;
 use std::io;
 
 use crate::limit::Limit;
-use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Loss, LossKind, Losses, Names, Owners, Restricted, Rules, Whiteouts, apply, apply_unprivileged,
-    apply_with, remove_whiteouts,
+    Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
+    apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
 pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};
@@ -65,6 +66,9 @@ pub struct Limits {
     pub bytes: Limit,
     /// Bytes of the path names in [`Applied`], the only memory that grows with a layer.
     pub names: Limit,
+    /// Bytes of what the disk cannot hold of the files of a layer or step, beyond 200 an entry
+    /// ([`Rootfs::with_overrides`](crate::rootfs::Rootfs::with_overrides)).
+    pub overrides: Limit,
     /// Bytes of one extension of an entry: PAX records, a long name, a sparse map.
     pub extension: Limit,
     /// Bytes that a decompressor has to remember: the window of zstd, the dictionary of xz.
@@ -94,6 +98,7 @@ impl Default for Limits {
             entries: Self::ENTRIES,
             bytes: Self::BYTES,
             names: Self::NAMES,
+            overrides: Overrides::LIMIT,
             extension: Self::EXTENSION,
             window: Self::WINDOW,
             written: Self::WRITTEN,

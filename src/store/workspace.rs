@@ -114,6 +114,7 @@ impl Workspace {
             }
             let workspace = Self { path, _lock: lock, janitor: janitor.cloned(), next: AtomicU64::new(0) };
             rustix::fs::mkdir(&workspace.path, Mode::RWXU).map_err(|e| failed(&workspace.path, e.into()))?;
+            inherit_nothing(&workspace.path).map_err(|e| failed(&workspace.path, e.into()))?;
             return Ok(workspace);
         }
     }
@@ -135,6 +136,51 @@ impl Workspace {
             Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
         }
     }
+
+    /// Makes a new empty directory like [`Workspace::directory`], for a shorter time.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn scratch(&self, purpose: &str) -> Result<Scratch, WorkspaceError> {
+        Ok(Scratch { path: self.directory(purpose)? })
+    }
+}
+
+/// A directory of a workspace that is removed with this value. What cannot be removed then goes with the workspace.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Where it is, absolutely.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes an empty directory (mode 0700) in it.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn directory(&self, name: &str) -> Result<PathBuf, WorkspaceError> {
+        let path = self.path.join(name);
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) => Ok(path),
+            Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
+        }
+    }
+
+    /// Leaves it to the workspace.
+    pub fn keep(mut self) {
+        self.path.clear();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
+    }
 }
 
 impl Drop for Workspace {
@@ -147,6 +193,18 @@ impl Drop for Workspace {
             }
         }
     }
+}
+
+/// Takes away the access control lists that a new directory has from the one it is in (acl(5)): all trees are made below
+/// it, and would get entries that no layer and no step has asked for.
+fn inherit_nothing(directory: &Path) -> rustix::io::Result<()> {
+    for key in [c"system.posix_acl_default", c"system.posix_acl_access"] {
+        match rustix::fs::lremovexattr(directory, key) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn lock_of(workspace: &Path) -> PathBuf {
@@ -393,9 +451,38 @@ mod tests {
         let second = workspace.directory("layer").unwrap();
         assert_ne!(first, second);
         std::fs::write(first.join("file"), "x").unwrap();
+        let (kept, gone) = (workspace.scratch("short").unwrap(), workspace.scratch("short").unwrap());
+        let paths = [kept.path().to_owned(), gone.path().to_owned()];
+        gone.directory("a").unwrap();
+        kept.keep();
+        drop(gone);
+        assert_eq!(paths.map(|path| path.exists()), [true, false]);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 2);
         drop(workspace);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_workspace_inherits_no_access_control_list() {
+        let temporary = tempfile::tempdir().unwrap();
+        let list = crate::store::testing::access_list(5);
+        let set = rustix::fs::lsetxattr(
+            temporary.path(),
+            "system.posix_acl_default",
+            &list,
+            rustix::fs::XattrFlags::empty(),
+        );
+        if set.is_err() {
+            eprintln!("skipped: this file system has no ACLs");
+            return;
+        }
+        let workspace = Workspace::create(temporary.path(), None).unwrap();
+        let file = workspace.directory("step").unwrap().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [workspace.path(), &file] {
+            let names = rustix::fs::llistxattr(path, &mut [0; 1024][..]).unwrap();
+            assert_eq!(names, 0, "{}", path.display());
+        }
     }
 
     #[test]

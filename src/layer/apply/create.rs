@@ -3,15 +3,14 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Refused, set_metadata_at, set_metadata_of};
+use super::attributes::{Refused, set_metadata};
 use super::whiteouts::mark_opaque;
-use super::{Applier, LossKind, Parent, Whiteouts, io_error};
+use super::{Applier, Inheritance, LossKind, Made, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{ContentWriter, FileKind, Follow, GuestPath, metadata_at, metadata_of, remove_tree};
+use crate::rootfs::{ContentWriter, FileKind, Follow, GuestPath, metadata_at, metadata_of, remove_xattr_at};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +21,14 @@ pub(super) enum Room {
     Hiding,
     /// A directory, which stays.
     Directory,
+}
+
+/// Takes away the access control list that a new file has from its directory.
+fn forget_inherited(at: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match remove_xattr_at(at, name, b"system.posix_acl_access") {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODATA) => Ok(()),
+        result => result,
+    }
 }
 
 /// What a hard link points to.
@@ -61,18 +68,26 @@ impl Applier<'_> {
         }
         let at = parent.directory.as_fd();
         let refused = match (entry.kind, target) {
-            (EntryKind::File, _) => self.make_file(reader, entry, at, name)?,
+            (EntryKind::File, _) => self.make_file(reader, entry, parent, name)?,
             (EntryKind::HardLink, Some(target)) => return self.make_hard_link(at, name, path, target),
             (EntryKind::HardLink | EntryKind::Directory, _) => return Ok(()),
             (EntryKind::Symlink, _) => {
-                io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
-                set_metadata_at(at, name, entry, self.rules)?
+                let to = self.root.entry(&at, name);
+                io_error(to.make_symlink(&entry.link), "make the symbolic link")?;
+                let refused = set_metadata(&to, entry, entry.mode, self.rules)?;
+                self.tell(Made { entry, directory: at, name, file: None })?;
+                refused
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
                 if !self.make_node(entry, at, name, path)? {
                     return Ok(());
                 }
-                set_metadata_at(at, name, entry, self.rules)?
+                if parent.inheritance == Inheritance::Undo {
+                    io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+                }
+                let refused = set_metadata(&self.root.entry(&at, name), entry, entry.mode, self.rules)?;
+                self.tell(Made { entry, directory: at, name, file: None })?;
+                refused
             }
         };
         self.report_refused(path, refused);
@@ -89,7 +104,7 @@ impl Applier<'_> {
         if metadata.kind == FileKind::Directory && kind == EntryKind::Directory {
             return Ok(Room::Directory);
         }
-        io_error(remove_tree(at, name), "remove what was there")?;
+        io_error(self.root.entry(&at, name).remove(), "remove what was there")?;
         self.way_changed |= matches!(metadata.kind, FileKind::Symlink | FileKind::Directory);
         Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
     }
@@ -98,21 +113,27 @@ impl Applier<'_> {
         &mut self,
         reader: &mut Reader<&mut dyn Read>,
         entry: &Entry,
-        at: BorrowedFd<'_>,
+        parent: &Parent,
         name: &[u8],
     ) -> Result<Refused, EntryError> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
-        let mut content = ContentWriter::new(file);
+        let at = parent.directory.as_fd();
+        let to = self.root.entry(&at, name);
+        let mut content = ContentWriter::new(io_error(to.make_file(), "make the file")?);
         loop {
             let count = reader.read_content(&mut self.buffer)?;
             if count == 0 {
                 break;
             }
+            self.observer.content(&self.buffer[..count]);
             io_error(content.write(&self.buffer[..count]), "write the file")?;
         }
         let file = io_error(content.finish(), "write the file")?;
-        set_metadata_of(&file, entry, entry.mode, self.rules)
+        if parent.inheritance == Inheritance::Undo {
+            io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+        }
+        let refused = set_metadata(&to.opened(&file), entry, entry.mode, self.rules)?;
+        self.tell(Made { entry, directory: at, name, file: Some(file.as_fd()) })?;
+        Ok(refused)
     }
 
     fn make_directory(
@@ -125,7 +146,7 @@ impl Applier<'_> {
     ) -> Result<(), EntryError> {
         let at = parent.directory.as_fd();
         if before != Room::Directory {
-            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+            io_error(self.root.entry(&at, name).make_directory(), "make the directory")?;
         } else if self.rules.whiteouts == Whiteouts::Remove {
             self.lower.put.insert(parent.inode, name);
         }
@@ -146,23 +167,24 @@ impl Applier<'_> {
         name: &[u8],
         path: &GuestPath,
     ) -> Result<bool, EntryError> {
-        let (file_type, what) = match entry.kind {
-            EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
-            EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
-            _ => (FileType::Fifo, "FIFO"),
+        let (kind, what) = match entry.kind {
+            EntryKind::CharDevice => (FileKind::CharDevice, "character device"),
+            EntryKind::BlockDevice => (FileKind::BlockDevice, "block device"),
+            _ => (FileKind::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
-        if self.rules.whiteouts == Whiteouts::Overlay
-            && entry.kind == EntryKind::CharDevice
+        // In every kind of tree: the same image must not have other files where overlayfs cannot be used.
+        if self.rules.whiteouts != Whiteouts::Ordinary
+            && kind == FileKind::CharDevice
             && entry.device == (0, 0)
+            && !self.root.has_overrides()
         {
-            let what = || "character device 0:0, which overlayfs would take for a whiteout".to_owned();
+            let what = || "character device 0:0, which overlayfs takes for a whiteout".to_owned();
             self.applied.losses.add(LossKind::Device, path, what);
             return Ok(false);
         }
-        let device = rustix::fs::makedev(major, minor);
-        match rustix::fs::mknodat(at, name, file_type, Mode::RUSR | Mode::WUSR, device) {
-            Err(Errno::PERM) => {
+        match self.root.entry(&at, name).make_node(kind, rustix::fs::makedev(major, minor)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
                 let what = || format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
                 self.applied.losses.add(LossKind::Device, path, what);
                 Ok(false)
@@ -222,7 +244,7 @@ impl Applier<'_> {
             return Ok(());
         }
         let (from, from_name) = self.root.parent(&target.real)?;
-        let result = rustix::fs::linkat(&from, from_name.as_slice(), at, name, AtFlags::empty());
+        let result = self.root.entry(&at, name).make_link(&self.root.entry(&from, &from_name));
         // Owner, mode and attributes are those of the file: its own entry has set them.
         io_error(result, "make the hard link")
     }
