@@ -19,7 +19,7 @@ use super::{Recorded, Recording, SnapshotError, Snapshotter, View, upper};
 pub struct OverlaySnapshotter {
     workspace: Arc<Workspace>,
     /// How the kernel marks opaque directories here.
-    marks: Marks,
+    pub(super) marks: Marks,
 }
 
 impl OverlaySnapshotter {
