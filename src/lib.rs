@@ -6,18 +6,20 @@
 //! | level | module | what it is | may use |
 //! |---|---|---|---|
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
-//! | 0 | [`image`] | OCI values; no input or output | – |
-//! | 0 | [`dockerfile`] | Dockerfile text to values; no input or output | – |
-//! | 1 | [`rootfs`] | a hostile directory tree behind one handle | – |
+//! | 0 | [`limit`] | a limit that the user may raise | – |
+//! | 1 | [`image`] | OCI values; no input or output | `limit` |
+//! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
+//! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit` |
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | – |
-//! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `rootfs` |
-//! | 2 | [`context`] | where COPY and ADD read | `rootfs` |
-//! | 2 | [`sandbox`] | one process inside a root, and whether this machine can run it | `rootfs`, `sys` |
-//! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `rootfs`, `sys` |
-//! | 3 | [`registry`] | OCI distribution client | `image`, `http` |
+//! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `limit`, `rootfs` |
+//! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs` |
+//! | 2 | [`sandbox`] | one process inside a root, whether this machine can run it, and the user namespace to do that in | `rootfs`, `sys` |
+//! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
+//! | 3 | [`registry`] | OCI distribution client | `image`, `http`, `limit` |
 //! | 4 | [`snapshot`] | what a step changed | `layer`, `rootfs`, `store` |
-//! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `context`, `dockerfile`, `image`, `layer`, `rootfs`, `sandbox`, `snapshot`, `store` |
-//! | 6 | [`transfer`] | images between registries and the store | `build`, `registry`, `store`, `layer`, `sandbox`, `image` |
+//! | 4 | [`cache`] | what was built before, by what it depends on | `image`, `store`, `sys` |
+//! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `cache`, `context`, `dockerfile`, `image`, `layer`, `limit`, `rootfs`, `sandbox`, `snapshot`, `store` |
+//! | 6 | [`transfer`] | images between registries and the store | `build`, `registry`, `store`, `layer`, `limit`, `sandbox`, `image` |
 //! | 7 | [`cli`] | flags, environment, progress and errors | everything |
 //!
 //! The walk of data: `cli` turns arguments and environment into `Settings`, with a [`build::PlanRequest`] in them;
@@ -27,12 +29,14 @@
 //! layouts and archives.
 
 pub mod build;
+pub mod cache;
 pub mod cli;
 pub mod context;
 pub mod dockerfile;
 pub mod http;
 pub mod image;
 pub mod layer;
+pub mod limit;
 pub mod registry;
 pub mod rootfs;
 pub mod sandbox;

@@ -230,24 +230,45 @@ pub fn fork_detached<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([Owne
     }
 }
 
+/// Runs `body` in a child that has a copy of everything, holds of the descriptors only its standard ones and `keep`,
+/// which are closed here, and ends when `body` returns. The process has one thread only.
+///
+/// # Errors
+/// Those of [`fork_single_threaded`].
+pub fn fork_helper<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([OwnedFd; N])) -> io::Result<Pid> {
+    match fork_single_threaded()? {
+        Forked::Parent(child) => Ok(child),
+        Forked::Child => {
+            close_all_but(&keep, 3);
+            body(keep);
+            // SAFETY: ends this process at once: nothing of the parent's (buffers, exit handlers) may run twice.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
 /// Closes every descriptor but `keep`, opens /dev/null as 0, 1 and 2 and goes to `/`. Only for a process that was just
 /// forked, whose owners of all those descriptors will never run.
 fn keep_only(keep: &[OwnedFd]) {
-    let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
-    kept.sort_unstable();
-    let mut first = 0;
-    for fd in kept {
-        if first < fd {
-            close_each(first, fd - 1);
-        }
-        first = fd + 1;
-    }
-    close_each(first, u32::MAX);
+    close_all_but(keep, 0);
     // SAFETY: the paths are NUL-terminated. New descriptors take the lowest free numbers.
     unsafe {
         while (0..2).contains(&libc::open(c"/dev/null".as_ptr(), libc::O_RDWR)) {}
         libc::chdir(c"/".as_ptr());
     }
+}
+
+/// Closes the descriptors from `first` on. Only for a process that was just forked, as above.
+fn close_all_but(keep: &[OwnedFd], mut first: u32) {
+    let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
+    kept.sort_unstable();
+    for fd in kept {
+        if first < fd {
+            close_each(first, fd - 1);
+        }
+        first = first.max(fd + 1);
+    }
+    close_each(first, u32::MAX);
 }
 
 fn close_each(first: u32, last: u32) {
@@ -279,6 +300,20 @@ fn wait_for(process: libc::pid_t) -> io::Result<i32> {
         }
     }
     if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Ok(libc::EINTR) }
+}
+
+/// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file
+/// that is longer than the limit (`ulimit -f`) fails instead of ending the process without a word.
+pub fn settle_inherited_signals() {
+    // SAFETY: SIG_DFL and SIG_IGN are no handlers, so no code runs in signal context; the set is initialised by
+    // sigemptyset before it is read.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
 }
 
 /// Ignores the signals by which terminals, shells and supervisors end or stop a process.
@@ -314,6 +349,37 @@ pub fn unshare_mounts() -> io::Result<()> {
 pub fn unshare_current_directory() -> io::Result<()> {
     // SAFETY: CLONE_FS does not touch the table of descriptors.
     Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }?)
+}
+
+/// Tries to take the lock on the byte at `offset` of `file` (`F_OFD_SETLK` of fcntl(2)); says whether it is taken now. It
+/// belongs to the open file, not to the process: it is held until the last descriptor of that is closed, even by the
+/// kernel, and excludes other openings of the same process too. Bytes beyond the end of the file can be locked.
+///
+/// # Errors
+/// Those of fcntl(2): `EBADF` for a file that is not open for writing, and others from file systems without locks.
+pub fn try_lock_byte(file: impl AsFd, offset: u64) -> io::Result<bool> {
+    let start = i64::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let lock = libc::flock64 {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: 1,
+        // Must be zero for locks of open files.
+        l_pid: 0,
+    };
+    loop {
+        // SAFETY: `lock` lives until the call returns, which only reads it.
+        match check(libc::c_long::from(unsafe {
+            libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock)
+        })) {
+            Ok(_) => return Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+    }
 }
 
 /// Maps the first byte of `file`, reads it there, does `between`, and writes another byte there.

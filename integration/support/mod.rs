@@ -5,6 +5,7 @@ pub(crate) mod ground;
 pub(crate) mod oci;
 pub(crate) mod traces;
 pub(crate) mod tree;
+pub(crate) mod user;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

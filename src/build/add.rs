@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 
 use super::copy::{Copied, Copier, CopyError, CopyRequest, Selected, tried};
 use crate::layer::tar::Reader;
-use crate::layer::{Formats, LayerError, Limits, Names, Rules, Skipped, Whiteouts, apply_with, decompress};
+use crate::layer::{Formats, LayerError, Limits, Losses, Names, Rules, Whiteouts, apply_with, decompress};
 use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_of};
 
 /// Why something could not be added.
@@ -33,7 +33,7 @@ pub struct Added {
     /// How much was copied. Of an archive, all entries and the bytes of the uncompressed archive count.
     pub copied: Copied,
     /// What of the archives could not be made or set here.
-    pub skipped: Vec<Skipped>,
+    pub losses: Losses,
 }
 
 /// Like [`copy`](super::copy::copy()), but unpacks each source that is, or whose link leads to, a file which begins with
@@ -50,33 +50,35 @@ pub fn add(
     limits: &Limits,
 ) -> Result<Added, AddError> {
     let mut copier = Copier::new(request, onto, now)?;
-    let mut skipped = Vec::new();
+    let mut losses = Losses::default();
     for selected in copier.select()? {
         match &selected {
             Selected::Tree { path, metadata, .. } if metadata.kind == FileKind::File => {
-                match open_archive(request.from.root, path)? {
-                    Some(file) => skipped.append(&mut unpack(&mut copier, path, file, limits)?),
+                match open_archive(request.from.root, path, limits)? {
+                    Some(file) => losses.append(unpack(&mut copier, path, file, limits)?),
                     None => copier.place(&selected)?,
                 }
             }
             _ => copier.place(&selected)?,
         }
     }
-    Ok(Added { copied: copier.finish()?, skipped })
+    Ok(Added { copied: copier.finish()?, losses })
 }
 
 /// Opens `path`, if it is an archive: what starts with an entry is one, however it goes on.
-fn open_archive(root: &Rootfs, path: &GuestPath) -> Result<Option<File>, CopyError> {
-    /// More than an entry with all its extensions takes.
-    const START: u64 = 16 << 20;
+fn open_archive(root: &Rootfs, path: &GuestPath, limits: &Limits) -> Result<Option<File>, CopyError> {
     let file = root.open_file(path, OFlags::RDONLY | OFlags::NOFOLLOW, 0).map_err(CopyError::Source)?;
     let mut file = File::from(file);
     if tried(metadata_of(&file), "read metadata of", path)?.kind != FileKind::File {
         return Err(CopyError::Changed { path: path.clone() });
     }
-    let start = decompress(tried(file.try_clone(), "open", path)?, Formats::Archive);
+    let start = decompress(tried(file.try_clone(), "open", path)?, Formats::Archive, limits);
+    // More than an entry with all its extensions takes.
+    let most = limits.bytes.with(limits.extension.value.saturating_mul(16));
+    let limits = Limits { bytes: most, ..*limits };
+    let first = |start| Reader::new(start, &limits).next_entry().ok().flatten();
     // Whatever is wrong with the start, this is no archive; if the file cannot be read, copying it will tell.
-    let entry = start.ok().and_then(|start| Reader::new(start, START).next_entry().ok().flatten());
+    let entry = start.ok().and_then(first);
     tried(file.rewind(), "read", path)?;
     Ok(entry.map(|_| file))
 }
@@ -86,15 +88,15 @@ fn unpack(
     archive: &GuestPath,
     file: File,
     limits: &Limits,
-) -> Result<Vec<Skipped>, AddError> {
+) -> Result<Losses, AddError> {
     let rules = Rules {
         base: copier.directory()?,
         names: Names::Clamp,
-        whiteouts: Whiteouts::Ordinary,
         owner: copier.request.chown,
+        ..Rules::layer(Whiteouts::Ordinary)
     };
     let before = tried(metadata_of(&file), "read metadata of", archive)?;
-    let mut tar = tried(decompress(&file, Formats::Archive), "read", archive)?;
+    let mut tar = tried(decompress(&file, Formats::Archive, limits), "read", archive)?;
     let applied = apply_with(&mut tar, copier.onto, &rules, limits)
         .map_err(|source| AddError::Unpack { archive: archive.clone(), source: Box::new(source) })?;
     drop(tar);
@@ -104,7 +106,7 @@ fn unpack(
     }
     copier.done.files += applied.entries;
     copier.done.bytes += applied.bytes;
-    Ok(applied.skipped)
+    Ok(applied.losses)
 }
 
 #[cfg(test)]
@@ -386,9 +388,12 @@ mod tests {
             assert!(error.starts_with("cannot unpack `/short.tar`: "), "{length}: {error}");
         }
         for (limits, what) in [
-            (Limits { entries: 1, ..Limits::default() }, "entry `g`: more than 1 entries"),
-            (Limits { bytes: 9000, ..Limits::default() }, "9000"),
-            (Limits { bytes: 10_500, ..Limits::default() }, "10500"),
+            (
+                Limits { entries: Limits::ENTRIES.with(1), ..Limits::default() },
+                "entry `g`: more than 1 entries",
+            ),
+            (Limits { bytes: Limits::BYTES.with(9000), ..Limits::default() }, "9000"),
+            (Limits { bytes: Limits::BYTES.with(10_500), ..Limits::default() }, "10500"),
         ] {
             let error = chain(&add_limited(&ground, "a.tar /y", &limits).unwrap_err());
             assert!(error.starts_with("cannot unpack `/a.tar`: ") && error.contains(what), "{error}");
@@ -429,8 +434,7 @@ mod tests {
         ground.file("a.tar=");
         std::fs::write(ground.context("a.tar"), builder.into_inner().unwrap()).unwrap();
         run(&ground, "a.tar /x").unwrap();
-        let root = Rootfs::open(&ground.root("")).unwrap();
-        let xattrs = root.xattrs(&GuestPath::clamp(b"x/f").unwrap()).unwrap();
+        let xattrs = ground.onto.xattrs(&GuestPath::clamp(b"x/f").unwrap()).unwrap();
         if xattrs.is_empty() {
             eprintln!("skipped: this file system stores no extended attributes");
             return;

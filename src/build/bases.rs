@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::step::{CopyFrom, CopyStep, Plan, StageBase, Step};
+use super::step::{CopyFrom, Plan, StageBase};
 use crate::image::digest::ChainId;
 use crate::image::manifest::Image;
 use crate::store::unpacked::Chain;
@@ -28,11 +28,11 @@ impl Bases {
         };
         let below = untouched(plan);
         for (position, stage) in plan.stages.iter().enumerate() {
-            if stage.steps.iter().any(|step| step.step.makes_layer()) {
+            if stage.steps.iter().any(|step| step.step.changes_files()) {
                 want(base(plan, &below, position), position);
             }
             for step in &stage.steps {
-                if let Step::Copy(CopyStep { from, .. }) = &step.step {
+                for from in step.step.reads() {
                     match from {
                         CopyFrom::Image(image) => want(Some(&plan.images[*image].image), position),
                         CopyFrom::Stage(other) => want(below[*other], position),
@@ -91,7 +91,7 @@ fn chain_id(image: &Image) -> Option<ChainId> {
 fn untouched(plan: &Plan) -> Vec<Option<&Image>> {
     let mut images: Vec<Option<&Image>> = Vec::with_capacity(plan.stages.len());
     for (position, stage) in plan.stages.iter().enumerate() {
-        let makes_layers = stage.steps.iter().any(|step| step.step.makes_layer());
+        let makes_layers = stage.steps.iter().any(|step| step.step.changes_files());
         images.push(if makes_layers { None } else { base(plan, &images, position) });
     }
     images
@@ -163,6 +163,7 @@ mod tests {
             asked: Asked::ByDefault,
             mode: MatchMode::Compatible,
             host,
+            layering: crate::build::step::Layering::EachStep,
         };
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();
         build::plan(&file, &request, &IgnoreRules::default(), &ByName).unwrap()

@@ -2,8 +2,10 @@
 
 mod content;
 mod entry;
+mod fingerprint;
 mod select;
 mod tree;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +19,8 @@ use crate::rootfs::{
     set_times_at,
 };
 
-pub(super) use select::Selected;
+pub(super) use fingerprint::{Fingerprint, Names, Sources};
+pub(super) use select::{Selected, find};
 
 /// What one instruction copies, and to where.
 #[derive(Debug, Clone)]
@@ -224,10 +227,19 @@ pub(super) struct Copier<'a> {
 
 /// What a destination must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
+    /// A directory.
     Directory,
     /// A directory if one is there or a directory is copied, else the new name of a file.
     Any,
+}
+
+/// The destination that is `written` in an instruction with the working directory `workdir`, and what it must be.
+pub(super) fn destination(workdir: &GuestPath, written: &[u8]) -> Result<(GuestPath, Form), CopyError> {
+    let path =
+        workdir.join(written).map_err(|source| CopyError::Path { written: Escaped::new(written), source })?;
+    let is_directory = matches!(written, b"" | b".") || written.ends_with(b"/") || written.ends_with(b"/.");
+    Ok((path, if is_directory { Form::Directory } else { Form::Any }))
 }
 
 impl<'a> Copier<'a> {
@@ -236,14 +248,7 @@ impl<'a> Copier<'a> {
         onto: &'a Rootfs,
         now: Timestamp,
     ) -> Result<Self, CopyError> {
-        let written = request.destination;
-        let destination = request
-            .workdir
-            .join(written)
-            .map_err(|source| CopyError::Path { written: Escaped::new(written), source })?;
-        let is_directory =
-            matches!(written, b"" | b".") || written.ends_with(b"/") || written.ends_with(b"/.");
-        let form = if is_directory { Form::Directory } else { Form::Any };
+        let (destination, form) = destination(request.workdir, request.destination)?;
         Ok(Self {
             request,
             onto,

@@ -26,6 +26,18 @@ pub enum Event<'a> {
         /// The instruction, abbreviated.
         instruction: &'a str,
     },
+    /// A step need not be done: its result is remembered.
+    Found {
+        /// Where.
+        place: &'a Place,
+        /// The instruction, abbreviated.
+        instruction: &'a str,
+    },
+    /// Another build does the step that comes next; its result will do.
+    Waiting {
+        /// Where.
+        place: &'a Place,
+    },
     /// What a RUN writes, as it comes: any bytes, not whole lines.
     Output {
         /// Where.

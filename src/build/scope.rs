@@ -87,9 +87,21 @@ pub struct Scope {
     /// Where in `env` and in `args` a name is.
     places: BTreeMap<String, Places>,
     /// The environment of a RUN, made once for all that follow each other without a change.
-    run_env: Option<Arc<[(String, String)]>>,
+    run_env: Option<RunEnv>,
     /// Bytes of all names and values that a RUN would get.
     size: usize,
+}
+
+/// Variables of a RUN; cheap to clone.
+pub type Variables = Arc<[(String, String)]>;
+
+/// The environment of a RUN.
+#[derive(Debug, Clone)]
+pub struct RunEnv {
+    /// The image's variables and declared ARGs.
+    pub declared: Variables,
+    /// Proxies that nothing declares. They are part of the machine that builds, not of what is built.
+    pub proxies: Variables,
 }
 
 /// More bytes of variables than this no process can be given: execve(2) takes a quarter of the stack, 2 MiB as a rule.
@@ -189,25 +201,29 @@ impl Scope {
     }
 
     /// The environment of a RUN: the image's, with ARGs and proxies.
-    pub fn run_env(&mut self) -> Arc<[(String, String)]> {
-        let made = self.run_env.take().unwrap_or_else(|| self.make_run_env().into());
-        Arc::clone(self.run_env.insert(made))
+    pub fn run_env(&mut self) -> RunEnv {
+        let made = self.run_env.take().unwrap_or_else(|| self.make_run_env());
+        self.run_env.insert(made).clone()
     }
 
-    fn make_run_env(&self) -> Vec<(String, String)> {
-        let mut rest = self.globals.proxies();
+    fn make_run_env(&self) -> RunEnv {
+        let mut rest = BTreeMap::new();
         for (name, value) in &self.args {
             if value.is_some() {
                 rest.insert(name.clone(), self.visible.get(name).cloned().unwrap_or_default());
             }
         }
-        let mut environment = Vec::with_capacity(self.env.len() + rest.len());
+        let mut proxies = self.globals.proxies();
+        let mut declared = Vec::with_capacity(self.env.len() + rest.len());
         for (name, value) in &self.env {
             rest.remove(name);
-            environment.push((name.clone(), self.visible.get(name).unwrap_or(value).clone()));
+            declared.push((name.clone(), self.visible.get(name).unwrap_or(value).clone()));
         }
-        environment.extend(rest);
-        environment
+        declared.extend(rest);
+        for (name, _) in &declared {
+            proxies.remove(name);
+        }
+        RunEnv { declared: declared.into(), proxies: proxies.into_iter().collect::<Vec<_>>().into() }
     }
 
     /// The ARGs that the history row of a RUN names, unset ones with an empty value.
@@ -236,7 +252,7 @@ mod tests {
         given.declare("X", None);
         assert_eq!(given.lookup("X"), Some("9"));
         assert_eq!(given.config_env(), ["X=2"]);
-        assert_eq!(*given.run_env(), [("X".to_owned(), "9".to_owned())]);
+        assert_eq!(*given.run_env().declared, [("X".to_owned(), "9".to_owned())]);
 
         let mut unset = scope(&[]);
         unset.set_env("X", "2");
@@ -251,7 +267,7 @@ mod tests {
         let mut env_last = scope(&[("X", "9")]);
         env_last.declare("X", None);
         env_last.set_env("X", "2");
-        assert_eq!(*env_last.run_env(), [("X".to_owned(), "2".to_owned())]);
+        assert_eq!(*env_last.run_env().declared, [("X".to_owned(), "2".to_owned())]);
     }
 
     #[test]
@@ -297,9 +313,28 @@ mod tests {
     fn a_proxy_reaches_run_in_both_spellings_and_nothing_else() {
         let mut scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
         assert_eq!(
-            *scope.run_env(),
+            *scope.run_env().proxies,
             [("HTTP_PROXY".to_owned(), "p".to_owned()), ("http_proxy".to_owned(), "p".to_owned())]
         );
+        assert_eq!(*scope.run_env().declared, []);
         assert_eq!(scope.history_args(), []);
+    }
+
+    #[test]
+    fn a_proxy_that_is_declared_is_a_variable_like_any_other() {
+        let mut scope = scope(&[("http_proxy", "p")]);
+        scope.declare("HTTP_PROXY", None);
+        scope.declare("http_proxy", None);
+        let RunEnv { declared, proxies } = scope.run_env();
+        // Nothing gave a value to the upper-case spelling.
+        assert_eq!(*declared, [("http_proxy".to_owned(), "p".to_owned())]);
+        assert_eq!(*proxies, [("HTTP_PROXY".to_owned(), "p".to_owned())]);
+        scope.set_env("HTTP_PROXY", "e");
+        let RunEnv { declared, proxies } = scope.run_env();
+        assert_eq!(
+            declared.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["HTTP_PROXY", "http_proxy"]
+        );
+        assert_eq!(*proxies, []);
     }
 }

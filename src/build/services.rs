@@ -1,18 +1,23 @@
 //! What a build needs from elsewhere: base images, trees, processes, a place for layers.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use super::progress::Progress;
+use crate::cache::LayerCache;
 use crate::context::Context;
 use crate::image::digest::Digest;
 use crate::image::manifest::Image;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::sandbox::{Cancel, Sandbox};
+use crate::layer;
+use crate::limit::Limit;
+use crate::sandbox::{Cancel, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
 use crate::store::unpacked::Chain;
+use crate::store::workspace::Workspace;
 
 /// What went wrong elsewhere. The command line knows the types behind it.
 pub type ServiceError = Box<dyn Error + Send + Sync>;
@@ -56,6 +61,35 @@ pub trait ImageSource: Sync {
     /// # Errors
     /// When a layer can't be fetched, isn't what was announced, or can't be unpacked.
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError>;
+
+    /// Keeps the topmost layer of `chain`, which a step has just written and which is the last one of `image`, so that
+    /// [`ImageSource::unpack`] will not have to unpack it. Gives the chain with it where it is then; the old one is not to
+    /// be used any more.
+    ///
+    /// # Errors
+    /// When it could not be kept; then `chain` is as it was.
+    fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {
+        let _ = image;
+        Ok(chain.clone())
+    }
+}
+
+/// Whether results of earlier builds are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// They are.
+    Yes,
+    /// Every step is done; later builds find what comes of it.
+    No,
+}
+
+/// How much there may be of what a build reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildLimits {
+    /// In an archive that ADD extracts, and in a layer that a step makes.
+    pub layers: layer::Limits,
+    /// In `/etc/passwd` and `/etc/group`.
+    pub users: Limit,
 }
 
 /// Everything a build needs from elsewhere.
@@ -68,12 +102,24 @@ pub struct Services<'a> {
     pub sandbox: &'a dyn Sandbox,
     /// Where layers go.
     pub blobs: &'a BlobStore,
+    /// What was built before.
+    pub cache: &'a dyn LayerCache,
+    /// Whether that is used.
+    pub reuse: Reuse,
+    /// Which owners and attributes files can have here, where they cannot have all.
+    pub restriction: Option<String>,
     /// Where COPY reads.
     pub context: &'a Context,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// When to stop.
     pub cancel: &'a Cancel,
+    /// Where what a step needs besides may be put.
+    pub workspace: &'a Workspace,
+    /// What `--mount=type=secret` may ask for, by id.
+    pub secrets: BTreeMap<String, Secret>,
+    /// How much there may be.
+    pub limits: BuildLimits,
     /// What RUN finds in `/etc/resolv.conf`.
     pub resolv_conf: Vec<u8>,
 }

@@ -1,6 +1,7 @@
 //! Steps: instructions with nothing left to resolve.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::dockerfile::{Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
@@ -9,6 +10,8 @@ use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
 
 use super::clock::Clock;
+use super::mount::MountStep;
+use super::scope::Variables;
 use super::services::Base;
 
 /// What a build would do: everything but the files.
@@ -16,7 +19,7 @@ use super::services::Base;
 pub struct Plan {
     /// The stages that are needed, each after those it needs; the last one's image is the result.
     pub stages: Vec<StagePlan>,
-    /// The images that COPY takes files from.
+    /// The images that COPY and mounts take files from.
     pub images: Vec<Base>,
     /// What the result is for, as its config says.
     pub platform: Platform,
@@ -28,6 +31,17 @@ pub struct Plan {
     pub unused_args: Vec<String>,
     /// Where times come from.
     pub clock: Clock,
+    /// Which steps make a layer.
+    pub layering: Layering,
+}
+
+/// Which steps make a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layering {
+    /// Each that may change files.
+    EachStep,
+    /// Of each stage the last that may change files: its layer has the changes of all.
+    OncePerStage,
 }
 
 impl Plan {
@@ -78,6 +92,32 @@ pub struct StagePlan {
     pub layers: usize,
 }
 
+impl StagePlan {
+    /// The steps as they are done together, by position, in order: of those that may change files the last one gets the
+    /// layer with all changes.
+    #[must_use]
+    pub fn groups(&self, layering: Layering) -> Vec<Range<usize>> {
+        let files = |step: &PlannedStep| step.step.changes_files();
+        let alone = |positions: Range<usize>| positions.map(|position| position..position + 1);
+        let (first, last) = (self.steps.iter().position(files), self.steps.iter().rposition(files));
+        match (layering, first, last) {
+            (Layering::OncePerStage, Some(first), Some(last)) => {
+                let together = std::iter::once(first..last + 1);
+                alone(0..first).chain(together).chain(alone(last + 1..self.steps.len())).collect()
+            }
+            _ => alone(0..self.steps.len()).collect(),
+        }
+    }
+
+    /// The positions of the steps that get a layer.
+    #[must_use]
+    pub fn layer_positions(&self, layering: Layering) -> BTreeSet<usize> {
+        let last =
+            |group: Range<usize>| group.rev().find(|position| self.steps[*position].step.changes_files());
+        self.groups(layering).into_iter().filter_map(last).collect()
+    }
+}
+
 /// What a stage stands on.
 #[derive(Debug)]
 pub enum StageBase {
@@ -116,10 +156,20 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether the step makes a layer, be it empty.
+    /// Whether the step may change files, and so have a layer, be it empty.
     #[must_use]
-    pub fn makes_layer(&self) -> bool {
+    pub fn changes_files(&self) -> bool {
         !matches!(self, Self::Config)
+    }
+
+    /// Whose files the step reads, besides those of its own stage.
+    pub fn reads(&self) -> impl Iterator<Item = &CopyFrom> {
+        let (copy, mounts) = match self {
+            Self::Copy(copy) => (Some(&copy.from), &[][..]),
+            Self::Run(run) => (None, run.mounts.as_slice()),
+            Self::Config | Self::Workdir(_) => (None, &[][..]),
+        };
+        copy.into_iter().chain(mounts.iter().filter_map(MountStep::from))
     }
 }
 
@@ -164,7 +214,7 @@ pub enum Archives {
     Keep,
 }
 
-/// Where COPY reads.
+/// Where COPY and bind mounts read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyFrom {
     /// The build context.
@@ -183,13 +233,17 @@ pub struct RunStep {
     /// The program and its arguments.
     pub args: Vec<Vec<u8>>,
     /// The environment; HOME is added from the image's passwd where it is missing.
-    pub env: Arc<[(String, String)]>,
+    pub env: Variables,
+    /// Added to the environment: proxies that nothing declares.
+    pub proxies: Variables,
     /// The working directory.
     pub workdir: GuestPath,
     /// USER as it stands.
     pub user: String,
     /// A here-document that is a script: name and content.
     pub script: Option<(Text, Text)>,
+    /// What is mounted meanwhile, in the order in which it is mounted.
+    pub mounts: Vec<MountStep>,
     /// The command line as errors show it.
     pub shown: String,
 }

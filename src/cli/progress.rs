@@ -89,6 +89,14 @@ impl<W: Write> Lines<W> {
             Event::Started { place, instruction } => {
                 vec![format!("{} {}", self.paint("36", &tag(place)), escaped(instruction.as_bytes()))]
             }
+            Event::Found { place, instruction } => {
+                let tag = self.paint("36", &tag(place));
+                vec![format!("{} {tag} {}", self.paint("32", "CACHED"), escaped(instruction.as_bytes()))]
+            }
+            Event::Waiting { place } => {
+                let text = "waiting for another build that runs this step";
+                vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", text))]
+            }
             Event::Output { place, stream, bytes } => {
                 let tag = tag(place);
                 let [out, err] = unfinished.entry(tag.clone()).or_default();
@@ -252,6 +260,16 @@ mod tests {
             "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | error\n[compile 2/3] | two\n[compile 2/3] | three\n\
              [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
         );
+    }
+
+    #[test]
+    fn steps_that_are_remembered_or_done_elsewhere_are_shown_as_such() {
+        let place = Place { stage: None, number: 2, total: 3 };
+        let text = shown(
+            Verbosity::Info,
+            &[Event::Waiting { place: &place }, Event::Found { place: &place, instruction: "RUN make" }],
+        );
+        assert_eq!(text, "[2/3] waiting for another build that runs this step\nCACHED [2/3] RUN make\n");
     }
 
     #[test]

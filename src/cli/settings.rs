@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::args::BuildArgs;
 use super::failure::Failure;
+use super::limits::Limits;
 use super::progress::Verbosity;
+use super::secrets;
 use crate::build::PlanRequest;
+use crate::build::services::Reuse;
+use crate::build::step::Layering;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
@@ -28,18 +32,29 @@ const LARGEST_FILE: u64 = 8 << 20;
 pub(super) struct Environment(BTreeMap<OsString, OsString>);
 
 impl Environment {
+    /// One with these variables alone.
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+        Self(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+
     /// Reads it; called once.
     pub(super) fn read() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
         Self(std::env::vars_os().collect())
     }
 
-    /// A variable that is set to something.
-    fn get(&self, name: &str) -> Option<&OsStr> {
-        self.0.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
+    /// A variable, be it empty.
+    pub(super) fn value(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    /// A variable that is set to something.
+    fn get(&self, name: &str) -> Option<&OsStr> {
+        self.value(name).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<String> {
         self.get(name).map(|value| value.to_string_lossy().into_owned())
     }
 
@@ -76,8 +91,14 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// Whether results of earlier builds are used.
+    pub(super) reuse: Reuse,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
+    /// What `--mount=type=secret` may ask for.
+    pub(super) secrets: Vec<secrets::Given>,
+    /// How much there may be of what is read and written.
+    pub(super) limits: Limits,
     /// How much to say.
     pub(super) verbosity: Verbosity,
     /// What to warn about before anything else.
@@ -143,6 +164,7 @@ impl Settings {
                 asked,
                 mode,
                 host,
+                layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -156,7 +178,10 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
+            reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
+            secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
+            limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
         })
@@ -255,7 +280,7 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
             }
             // As docker does: a variable that is not set is not given either.
             None => {
-                if let Some(value) = environment.0.get(OsStr::new(argument)) {
+                if let Some(value) = environment.value(argument) {
                     values.insert(argument.clone(), value.to_string_lossy().into_owned());
                 }
             }
@@ -291,7 +316,8 @@ fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_STORE));
     }
-    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+    // The XDG base directory specification wants relative paths to be ignored.
+    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
     match data.or(home) {
         Some(directory) => Ok(directory.join("builder")),
@@ -408,13 +434,9 @@ fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure>
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Environment {
-        Environment(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
-    }
-
     #[test]
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
-        let environment = environment(&[("A", "1"), ("E", "")]);
+        let environment = Environment::of(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
         let values = build_args(&given, &environment).unwrap();
         let values: Vec<(&str, &str)> =

@@ -7,10 +7,34 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::ignore::{self, IgnoreError, IgnoreRules};
-use crate::rootfs::{Follow, GuestPath, Rootfs, RootfsError};
+use crate::limit::Limit;
+use crate::rootfs::{Follow, GuestPath, Rootfs, RootfsError, metadata_of};
 
-/// The largest Dockerfile, in bytes.
-pub const MAX_DOCKERFILE: u64 = 4 << 20;
+/// How large the files may be that say how a context is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextLimits {
+    /// Bytes of the Dockerfile.
+    pub dockerfile: Limit,
+    /// Bytes of the file of ignore rules.
+    pub ignore_bytes: Limit,
+    /// Its patterns.
+    pub ignore_patterns: Limit,
+}
+
+impl ContextLimits {
+    /// 4 MiB.
+    pub const DOCKERFILE: Limit = Limit::new("dockerfile-bytes", 4 << 20);
+}
+
+impl Default for ContextLimits {
+    fn default() -> Self {
+        Self {
+            dockerfile: Self::DOCKERFILE,
+            ignore_bytes: ignore::BYTES_LIMIT,
+            ignore_patterns: ignore::PATTERNS_LIMIT,
+        }
+    }
+}
 
 /// Why a context cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +76,12 @@ pub enum ContextError {
     #[error("`{}` is not a regular file", .0.display())]
     NotAFile(PathBuf),
     /// Too many bytes.
-    #[error("`{}` is larger than {limit} bytes", path.display())]
+    #[error("`{}` is larger than {value} bytes; {limit}", path.display(), value = limit.value)]
     TooLarge {
         /// The file.
         path: PathBuf,
         /// The limit.
-        limit: u64,
+        limit: Limit,
     },
     /// A file cannot be read.
     #[error("cannot read `{}`", path.display())]
@@ -86,6 +110,9 @@ pub enum ContextError {
         #[source]
         source: IgnoreError,
     },
+    /// Another directory has taken its place.
+    #[error("the build context `{}` was replaced by another directory meanwhile", .0.display())]
+    Replaced(PathBuf),
     /// A store or output that is the context itself.
     #[error("`{}` is the build context itself; choose another directory", .0.display())]
     IsContext(PathBuf),
@@ -116,6 +143,7 @@ pub struct Context {
     root: Rootfs,
     path: PathBuf,
     ignore: IgnoreRules,
+    limits: ContextLimits,
 }
 
 impl Context {
@@ -129,7 +157,34 @@ impl Context {
             io::ErrorKind::NotADirectory => ContextError::NotADirectory(path.to_owned()),
             _ => ContextError::Open { path: path.to_owned(), source },
         })?;
-        Ok(Self { root, path: path.to_owned(), ignore: IgnoreRules::default() })
+        Ok(Self {
+            root,
+            path: path.to_owned(),
+            ignore: IgnoreRules::default(),
+            limits: ContextLimits::default(),
+        })
+    }
+
+    /// Sets other limits than the usual ones, before anything is read.
+    #[must_use]
+    pub fn within(self, limits: ContextLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Opens the directory anew, by its path, where this process has entered another mount namespace since: there is no
+    /// other way to its mount in that.
+    ///
+    /// # Errors
+    /// When the path does not lead to the same directory any more.
+    pub fn reopen(&mut self) -> Result<(), ContextError> {
+        let failed = |source| ContextError::Open { path: self.path.clone(), source };
+        let root = Rootfs::open(&self.path).map_err(failed)?;
+        let (before, now) = (metadata_of(&self.root).map_err(failed)?, metadata_of(&root).map_err(failed)?);
+        if !now.same_file(&before) {
+            return Err(ContextError::Replaced(self.path.clone()));
+        }
+        self.root = root;
+        Ok(())
     }
 
     /// The files.
@@ -158,7 +213,7 @@ impl Context {
     /// When there is none, or it is no regular file, too large or a link out of the context.
     pub fn read_dockerfile(&self, named: Option<&Path>) -> Result<FoundDockerfile, ContextError> {
         for (shown, place) in self.candidates(named) {
-            if let Some(content) = self.read(&shown, &place, MAX_DOCKERFILE)? {
+            if let Some(content) = self.read(&shown, &place, self.limits.dockerfile)? {
                 return Ok(FoundDockerfile { path: shown, content, place });
             }
         }
@@ -226,9 +281,10 @@ impl Context {
         let general = GuestPath::root().child(b".dockerignore");
         let general = (self.path.join(".dockerignore"), Place::Inside(general));
         for (shown, place) in beside.into_iter().chain([general]) {
-            if let Some(content) = self.read(&shown, &place, ignore::MAX_BYTES as u64)? {
+            if let Some(content) = self.read(&shown, &place, self.limits.ignore_bytes)? {
                 let name = shown.file_name().unwrap_or_default().to_string_lossy().escape_debug().to_string();
-                let rules = IgnoreRules::parse(&content)
+                let ContextLimits { ignore_bytes, ignore_patterns, .. } = self.limits;
+                let rules = IgnoreRules::parse_within(&content, ignore_bytes, ignore_patterns)
                     .map_err(|source| ContextError::Ignore { path: shown, source })?;
                 self.ignore = rules.of_file(name, &self.ignore);
                 return Ok(());
@@ -252,7 +308,7 @@ impl Context {
     }
 
     /// The content of a file; none if there is nothing.
-    fn read(&self, shown: &Path, place: &Place, limit: u64) -> Result<Option<Vec<u8>>, ContextError> {
+    fn read(&self, shown: &Path, place: &Place, limit: Limit) -> Result<Option<Vec<u8>>, ContextError> {
         match place {
             Place::Outside(path) => read_outside(path, limit),
             Place::Inside(path) => self.read_inside(shown, path, limit),
@@ -263,16 +319,16 @@ impl Context {
         &self,
         shown: &Path,
         path: &GuestPath,
-        limit: u64,
+        limit: Limit,
     ) -> Result<Option<Vec<u8>>, ContextError> {
-        match self.root.read_small_file(path, limit) {
+        match self.root.read_small_file(path, limit.value) {
             Ok(None) => match self.root.metadata(path, Follow::No) {
                 Ok(Some(_)) => Err(ContextError::LinkOutside(shown.to_owned())),
                 _ => Ok(None),
             },
             Ok(content) => Ok(content),
             Err(RootfsError::NotAFile { .. }) => Err(ContextError::NotAFile(shown.to_owned())),
-            Err(RootfsError::TooLarge { limit, .. }) => {
+            Err(RootfsError::TooLarge { .. }) => {
                 Err(ContextError::TooLarge { path: shown.to_owned(), limit })
             }
             Err(source) => Err(ContextError::ReadInside { path: shown.to_owned(), source }),
@@ -286,7 +342,7 @@ fn suffixed(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn read_outside(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ContextError> {
+fn read_outside(path: &Path, limit: Limit) -> Result<Option<Vec<u8>>, ContextError> {
     let error = |source| ContextError::Read { path: path.to_owned(), source };
     // Opened before it is known to be a file: a FIFO must not make us wait.
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
@@ -307,8 +363,8 @@ fn read_outside(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ContextError
         return Err(ContextError::NotAFile(path.to_owned()));
     }
     let mut content = Vec::new();
-    file.take(limit + 1).read_to_end(&mut content).map_err(error)?;
-    if content.len() as u64 > limit {
+    file.take(limit.value.saturating_add(1)).read_to_end(&mut content).map_err(error)?;
+    if limit.is_exceeded_by(content.len() as u64) {
         return Err(ContextError::TooLarge { path: path.to_owned(), limit });
     }
     Ok(Some(content))
@@ -436,7 +492,10 @@ mod tests {
         }
         for named in ["large".to_owned(), outside("large")] {
             let error = tree.dockerfile(Some(&named)).unwrap_err();
-            assert!(error.ends_with("larger than 4194304 bytes"), "{named}: {error}");
+            assert!(
+                error.contains("larger than 4194304 bytes; raise it with `--limit dockerfile-bytes=N`"),
+                "{named}: {error}"
+            );
         }
     }
 
@@ -494,5 +553,17 @@ mod tests {
         assert!(excluded("a/b") && excluded("new/out.tar"));
         assert!(!excluded("a") && !excluded("new") && !excluded("elsewhere"));
         assert!(matches!(tree.context().exclude(&tree.path("ctx/a/..")), Err(ContextError::IsContext(_))));
+    }
+
+    #[test]
+    fn a_context_that_was_replaced_is_not_opened_anew() {
+        let tree = Tree::new(&[("ctx/a", "")]);
+        let mut context = tree.context();
+        context.reopen().unwrap();
+        std::fs::rename(tree.path("ctx"), tree.path("moved")).unwrap();
+        std::fs::create_dir(tree.path("ctx")).unwrap();
+        assert!(matches!(context.reopen(), Err(ContextError::Replaced(_))));
+        std::fs::remove_dir(tree.path("ctx")).unwrap();
+        assert!(matches!(context.reopen(), Err(ContextError::Open { .. })));
     }
 }

@@ -1,23 +1,26 @@
 //! The rules of a `.dockerignore` file, as moby's `ignorefile` reads and its `patternmatcher` applies them.
 
 use super::glob::{DoubleStar, Glob};
+use crate::limit::Limit;
 
-/// The largest file of rules, in bytes.
-pub const MAX_BYTES: usize = 1 << 20;
-/// The most patterns a file may have.
-pub const MAX_PATTERNS: usize = 10_000;
+/// The largest file of rules, in bytes: 1 MiB.
+pub const BYTES_LIMIT: Limit = Limit::new("dockerignore-bytes", 1 << 20);
+/// The most patterns a file may have: 10,000.
+pub const PATTERNS_LIMIT: Limit = Limit::new("dockerignore-patterns", 10_000);
 
 /// Rules that cannot be followed. Lines count from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IgnoreError {
-    /// More than [`MAX_BYTES`].
-    #[error("the file is longer than {MAX_BYTES} bytes")]
-    TooLarge,
-    /// More than [`MAX_PATTERNS`].
-    #[error("line {line}: more than {MAX_PATTERNS} patterns")]
+    /// Too many bytes.
+    #[error("the file is longer than {value} bytes; {0}", value = .0.value)]
+    TooLarge(Limit),
+    /// Too many patterns.
+    #[error("line {line}: more than {value} patterns; {limit}", value = limit.value)]
     TooManyPatterns {
         /// The first pattern too many.
         line: usize,
+        /// The most.
+        limit: Limit,
     },
     /// `!` with nothing to include.
     #[error("line {line}: illegal exclusion pattern: \"!\"")]
@@ -63,21 +66,29 @@ enum Effect {
 }
 
 impl IgnoreRules {
+    /// Reads the content of a file of usual size.
+    ///
+    /// # Errors
+    /// As [`IgnoreRules::parse_within`].
+    pub fn parse(content: &[u8]) -> Result<Self, IgnoreError> {
+        Self::parse_within(content, BYTES_LIMIT, PATTERNS_LIMIT)
+    }
+
     /// Reads the content of a file.
     ///
     /// # Errors
-    /// When the file is too large or a pattern is not valid.
-    pub fn parse(content: &[u8]) -> Result<Self, IgnoreError> {
-        if content.len() > MAX_BYTES {
-            return Err(IgnoreError::TooLarge);
+    /// When the file has more bytes or patterns than allowed, or a pattern is not valid.
+    pub fn parse_within(content: &[u8], bytes: Limit, patterns: Limit) -> Result<Self, IgnoreError> {
+        if bytes.is_exceeded_by(content.len() as u64) {
+            return Err(IgnoreError::TooLarge(bytes));
         }
         let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
         let mut rules = Vec::new();
         for (index, text) in content.split(|byte| *byte == b'\n').enumerate() {
             let line = index + 1;
             let Some((effect, pattern)) = pattern_of(text, line)? else { continue };
-            if rules.len() == MAX_PATTERNS {
-                return Err(IgnoreError::TooManyPatterns { line });
+            if patterns.is_exceeded_by(rules.len() as u64 + 1) {
+                return Err(IgnoreError::TooManyPatterns { line, limit: patterns });
             }
             let text = shown(text);
             let glob = Glob::parse(&pattern, DoubleStar::AnyDepth)
@@ -373,11 +384,12 @@ mod tests {
 
     #[test]
     fn files_beyond_the_limits_are_errors() {
-        assert_eq!(IgnoreRules::parse(&vec![b'#'; MAX_BYTES + 1]).unwrap_err(), IgnoreError::TooLarge);
-        let many = "a\n".repeat(MAX_PATTERNS);
+        let error = IgnoreRules::parse(&vec![b'#'; (1 << 20) + 1]).unwrap_err();
+        assert_eq!(error, IgnoreError::TooLarge(BYTES_LIMIT));
+        let many = "a\n".repeat(10_000);
         assert!(IgnoreRules::parse(many.as_bytes()).is_ok());
         let error = IgnoreRules::parse((many + "# fine\na").as_bytes()).unwrap_err();
-        assert_eq!(error, IgnoreError::TooManyPatterns { line: MAX_PATTERNS + 2 });
+        assert_eq!(error, IgnoreError::TooManyPatterns { line: 10_002, limit: PATTERNS_LIMIT });
         assert_eq!(
             IgnoreRules::parse(b"a\n[a-\n").unwrap_err().to_string(),
             "line 2: syntax error in pattern: `[a-`"

@@ -4,5 +4,5 @@ pub mod dir;
 pub mod glob;
 pub mod ignore;
 
-pub use dir::{Context, ContextError, FoundDockerfile};
+pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
 pub use ignore::{IgnoreError, IgnoreRules};

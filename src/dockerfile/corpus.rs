@@ -7,6 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The largest Dockerfile.
+const MOST: usize = 4 << 20;
+
 fn directory() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/dockerfile/parse"))
 }
@@ -462,9 +465,9 @@ fn files_of_the_largest_size_are_read() {
         ("#", "#\n"),
     ] {
         // Accepted or not, it ends.
-        let _ = fill(start, unit, MAX_SIZE / 8);
+        let _ = fill(start, unit, MOST / 8);
     }
-    let half = MAX_SIZE / 8;
+    let half = MOST / 8;
     let many = "FROM a\nCOPY".to_owned()
         + &" <<E\\\n".repeat(half / 10)
         + " /x\n"
@@ -474,13 +477,13 @@ fn files_of_the_largest_size_are_read() {
     let dockerfile = parse(many.as_bytes()).unwrap();
     let Instruction::Copy(copy) = &dockerfile.stages[0].instructions[0].value else { panic!() };
     assert_eq!(copy.heredocs().map(|heredoc| heredoc.body.len()).min(), Some(half / 2 * 2));
-    let error = fill("FROM a\nRUN <<E\n", "x\n", MAX_SIZE).unwrap_err();
+    let error = fill("FROM a\nRUN <<E\n", "x\n", MOST).unwrap_err();
     assert_eq!(error.message, "unterminated heredoc");
-    let error = fill("FROM a\nONBUILD", " ONBUILD\\\n", MAX_SIZE).unwrap_err();
+    let error = fill("FROM a\nONBUILD", " ONBUILD\\\n", MOST).unwrap_err();
     assert!(error.message.starts_with("Chaining ONBUILD"));
-    let error = fill("FROM a\n", "<<<<<<<<<<\\\n", MAX_SIZE).unwrap_err();
+    let error = fill("FROM a\n", "<<<<<<<<<<\\\n", MOST).unwrap_err();
     assert!(error.message.len() < 1000);
-    assert!(parse(&vec![b'\n'; MAX_SIZE + 1]).unwrap_err().message.contains("at most 4194304 are read"));
+    assert!(parse(&vec![b'\n'; MOST + 1]).unwrap_err().message.contains("at most 4194304 are read"));
 }
 
 /// Pieces that, put together, look like Dockerfiles.

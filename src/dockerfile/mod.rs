@@ -43,11 +43,12 @@ pub use mount::{
     Access, BindMount, CacheMount, Device, Mount, MountError, MountOption, MountOwner, Need, SecretMount,
     Sharing, SshMount, TmpfsMount,
 };
-pub use parse::{parse, parse_trigger};
+pub use parse::{parse, parse_trigger, parse_within};
 pub use ports::{HostPart, PortError, PortRange, Protocol, ProtocolCase, parse_ports};
 pub use signal::{SignalError, signal_number};
 pub use suggest::suggest;
 pub use text::Text;
+pub use words::csv_fields;
 
 /// Texts of the image history, in Go's formats.
 pub mod created_by {
@@ -56,8 +57,10 @@ pub mod created_by {
     };
 }
 
-/// The largest Dockerfile that is read, in bytes.
-pub const MAX_SIZE: usize = 4 << 20;
+use crate::limit::Limit;
+
+/// The largest Dockerfile that is read, in bytes: 4 MiB.
+pub const SIZE_LIMIT: Limit = Limit::new("dockerfile-bytes", 4 << 20);
 
 /// Lines of a file, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -16,7 +16,8 @@ use super::mount::{Device, MountOption};
 use super::suggest::suggest;
 use super::text::{excerpt, trim};
 use super::words::{FlagKind, Flags};
-use super::{Dockerfile, Located, MAX_SIZE, ParseError, Span, Stage, Text};
+use super::{Dockerfile, Located, ParseError, SIZE_LIMIT, Span, Stage, Text};
+use crate::limit::Limit;
 
 /// What is wrong, before it is known where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,17 +70,25 @@ const KEYWORDS: [&str; 18] = [
     "WORKDIR",
 ];
 
+/// Reads a Dockerfile of at most [`SIZE_LIMIT`].
+///
+/// # Errors
+/// As [`parse_within`].
+pub fn parse(bytes: &[u8]) -> Result<Dockerfile, ParseError> {
+    parse_within(bytes, SIZE_LIMIT)
+}
+
 /// Reads a Dockerfile.
 ///
 /// # Errors
-/// The first thing that is wrong: text larger than [`MAX_SIZE`], a line longer than 65535 bytes, NUL bytes, an
+/// The first thing that is wrong: text larger than `limit`, a line longer than 65535 bytes, NUL bytes, an
 /// instruction that is unknown or wrongly written, no stage.
-pub fn parse(bytes: &[u8]) -> Result<Dockerfile, ParseError> {
+pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError> {
     let start = Span::line(1);
     if bytes.is_empty() {
         return Err(Problem::from("the Dockerfile cannot be empty".to_owned()).at(start));
     }
-    refuse_binary(bytes)?;
+    refuse_binary(bytes, limit)?;
     let check = match detect_check(bytes) {
         None => None,
         Some(located) => match CheckDirective::parse(&located.value) {
@@ -135,7 +144,8 @@ pub fn parse(bytes: &[u8]) -> Result<Dockerfile, ParseError> {
 /// # Errors
 /// As [`parse`]; also if the text is not exactly one instruction, or is FROM.
 pub fn parse_trigger(text: &[u8]) -> Result<Located<Instruction>, ParseError> {
-    refuse_binary(text)?;
+    // The config it comes from has a limit of its own.
+    refuse_binary(text, SIZE_LIMIT.with(u64::MAX))?;
     let mut statements = read(text)?.statements;
     let (Some(statement), true) = (statements.pop(), statements.is_empty()) else {
         let message = "onbuild trigger should be a single expression".to_owned();
@@ -150,9 +160,10 @@ pub fn parse_trigger(text: &[u8]) -> Result<Located<Instruction>, ParseError> {
 }
 
 /// Refuses what is too large, and what is no text in an encoding that keeps ASCII.
-fn refuse_binary(bytes: &[u8]) -> Result<(), ParseError> {
-    if bytes.len() > MAX_SIZE {
-        let message = format!("the Dockerfile has {} bytes, at most {MAX_SIZE} are read", bytes.len());
+fn refuse_binary(bytes: &[u8], limit: Limit) -> Result<(), ParseError> {
+    let size = bytes.len();
+    if limit.is_exceeded_by(size as u64) {
+        let message = format!("the Dockerfile has {size} bytes, at most {} are read; {limit}", limit.value);
         return Err(Problem::from(message).at(Span::line(1)));
     }
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {

@@ -6,10 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::digest::DiffId;
-use super::document::{self, DocumentError, Kind, MOST_LAYERS};
-
-/// The most bytes that a config may have.
-pub const CONFIG_LIMIT: u64 = 8 << 20;
+use super::document::{self, DocumentError, DocumentLimits, Kind, MOST_LAYERS};
 
 /// The most variables, and the most triggers, of a config.
 const MOST_ENTRIES: usize = 10_000;
@@ -80,12 +77,12 @@ impl ImageConfig {
 ///
 /// # Errors
 /// [`DocumentError`] when it is too large, no JSON, of another shape, or without usable `rootfs`.
-pub fn parse_config(bytes: &[u8]) -> Result<ImageConfig, DocumentError> {
+pub fn parse_config(bytes: &[u8], limits: &DocumentLimits) -> Result<ImageConfig, DocumentError> {
     #[derive(Deserialize)]
     struct Probe {
         rootfs: Option<serde::de::IgnoredAny>,
     }
-    document::check_size(Kind::Config, bytes.len() as u64)?;
+    document::check_size(Kind::Config, bytes.len() as u64, limits)?;
     let config: ImageConfig = document::from_json(Kind::Config, bytes)?;
     if document::from_json::<Probe>(Kind::Config, bytes)?.rootfs.is_none() {
         return Err(DocumentError::NoRootfs);
@@ -248,7 +245,7 @@ mod tests {
     const DIFF_ID: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn error(text: &str) -> String {
-        let error = parse_config(text.as_bytes()).expect_err(text);
+        let error = parse_config(text.as_bytes(), &DocumentLimits::default()).expect_err(text);
         let source =
             std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         format!("{error}{source}")
@@ -266,12 +263,12 @@ mod tests {
             "history":[{{"created":"2024-01-01T00:00:00Z","created_by":"x","empty_layer":true,"extra":1}}],
             "rootfs":{{"type":"layers","diff_ids":["{DIFF_ID}"]}}}}"#
         );
-        let mut config = parse_config(text.as_bytes()).unwrap();
+        let mut config = parse_config(text.as_bytes(), &DocumentLimits::default()).unwrap();
         let mut expected: Value = serde_json::from_str(&text).unwrap();
         expected["config"].as_object_mut().unwrap().remove("Cmd");
         assert_eq!(serde_json::to_value(&config).unwrap(), expected);
         let again = json::encode(&config).unwrap();
-        assert_eq!(parse_config(&again.bytes).unwrap(), config);
+        assert_eq!(parse_config(&again.bytes, &DocumentLimits::default()).unwrap(), config);
 
         config.drop_legacy();
         let value = serde_json::to_value(&config).unwrap();
@@ -285,6 +282,7 @@ mod tests {
         let config = parse_config(
             br#"{"architecture":null,"os":null,"variant":null,"config":{"Env":null,"Labels":{"a":null},"Healthcheck":
             {"Test":null,"Interval":null},"Volumes":null,"User":null},"history":null,"rootfs":{"type":"layers","diff_ids":null}}"#,
+            &DocumentLimits::default(),
         )
         .unwrap();
         assert_eq!(config.config.labels["a"], "");
@@ -341,7 +339,7 @@ mod tests {
     #[test]
     fn variables_that_cannot_be_set_are_dropped() {
         let text = r#"{"rootfs":{"type":"layers"},"config":{"Env":["A","=x","*","A=\n","B=","C=\u0000"]}}"#;
-        let mut config = parse_config(text.as_bytes()).unwrap();
+        let mut config = parse_config(text.as_bytes(), &DocumentLimits::default()).unwrap();
         assert_eq!(config.drop_invalid_env(), ["A", "=x", "*", "C=\0"]);
         assert_eq!(config.config.env, ["A=\n", "B="]);
     }

@@ -4,11 +4,11 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
-use super::config::CONFIG_LIMIT;
 use super::descriptor::{Descriptor, DescriptorError, media_type};
-use super::index::{INDEX_LIMIT, Index, MOST_IMAGES};
-use super::manifest::{MANIFEST_LIMIT, Manifest};
+use super::index::{Index, MOST_IMAGES};
+use super::manifest::Manifest;
 use super::shown;
+use crate::limit::Limit;
 
 /// The most layers of an image.
 pub const MOST_LAYERS: usize = 10_000;
@@ -16,11 +16,64 @@ pub const MOST_LAYERS: usize = 10_000;
 /// Keys that decide what a document is. Go's decoder ignores their case, so another spelling would be read by some.
 const DECISIVE: [&str; 6] = ["schemaVersion", "mediaType", "config", "layers", "manifests", "fsLayers"];
 
+/// How large the documents of an image may be, in bytes. What is reached is in the error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DocumentLimits {
+    /// Of a manifest.
+    pub manifest: Limit,
+    /// Of an index.
+    pub index: Limit,
+    /// Of a config.
+    pub config: Limit,
+    /// How deep indexes may lie in an index.
+    pub nesting: Limit,
+}
+
+impl DocumentLimits {
+    /// 4 MiB, as registries have it (OCI distribution-spec, Pushing Manifests).
+    pub const MANIFEST: Limit = Limit::new("manifest-bytes", 4 << 20);
+    /// 4 MiB.
+    pub const INDEX: Limit = Limit::new("index-bytes", 4 << 20);
+    /// 8 MiB.
+    pub const CONFIG: Limit = Limit::new("config-bytes", 8 << 20);
+    /// 2.
+    pub const NESTING: Limit = Limit::new("index-nesting", 2);
+
+    /// For documents that this program made itself.
+    pub const OWN: Self = Self {
+        manifest: Self::MANIFEST.with(u64::MAX),
+        index: Self::INDEX.with(u64::MAX),
+        config: Self::CONFIG.with(u64::MAX),
+        nesting: Self::NESTING,
+    };
+
+    /// That of documents of a kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> Limit {
+        match kind {
+            Kind::ManifestOrIndex if self.index.value > self.manifest.value => self.index,
+            Kind::Manifest | Kind::ManifestOrIndex => self.manifest,
+            Kind::Index => self.index,
+            Kind::Config => self.config,
+        }
+    }
+}
+
+impl Default for DocumentLimits {
+    fn default() -> Self {
+        Self { manifest: Self::MANIFEST, index: Self::INDEX, config: Self::CONFIG, nesting: Self::NESTING }
+    }
+}
+
 /// What a document is meant to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A manifest or an index: which one is seen on reading.
+    ManifestOrIndex,
+    /// A manifest.
     Manifest,
+    /// An index.
+    Index,
     /// The config of an image.
     Config,
 }
@@ -28,21 +81,9 @@ pub enum Kind {
 impl Kind {
     fn name(self) -> &'static str {
         match self {
-            Self::Manifest => "manifest",
+            Self::ManifestOrIndex | Self::Manifest => "manifest",
+            Self::Index => "index",
             Self::Config => "config",
-        }
-    }
-
-    fn limit(self) -> u64 {
-        match self {
-            Self::Manifest => {
-                if MANIFEST_LIMIT > INDEX_LIMIT {
-                    MANIFEST_LIMIT
-                } else {
-                    INDEX_LIMIT
-                }
-            }
-            Self::Config => CONFIG_LIMIT,
         }
     }
 }
@@ -72,14 +113,22 @@ impl Document {
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     /// Larger than any honest one.
-    #[error("{what} is {size} bytes long, more than the limit of {limit}")]
+    #[error("{what} is {size} bytes long, more than the limit of {value}; {limit}", value = limit.value)]
     TooLarge {
-        /// Manifest or config.
+        /// Manifest, index or config.
         what: &'static str,
         /// Its size.
         size: u64,
         /// The most.
-        limit: u64,
+        limit: Limit,
+    },
+    /// The same, where nobody knows how large it is.
+    #[error("{what} is longer than the limit of {value} bytes; {limit}", value = limit.value)]
+    TooLong {
+        /// Manifest, index or config.
+        what: &'static str,
+        /// The most.
+        limit: Limit,
     },
     /// No JSON, or JSON of another shape.
     #[error("{what} is not valid{place}")]
@@ -165,20 +214,27 @@ pub enum DocumentError {
 ///
 /// # Errors
 /// [`DocumentError`] unless the document is clearly one of both, in agreement with `declared`.
-pub fn parse(bytes: &[u8], declared: Option<&str>) -> Result<Document, DocumentError> {
-    check_size(Kind::Manifest, bytes.len() as u64)?;
-    let probe: Probe = from_json(Kind::Manifest, bytes)?;
+pub fn parse(
+    bytes: &[u8],
+    declared: Option<&str>,
+    limits: &DocumentLimits,
+) -> Result<Document, DocumentError> {
+    let size = bytes.len() as u64;
+    check_size(Kind::ManifestOrIndex, size, limits)?;
+    let probe: Probe = from_json(Kind::ManifestOrIndex, bytes)?;
     let declared = declared.and_then(essence);
     probe.check_version(declared.as_deref())?;
     match probe.shape(declared.as_deref())? {
         Shape::Manifest => {
+            check_size(Kind::Manifest, size, limits)?;
             let manifest: Manifest = from_json(Kind::Manifest, bytes)?;
             check_keys(&manifest.other)?;
-            check_manifest(&manifest)?;
+            check_manifest(&manifest, limits)?;
             Ok(Document::Manifest(Box::new(manifest)))
         }
         Shape::Index => {
-            let index: Index = from_json(Kind::Manifest, bytes)?;
+            check_size(Kind::Index, size, limits)?;
+            let index: Index = from_json(Kind::Index, bytes)?;
             check_keys(&index.other)?;
             check_count("images", index.manifests.len(), MOST_IMAGES)?;
             index.manifests.iter().try_for_each(Descriptor::check)?;
@@ -276,7 +332,7 @@ fn check_keys(other: &Map<String, Value>) -> Result<(), DocumentError> {
     Ok(())
 }
 
-fn check_manifest(manifest: &Manifest) -> Result<(), DocumentError> {
+fn check_manifest(manifest: &Manifest, limits: &DocumentLimits) -> Result<(), DocumentError> {
     let config = &manifest.config;
     if !media_type::is_config(&config.media_type) {
         let media_type = shown(&config.media_type);
@@ -285,7 +341,7 @@ fn check_manifest(manifest: &Manifest) -> Result<(), DocumentError> {
     if config.size == 0 {
         return Err(DocumentError::EmptyConfig);
     }
-    check_size(Kind::Config, config.size)?;
+    check_size(Kind::Config, config.size, limits)?;
     config.check()?;
     check_count("layers", manifest.layers.len(), MOST_LAYERS)?;
     for (position, layer) in manifest.layers.iter().enumerate() {
@@ -304,9 +360,18 @@ fn check_manifest(manifest: &Manifest) -> Result<(), DocumentError> {
 ///
 /// # Errors
 /// [`DocumentError::TooLarge`].
-pub fn check_size(kind: Kind, size: u64) -> Result<(), DocumentError> {
-    let limit = kind.limit();
-    if size > limit { Err(DocumentError::TooLarge { what: kind.name(), size, limit }) } else { Ok(()) }
+pub fn check_size(kind: Kind, size: u64, limits: &DocumentLimits) -> Result<(), DocumentError> {
+    let limit = limits.of(kind);
+    if limit.is_exceeded_by(size) {
+        return Err(DocumentError::TooLarge { what: kind.name(), size, limit });
+    }
+    Ok(())
+}
+
+/// What to say of a document that goes on behind its limit.
+#[must_use]
+pub fn too_long(kind: Kind, limits: &DocumentLimits) -> DocumentError {
+    DocumentError::TooLong { what: kind.name(), limit: limits.of(kind) }
 }
 
 pub(super) fn check_count(what: &'static str, count: usize, limit: usize) -> Result<(), DocumentError> {
@@ -377,6 +442,13 @@ mod tests {
     use super::super::manifest::parse_manifest;
     use super::*;
 
+    const LIMITS: DocumentLimits = DocumentLimits {
+        manifest: DocumentLimits::MANIFEST,
+        index: DocumentLimits::INDEX,
+        config: DocumentLimits::CONFIG,
+        nesting: DocumentLimits::NESTING,
+    };
+
     const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn descriptor(kind: &str, size: &str) -> String {
@@ -392,7 +464,7 @@ mod tests {
     }
 
     fn error(text: &str, declared: Option<&str>) -> String {
-        let error = parse(text.as_bytes(), declared).expect_err(text);
+        let error = parse(text.as_bytes(), declared, &LIMITS).expect_err(text);
         let source =
             std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         format!("{error}{source}")
@@ -416,10 +488,11 @@ mod tests {
             (index, Some(DOCKER_LIST), true),
             (r#"{"schemaVersion":2,"manifests":null}"#.to_owned(), Some(OCI_INDEX), true),
         ] {
-            let document = parse(text.as_bytes(), declared).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let document =
+                parse(text.as_bytes(), declared, &LIMITS).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(matches!(document, Document::Index(_)), is_index, "{text}");
-            assert_eq!(parse_index(text.as_bytes(), declared).is_ok(), is_index, "{text}");
-            assert_eq!(parse_manifest(text.as_bytes(), declared).is_ok(), !is_index, "{text}");
+            assert_eq!(parse_index(text.as_bytes(), declared, &LIMITS).is_ok(), is_index, "{text}");
+            assert_eq!(parse_manifest(text.as_bytes(), declared, &LIMITS).is_ok(), !is_index, "{text}");
         }
     }
 
@@ -432,12 +505,12 @@ mod tests {
             r#"{"subject":{"x":1},"artifactType":"t","annotations":{"k":"v"},"#,
             1,
         );
-        let parsed = parse_manifest(text.as_bytes(), None).unwrap();
+        let parsed = parse_manifest(text.as_bytes(), None, &LIMITS).unwrap();
         assert_eq!(serde_json::to_value(&parsed).unwrap(), serde_json::from_str::<Value>(&text).unwrap());
         let again = json::encode(&parsed).unwrap();
-        assert_eq!(parse_manifest(&again.bytes, None).unwrap(), parsed);
+        assert_eq!(parse_manifest(&again.bytes, None, &LIMITS).unwrap(), parsed);
         let sha512 = text.replace(DIGEST, &format!("sha512:{}", "a".repeat(128)));
-        assert!(parse_manifest(sha512.as_bytes(), None).is_ok());
+        assert!(parse_manifest(sha512.as_bytes(), None, &LIMITS).is_ok());
     }
 
     #[test]
@@ -525,7 +598,7 @@ mod tests {
             let error = error(&text, None);
             assert!(error.contains(expected), "{error:?} does not say {expected:?}");
         }
-        assert!(parse(&[b'{', b'"', 0xff, b'"', b':', b'1', b'}'], None).is_err());
+        assert!(parse(&[b'{', b'"', 0xff, b'"', b':', b'1', b'}'], None, &LIMITS).is_err());
     }
 
     #[test]
@@ -537,8 +610,8 @@ mod tests {
         proptest!(|(at in 0..good.len(), byte: u8, cut in 0..good.len())| {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            drop(parse(&bytes, None));
-            drop(parse(&bytes[..cut], Some(media_type::OCI_MANIFEST)));
+            drop(parse(&bytes, None, &LIMITS));
+            drop(parse(&bytes[..cut], Some(media_type::OCI_MANIFEST), &LIMITS));
         });
     }
 }

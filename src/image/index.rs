@@ -6,16 +6,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::descriptor::{Descriptor, media_type};
-use super::document::{self, Document, DocumentError};
-
-/// The most bytes that an index may have.
-pub const INDEX_LIMIT: u64 = 4 << 20;
+use super::document::{self, Document, DocumentError, DocumentLimits};
+use crate::limit::Limit;
 
 /// The most entries of an index, those of nested ones included.
 pub const MOST_IMAGES: usize = 10_000;
-
-/// How deep indexes may lie in an index.
-pub const DEEPEST: usize = 2;
 
 /// The most indexes that are fetched for one.
 pub const MOST_NESTED: usize = 32;
@@ -51,8 +46,12 @@ pub(super) fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 ///
 /// # Errors
 /// [`DocumentError`] for everything that is not clearly an index.
-pub fn parse_index(bytes: &[u8], declared: Option<&str>) -> Result<Index, DocumentError> {
-    match document::parse(bytes, declared)? {
+pub fn parse_index(
+    bytes: &[u8],
+    declared: Option<&str>,
+    limits: &DocumentLimits,
+) -> Result<Index, DocumentError> {
+    match document::parse(bytes, declared, limits)? {
         Document::Index(index) => Ok(index),
         Document::Manifest(_) => Err(DocumentError::Other { found: "a manifest", expected: "an index" }),
     }
@@ -62,8 +61,8 @@ pub fn parse_index(bytes: &[u8], declared: Option<&str>) -> Result<Index, Docume
 #[derive(Debug, thiserror::Error)]
 pub enum FlattenError<E: std::error::Error + 'static> {
     /// Indexes in indexes in indexes.
-    #[error("indexes are nested more than {DEEPEST} deep")]
-    Depth,
+    #[error("indexes are nested more than {value} deep; {0}", value = .0.value)]
+    Depth(Limit),
     /// Too many indexes.
     #[error("more than {MOST_NESTED} indexes are nested in one")]
     Indexes,
@@ -75,12 +74,14 @@ pub enum FlattenError<E: std::error::Error + 'static> {
     Fetch(#[from] E),
 }
 
-/// The images of `index`, where nested indexes are replaced by their entries, in order.
+/// The images of `index`, where nested indexes are replaced by their entries, in order; `nesting` says how deep they may
+/// lie.
 ///
 /// # Errors
 /// [`FlattenError`]; what `fetch` fails with included.
 pub fn flatten<E: std::error::Error + 'static>(
     index: Index,
+    nesting: Limit,
     fetch: &mut dyn FnMut(&Descriptor) -> Result<Index, E>,
 ) -> Result<Vec<Descriptor>, FlattenError<E>> {
     let mut images = Vec::new();
@@ -99,8 +100,8 @@ pub fn flatten<E: std::error::Error + 'static>(
             continue;
         }
         fetched += 1;
-        if open.len() > DEEPEST {
-            return Err(FlattenError::Depth);
+        if nesting.is_exceeded_by(open.len() as u64) {
+            return Err(FlattenError::Depth(nesting));
         }
         if fetched > MOST_NESTED {
             return Err(FlattenError::Indexes);
@@ -137,8 +138,11 @@ mod tests {
                 Ok(index(&[(OCI_MANIFEST, "c")]))
             }
         };
-        let digests: Vec<_> =
-            flatten(root, &mut fetch).unwrap().into_iter().map(|entry| entry.digest).collect();
+        let digests: Vec<_> = flatten(root, DocumentLimits::NESTING, &mut fetch)
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.digest)
+            .collect();
         assert_eq!(digests, ["a", "b", "c", "d"].map(|name| Digest::of(name.as_bytes())));
     }
 
@@ -146,13 +150,16 @@ mod tests {
     fn endless_indexes_end() {
         let nested = || index(&[(media_type::OCI_INDEX, "x")]);
         let mut fetch = |_: &Descriptor| Ok::<_, std::io::Error>(nested());
-        assert!(matches!(flatten(nested(), &mut fetch), Err(FlattenError::Depth)));
+        assert!(matches!(
+            flatten(nested(), DocumentLimits::NESTING, &mut fetch),
+            Err(FlattenError::Depth(_))
+        ));
         let wide = index(&vec![(media_type::OCI_INDEX, "x"); 33]);
         let mut fetch = |_: &Descriptor| Ok::<_, std::io::Error>(index(&[]));
-        assert!(matches!(flatten(wide, &mut fetch), Err(FlattenError::Indexes)));
+        assert!(matches!(flatten(wide, DocumentLimits::NESTING, &mut fetch), Err(FlattenError::Indexes)));
         let large = || index(&vec![(media_type::OCI_MANIFEST, "x"); 6000]);
         let two = index(&[(media_type::OCI_INDEX, "x"), (media_type::OCI_INDEX, "y")]);
         let mut fetch = |_: &Descriptor| Ok::<_, std::io::Error>(large());
-        assert!(matches!(flatten(two, &mut fetch), Err(FlattenError::Images)));
+        assert!(matches!(flatten(two, DocumentLimits::NESTING, &mut fetch), Err(FlattenError::Images)));
     }
 }

@@ -8,12 +8,9 @@ use serde_json::{Map, Value};
 use super::config::{History, ImageConfig};
 use super::descriptor::{Descriptor, media_type};
 use super::digest::DiffId;
-use super::document::{self, Document, DocumentError};
+use super::document::{self, Document, DocumentError, DocumentLimits};
 use super::json::{self, Encoded};
 use super::reference::Reference;
-
-/// The most bytes that a manifest may have.
-pub const MANIFEST_LIMIT: u64 = 4 << 20;
 
 /// A manifest as it is stored (OCI image-spec `manifest.md`). Unknown fields are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,8 +38,12 @@ pub struct Manifest {
 ///
 /// # Errors
 /// [`DocumentError`] for everything that is not clearly the manifest of an image.
-pub fn parse_manifest(bytes: &[u8], declared: Option<&str>) -> Result<Manifest, DocumentError> {
-    match document::parse(bytes, declared)? {
+pub fn parse_manifest(
+    bytes: &[u8],
+    declared: Option<&str>,
+    limits: &DocumentLimits,
+) -> Result<Manifest, DocumentError> {
+    match document::parse(bytes, declared, limits)? {
         Document::Manifest(manifest) => Ok(*manifest),
         Document::Index(_) => Err(DocumentError::Other { found: "an index", expected: "a manifest" }),
     }
@@ -260,7 +261,12 @@ mod tests {
             Some(layer("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd")),
         );
         let encoded = image.encode().unwrap();
-        let manifest = parse_manifest(&encoded.manifest.bytes, Some(media_type::OCI_MANIFEST)).unwrap();
+        let manifest = parse_manifest(
+            &encoded.manifest.bytes,
+            Some(media_type::OCI_MANIFEST),
+            &DocumentLimits::default(),
+        )
+        .unwrap();
         let kinds: Vec<_> = manifest.layers.iter().map(|layer| layer.media_type.as_str()).collect();
         let gzip = media_type::OCI_LAYER_GZIP;
         assert_eq!(kinds, [gzip, media_type::OCI_LAYER, gzip, media_type::OCI_LAYER_ZSTD]);

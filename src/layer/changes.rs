@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::WHITEOUT_PREFIX;
-use super::{Change, Changeset};
+use super::{Change, Changeset, is_overlay_attribute};
 use crate::rootfs::guest_path::MAX_PATH;
 use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs};
 
@@ -64,12 +64,6 @@ pub fn looks_the_same(new: &Metadata, old: &Metadata) -> bool {
     let facts = |of: &Metadata| (of.kind, of.mode, of.owner, of.mtime, of.rdev);
     // What the size of a directory means depends on the file system.
     facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
-}
-
-/// Whether `key` is one of the attributes that overlayfs keeps for itself; they are never part of an image.
-#[must_use]
-pub fn is_overlay_attribute(key: &[u8]) -> bool {
-    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
 }
 
 /// The attributes that are part of an image. Security labels are the host's, and overlayfs has its own.

@@ -6,21 +6,25 @@ pub mod compression;
 pub mod gzip;
 #[cfg(test)]
 mod hostile_tests;
+mod marks;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]
 mod test_support;
 pub mod write;
+pub mod zstd;
 
 use std::io;
 
-use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
+use crate::limit::Limit;
+use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Made, Names, Observer, Rules, Skipped, Whiteouts, apply, apply_observed, apply_with,
-    remove_whiteouts,
+    Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
+    apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
-pub use compression::{Formats, decompress};
+pub use compression::{Formats, decompress, decompress_beside};
+pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
 
@@ -50,18 +54,49 @@ pub struct Changeset(pub Vec<Change>);
 /// How much a layer may hold. What is reached is in the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries, whiteouts included.
-    pub entries: u64,
+    /// Entries, whiteouts and directories without an entry of their own included.
+    pub entries: Limit,
     /// Bytes of the uncompressed archive, and bytes of all files, holes included.
-    pub bytes: u64,
+    pub bytes: Limit,
     /// Bytes of the path names in [`Applied`], the only memory that grows with a layer.
-    pub reported: u64,
+    pub names: Limit,
+    /// Bytes of what the disk cannot hold of the files of a layer or step, beyond 200 an entry
+    /// ([`Rootfs::with_overrides`](crate::rootfs::Rootfs::with_overrides)).
+    pub overrides: Limit,
+    /// Bytes of one extension of an entry: PAX records, a long name, a sparse map.
+    pub extension: Limit,
+    /// Bytes that a decompressor has to remember: the window of zstd, the dictionary of xz.
+    pub window: Limit,
+    /// Bytes of the files of a layer that is written, holes included.
+    pub written: Limit,
+}
+
+impl Limits {
+    /// 10 million.
+    pub const ENTRIES: Limit = Limit::new("layer-entries", 10_000_000);
+    /// 64 GiB.
+    pub const BYTES: Limit = Limit::new("layer-bytes", 64 << 30);
+    /// 64 MiB.
+    pub const NAMES: Limit = Limit::new("layer-names", 64 << 20);
+    /// 1 MiB.
+    pub const EXTENSION: Limit = Limit::new("tar-extension", 1 << 20);
+    /// 128 MiB: what `zstd --long` uses. RFC 8878 asks readers for 8 MiB at least.
+    pub const WINDOW: Limit = Limit::new("zstd-window", 128 << 20);
+    /// 64 GiB.
+    pub const WRITTEN: Limit = Limit::new("new-layer-bytes", 64 << 30);
 }
 
 impl Default for Limits {
-    /// 10 million entries, 64 GiB, 64 MiB.
     fn default() -> Self {
-        Self { entries: 10_000_000, bytes: 64 << 30, reported: 64 << 20 }
+        Self {
+            entries: Self::ENTRIES,
+            bytes: Self::BYTES,
+            names: Self::NAMES,
+            overrides: Overrides::LIMIT,
+            extension: Self::EXTENSION,
+            window: Self::WINDOW,
+            written: Self::WRITTEN,
+        }
     }
 }
 
@@ -104,6 +139,23 @@ impl LayerError {
         let Self::Entry { problem, .. } = self else { return false };
         matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
     }
+
+    /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would
+    /// fail as well.
+    #[must_use]
+    pub fn blames_the_machine(&self) -> bool {
+        use rustix::io::Errno;
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
+                let space = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO];
+                let limits = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+                return space.contains(&errno) || limits.contains(&errno);
+            }
+            next = error.source();
+        }
+        false
+    }
 }
 
 /// What is wrong with an entry.
@@ -140,16 +192,17 @@ pub enum EntryError {
     #[error("the extended attribute `{0}` is reserved for overlayfs")]
     OverlayAttribute(Escaped),
     /// Too many entries.
-    #[error("more than {0} entries")]
-    Entries(u64),
+    #[error("more than {value} entries; {0}", value = .0.value)]
+    Entries(Limit),
     /// Too many bytes.
-    #[error("the files hold more than {0} bytes")]
-    Bytes(u64),
+    #[error("the files hold more than {value} bytes; {0}", value = .0.value)]
+    Bytes(Limit),
     /// Too much to remember.
     #[error(
-        "more than {0} bytes of names of implied directories, hard links into lower layers and skipped attributes"
+        "more than {value} bytes of names of implied directories and of hard links into lower layers; {0}",
+        value = .0.value
     )]
-    Reported(u64),
+    Names(Limit),
     /// A system call failed.
     #[error("cannot {action}")]
     Io {
@@ -176,6 +229,9 @@ pub enum WriteProblem {
     /// It is not in the tree.
     #[error("it does not exist")]
     Missing,
+    /// With it, the files of the layer are too large.
+    #[error("the files of the layer hold more than {value} bytes; {0}", value = .0.value)]
+    TooLarge(Limit),
     /// It became longer or shorter, or another file.
     #[error("it changed while it was being read")]
     Changed,

@@ -1,17 +1,17 @@
 //! Reading tar archives: ustar, PAX, GNU and old ones, as Go's `archive/tar` understands them.
 //!
 //! Nothing is allocated from a length that the archive claims; an extension of an entry (a long name, PAX records, a sparse
-//! map) is at most 1 MiB.
+//! map) is limited.
 
 use std::io::{self, Read};
 
+use super::Limits;
 use super::pax::{Pax, PaxError};
+use crate::limit::Limit;
 use crate::rootfs::{Escaped, Owner, Timestamp, Xattrs};
 
 /// The unit of tar.
 pub const BLOCK: usize = 512;
-/// The most bytes of one extension.
-pub const MAX_EXTENSION: u64 = 1 << 20;
 
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +23,8 @@ pub enum TarError {
     #[error("the archive ends in the middle of an entry, after {0} bytes")]
     Truncated(u64),
     /// The archive is larger than allowed.
-    #[error("the archive is larger than the limit of {0} bytes")]
-    TooLarge(u64),
+    #[error("the archive is larger than the limit of {value} bytes; {0}", value = .0.value)]
+    TooLarge(Limit),
     /// A header cannot be believed.
     #[error("tar header of `{name}` at byte {offset}")]
     Header {
@@ -51,8 +51,8 @@ pub enum HeaderProblem {
     #[error("unknown type `{}`", .0.escape_ascii())]
     Type(u8),
     /// An extension too large to be honest.
-    #[error("an extension of {0} bytes is larger than the limit of {MAX_EXTENSION} bytes")]
-    Extension(u64),
+    #[error("an extension of {0} bytes is larger than the limit of {value} bytes; {1}", value = .1.value)]
+    Extension(u64, Limit),
     /// Two extended headers for one entry: readers differ on which counts.
     #[error("two PAX headers in a row")]
     TwoPax,
@@ -117,7 +117,8 @@ pub struct Reader<R> {
     inner: R,
     /// Bytes taken from `inner`.
     position: u64,
-    limit: u64,
+    limit: Limit,
+    extension_limit: Limit,
     /// Stored bytes of the current entry that are not read yet, and the padding behind them.
     left: u64,
     padding: u64,
@@ -143,9 +144,18 @@ struct Pending {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads `inner`, at most `limit` bytes of it.
-    pub fn new(inner: R, limit: u64) -> Self {
-        Self { inner, position: 0, limit, left: 0, padding: 0, sparse: None, ended: false }
+    /// Reads `inner`; of `limits`, those of all bytes and of an extension's count.
+    pub fn new(inner: R, limits: &Limits) -> Self {
+        Self {
+            inner,
+            position: 0,
+            limit: limits.bytes,
+            extension_limit: limits.extension,
+            left: 0,
+            padding: 0,
+            sparse: None,
+            ended: false,
+        }
     }
 
     /// How many bytes of the archive were read.
@@ -198,7 +208,7 @@ impl<R: Read> Reader<R> {
             match self.inner.read(buffer) {
                 Ok(count) => {
                     self.position += count as u64;
-                    if self.position > self.limit {
+                    if self.limit.is_exceeded_by(self.position) {
                         return Err(TarError::TooLarge(self.limit));
                     }
                     return Ok(count);
@@ -268,8 +278,8 @@ impl<R: Read> Reader<R> {
     /// The body of an extension header, which describes itself by its own size field only.
     fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Failure> {
         let size = header.size()?;
-        if size > MAX_EXTENSION {
-            return Err(HeaderProblem::Extension(size).into());
+        if self.extension_limit.is_exceeded_by(size) {
+            return Err(HeaderProblem::Extension(size, self.extension_limit).into());
         }
         self.begin_content(size);
         let mut body = Vec::new();
@@ -355,8 +365,8 @@ impl<R: Read> Reader<R> {
             }
             more = sparse_pieces(&block[..504], &mut pieces)? && block[504] != 0;
             let bytes = pieces.len() as u64 * 24;
-            if bytes > MAX_EXTENSION {
-                return Err(HeaderProblem::Extension(bytes).into());
+            if self.extension_limit.is_exceeded_by(bytes) {
+                return Err(HeaderProblem::Extension(bytes, self.extension_limit).into());
             }
         }
         let mut end = 0;
@@ -574,7 +584,8 @@ mod tests {
     use super::*;
 
     fn read_all(archive: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
-        let mut reader = Reader::new(archive, 1 << 40);
+        let mut reader =
+            Reader::new(archive, &Limits { bytes: Limits::BYTES.with(1 << 40), ..Limits::default() });
         let mut entries = Vec::new();
         while let Some(entry) = reader.next_entry()? {
             let mut content = Vec::new();

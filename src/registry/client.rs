@@ -15,6 +15,7 @@ use super::helper::Helpers;
 use super::session::{Authorization, Plain, Scope, Session};
 use super::statistics::{Counters, Kind, Statistics};
 use crate::http::{self, Attempts, Content, Method, Reach, Redirects, Request, Response, authority};
+use crate::image::document::DocumentLimits;
 use crate::image::reference::Reference;
 
 /// Is told, in one line, what goes on that is no error: waits, and answers that are odd.
@@ -46,6 +47,8 @@ pub struct ClientOptions {
     pub token_hosts: BTreeMap<String, Vec<String>>,
     /// Is told what goes on.
     pub notice: Option<Notice>,
+    /// How large documents may be.
+    pub limits: DocumentLimits,
 }
 
 /// A client of all registries; it is shared by threads, and blocks the one that calls.
@@ -56,6 +59,7 @@ pub struct Client {
     pub(super) token_hosts: BTreeMap<String, Vec<String>>,
     pub(super) counters: Counters,
     notice: Option<Notice>,
+    pub(super) limits: DocumentLimits,
     sessions: Mutex<BTreeMap<(String, Plain), Arc<Session>>>,
 }
 
@@ -106,6 +110,7 @@ impl Client {
             token_hosts: options.token_hosts,
             counters: Counters::default(),
             notice: options.notice,
+            limits: options.limits,
             sessions: Mutex::default(),
         })
     }

@@ -3,14 +3,19 @@
 use super::error::Problem;
 use crate::http::escape;
 use crate::image::descriptor::media_type;
-use crate::image::document::{self, Document};
+use crate::image::document::{self, Document, DocumentLimits};
 
 /// The media type of a document that `host` sent as `content_type`: what it says itself, else what the registry says,
 /// else what it looks like.
 ///
 /// # Errors
 /// [`Problem`] for everything that is not clearly a manifest or clearly an index.
-pub(super) fn media_type(host: &str, content_type: Option<&str>, bytes: &[u8]) -> Result<String, Problem> {
+pub(super) fn media_type(
+    host: &str,
+    content_type: Option<&str>,
+    bytes: &[u8],
+    limits: &DocumentLimits,
+) -> Result<String, Problem> {
     let announced = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     if announced.eq_ignore_ascii_case("text/html") {
         let beginning = String::from_utf8_lossy(&bytes[..bytes.len().min(1000)]);
@@ -18,7 +23,7 @@ pub(super) fn media_type(host: &str, content_type: Option<&str>, bytes: &[u8]) -
         return Err(Problem::Answer { host: host.to_owned(), problem });
     }
     let refuse = |source| Problem::Document { host: host.to_owned(), source };
-    let (inside, looks_like) = match document::parse(bytes, content_type).map_err(refuse)? {
+    let (inside, looks_like) = match document::parse(bytes, content_type, limits).map_err(refuse)? {
         Document::Manifest(manifest) => (manifest.media_type, media_type::OCI_MANIFEST),
         Document::Index(index) => (index.media_type, media_type::OCI_INDEX),
     };
@@ -43,13 +48,19 @@ mod tests {
             (Some(DOCKER_MANIFEST), index, None),
             (Some(OCI_MANIFEST), &docker, None),
         ] {
-            assert_eq!(media_type("h", content_type, body.as_bytes()).ok().as_deref(), expected, "{body}");
+            assert_eq!(
+                media_type("h", content_type, body.as_bytes(), &DocumentLimits::default()).ok().as_deref(),
+                expected,
+                "{body}"
+            );
         }
     }
 
     #[test]
     fn a_login_page_is_shown_escaped() {
-        let error = media_type("h", Some("text/html; charset=utf-8"), b"<html>\x1b[2J").unwrap_err();
+        let error =
+            media_type("h", Some("text/html; charset=utf-8"), b"<html>\x1b[2J", &DocumentLimits::default())
+                .unwrap_err();
         assert_eq!(error.to_string(), "h sends a web page in place of a manifest: <html>\\u{1b}[2J");
     }
 }

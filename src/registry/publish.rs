@@ -9,7 +9,7 @@ use super::session::{Scope, Session};
 use super::statistics::Kind;
 use crate::http::{Content, Method, Response, authority};
 use crate::image::digest::Digest;
-use crate::image::document::{self, Document};
+use crate::image::document::{self, Document, DocumentLimits};
 use crate::image::json::Encoded;
 use crate::image::reference::Reference;
 
@@ -96,7 +96,9 @@ impl Client {
         media_type: &str,
         manifest: &Encoded,
     ) -> Result<String, Problem> {
-        let Ok(Document::Manifest(parsed)) = document::parse(&manifest.bytes, Some(media_type)) else {
+        let Ok(Document::Manifest(parsed)) =
+            document::parse(&manifest.bytes, Some(media_type), &DocumentLimits::OWN)
+        else {
             return Ok(format!("parts of the {}", kind_of(media_type)));
         };
         let mut missing = Vec::new();

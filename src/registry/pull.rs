@@ -12,7 +12,7 @@ use super::statistics::Kind;
 use crate::http::{Attempts, Failure, Method, Response, authority};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Digester, Mismatch, Verifier};
-use crate::image::manifest::MANIFEST_LIMIT;
+use crate::image::document::{Kind as Document, too_long};
 use crate::image::reference::Reference;
 
 /// A manifest or an index as a registry has it.
@@ -48,7 +48,12 @@ impl Client {
     pub fn manifest_of(&self, reference: &Reference, entry: &Descriptor) -> Result<Fetched, TransferError> {
         let read = || {
             if let Some(bytes) = entry.inline_data()? {
-                let media_type = manifest::media_type(reference.registry(), Some(&entry.media_type), &bytes)?;
+                let media_type = manifest::media_type(
+                    reference.registry(),
+                    Some(&entry.media_type),
+                    &bytes,
+                    &self.limits,
+                )?;
                 return Ok(Fetched { media_type, digest: entry.digest.clone(), bytes });
             }
             let fetched = self.fetch_manifest(reference, &entry.digest.to_string(), Some(&entry.digest))?;
@@ -86,15 +91,19 @@ impl Client {
                     if expected.is_some() { format!("manifest {name}") } else { format!("tag `{name}`") };
                 return Err(self.refusal(&session, &scope, &what, &mut response));
             }
-            match response.read_all(MANIFEST_LIMIT) {
+            match response.read_all(self.limits.of(Document::ManifestOrIndex).value) {
                 Ok(bytes) => break (response, bytes),
+                Err(Failure::TooLong { host, .. }) => {
+                    let source = too_long(Document::ManifestOrIndex, &self.limits);
+                    return Err(Problem::Document { host, source });
+                }
                 Err(failure) => self.again(failure.into(), &mut attempts)?,
             }
         };
         let host = authority(response.url());
         // Even what is thrown away must be what was asked for: the digest comes first.
         let digest = self.check_manifest(&host, &mut response, &bytes, expected)?;
-        let media_type = manifest::media_type(&host, response.header("content-type"), &bytes)?;
+        let media_type = manifest::media_type(&host, response.header("content-type"), &bytes, &self.limits)?;
         Ok(Fetched { media_type, digest, bytes })
     }
 

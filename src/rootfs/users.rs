@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Escaped, GuestPath, Owner, Rootfs, RootfsError};
+use crate::limit::Limit;
 
-/// The most that is read of `/etc/passwd` and `/etc/group`.
-const MAX_DATABASE: u64 = 1 << 20;
+/// The most bytes that are read of `/etc/passwd`, and of `/etc/group`: 1 MiB.
+pub const DATABASE_LIMIT: Limit = Limit::new("passwd-bytes", 1 << 20);
 /// The most groups a Linux process can be in.
 const MAX_GROUPS: usize = 65536;
 
@@ -27,6 +28,14 @@ pub enum UserError {
     /// More groups than Linux knows.
     #[error("user {0} is in more than {MAX_GROUPS} groups")]
     TooManyGroups(Escaped),
+    /// A file is too large.
+    #[error("`{path}` is larger than {value} bytes; {limit}", value = limit.value)]
+    TooLarge {
+        /// Which.
+        path: GuestPath,
+        /// The most.
+        limit: Limit,
+    },
     /// The files could not be read.
     #[error("cannot read the users of the root file system")]
     Read(#[from] RootfsError),
@@ -62,15 +71,15 @@ struct Group<'a> {
 /// groups of `/etc/group` apply; with one, only that.
 ///
 /// # Errors
-/// When a name is unknown, a number is no id, or a file is unreadable or larger than 1 MiB.
-pub fn resolve_user(root: &Rootfs, user: &str) -> Result<ResolvedUser, UserError> {
+/// When a name is unknown, a number is no id, or a file is unreadable or larger than `most` bytes.
+pub fn resolve_user(root: &Rootfs, user: &str, most: Limit) -> Result<ResolvedUser, UserError> {
     let (user_part, group_part) = user.split_once(':').unwrap_or((user, ""));
     if group_part.contains(':') || user.contains('\0') {
         return Err(UserError::Malformed(Escaped::new(user.as_bytes())));
     }
     let wanted = if user_part.is_empty() { Some(0) } else { number(user_part)? };
     let wanted_group = number(group_part)?;
-    let passwd = database(root, b"etc/passwd")?;
+    let passwd = database(root, b"etc/passwd", most)?;
     let found = users(&passwd).find(|entry| match wanted {
         Some(uid) => entry.owner.uid == uid,
         None => entry.name == user_part.as_bytes(),
@@ -91,9 +100,9 @@ pub fn resolve_user(root: &Rootfs, user: &str) -> Result<ResolvedUser, UserError
     if let Some(gid) = wanted_group {
         resolved.owner.gid = gid;
     } else if !group_part.is_empty() {
-        resolved.owner.gid = group_id(root, group_part)?.ok_or_else(|| no_group(group_part))?;
+        resolved.owner.gid = group_id(root, group_part, most)?.ok_or_else(|| no_group(group_part))?;
     } else if let Some(entry) = found {
-        resolved.groups = supplementary(root, entry.name)?;
+        resolved.groups = supplementary(root, entry.name, most)?;
     }
     Ok(resolved)
 }
@@ -102,8 +111,8 @@ pub fn resolve_user(root: &Rootfs, user: &str) -> Result<ResolvedUser, UserError
 /// that is missing next to a colon is 0, `root` is 0 without a look-up, and so is every unknown name.
 ///
 /// # Errors
-/// When a number is no id, or a file is unreadable or larger than 1 MiB.
-pub fn resolve_chown(root: &Rootfs, text: &str) -> Result<Owner, UserError> {
+/// When a number is no id, or a file is unreadable or larger than `most` bytes.
+pub fn resolve_chown(root: &Rootfs, text: &str, most: Limit) -> Result<Owner, UserError> {
     if let Some(owner) = numeric_chown(text)? {
         return Ok(owner);
     }
@@ -114,7 +123,7 @@ pub fn resolve_chown(root: &Rootfs, text: &str) -> Result<Owner, UserError> {
     let mut owner = match chown_number(user)? {
         Some(uid) => Owner { uid, gid: uid },
         None => {
-            let passwd = database(root, b"etc/passwd")?;
+            let passwd = database(root, b"etc/passwd", most)?;
             users(&passwd)
                 .find(|entry| entry.name == user.as_bytes())
                 .map_or(Owner::ROOT, |entry| entry.owner)
@@ -123,7 +132,7 @@ pub fn resolve_chown(root: &Rootfs, text: &str) -> Result<Owner, UserError> {
     if let Some(group) = group {
         owner.gid = match chown_number(group)? {
             Some(gid) => gid,
-            None => group_id(root, group)?.unwrap_or(0),
+            None => group_id(root, group, most)?.unwrap_or(0),
         };
     }
     Ok(owner)
@@ -147,6 +156,15 @@ pub fn numeric_chown(text: &str) -> Result<Option<Owner>, UserError> {
     Ok(gid.map(|gid| Owner { uid, gid }))
 }
 
+/// The first name that `/etc/passwd` has for a user. The file may be of any size: this is for the machine's own.
+///
+/// # Errors
+/// When the file is unreadable.
+pub fn name_of_user(root: &Rootfs, uid: u32) -> Result<Option<Vec<u8>>, UserError> {
+    let passwd = database(root, b"etc/passwd", DATABASE_LIMIT.with(u64::MAX))?;
+    Ok(users(&passwd).find(|entry| entry.owner.uid == uid).map(|entry| entry.name.to_vec()))
+}
+
 fn chown_number(text: &str) -> Result<Option<u32>, UserError> {
     if text.is_empty() || text == "root" { Ok(Some(0)) } else { number(text) }
 }
@@ -166,9 +184,12 @@ fn no_group(name: &str) -> UserError {
     UserError::NoGroup(Escaped::new(name.as_bytes()))
 }
 
-fn database(root: &Rootfs, name: &[u8]) -> Result<Vec<u8>, UserError> {
+fn database(root: &Rootfs, name: &[u8], most: Limit) -> Result<Vec<u8>, UserError> {
     let path = GuestPath::root().join(name).unwrap_or_else(|_| GuestPath::root());
-    Ok(root.read_small_file(&path, MAX_DATABASE)?.unwrap_or_default())
+    match root.read_small_file(&path, most.value) {
+        Err(RootfsError::TooLarge { path, .. }) => Err(UserError::TooLarge { path, limit: most }),
+        result => Ok(result?.unwrap_or_default()),
+    }
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -202,13 +223,13 @@ fn id(field: &[u8]) -> Option<u32> {
     number(std::str::from_utf8(field).ok()?).ok()?
 }
 
-fn group_id(root: &Rootfs, name: &str) -> Result<Option<u32>, UserError> {
-    let group = database(root, b"etc/group")?;
+fn group_id(root: &Rootfs, name: &str, most: Limit) -> Result<Option<u32>, UserError> {
+    let group = database(root, b"etc/group", most)?;
     Ok(groups(&group).find(|entry| entry.name == name.as_bytes()).map(|entry| entry.gid))
 }
 
-fn supplementary(root: &Rootfs, name: &[u8]) -> Result<Vec<u32>, UserError> {
-    let group = database(root, b"etc/group")?;
+fn supplementary(root: &Rootfs, name: &[u8], most: Limit) -> Result<Vec<u32>, UserError> {
+    let group = database(root, b"etc/group", most)?;
     let mut seen = BTreeSet::new();
     let gids: Vec<u32> = groups(&group)
         .filter(|entry| entry.members.split(|byte| *byte == b',').any(|member| member == name))
@@ -260,7 +281,7 @@ mod tests {
                 groups: groups.to_vec(),
                 home: home.as_bytes().to_vec(),
             };
-            assert_eq!(resolve_user(&root, text).unwrap(), expected, "{text}");
+            assert_eq!(resolve_user(&root, text, DATABASE_LIMIT).unwrap(), expected, "{text}");
         }
     }
 
@@ -282,7 +303,7 @@ mod tests {
             ("a:b:c", "`a:b:c` is not `user` or `user:group`"),
             ("root\0", "`root\\u{0}` is not `user` or `user:group`"),
         ] {
-            assert_eq!(resolve_user(&root, text).unwrap_err().to_string(), message);
+            assert_eq!(resolve_user(&root, text, DATABASE_LIMIT).unwrap_err().to_string(), message);
         }
     }
 
@@ -305,23 +326,30 @@ mod tests {
             ("root:staff", 0, 50),
             ("4294967294", 4_294_967_294, 4_294_967_294),
         ] {
-            assert_eq!(resolve_chown(&root, text).unwrap(), Owner { uid, gid }, "{text}");
+            assert_eq!(resolve_chown(&root, text, DATABASE_LIMIT).unwrap(), Owner { uid, gid }, "{text}");
         }
-        assert!(resolve_chown(&root, "4294967295").is_err());
+        assert!(resolve_chown(&root, "4294967295", DATABASE_LIMIT).is_err());
         assert_eq!(numeric_chown("5:").unwrap(), Some(Owner { uid: 5, gid: 0 }));
         assert_eq!(numeric_chown("app").unwrap(), None);
         assert_eq!(numeric_chown("5:app").unwrap(), None);
     }
 
     #[test]
+    fn a_user_has_its_first_name() {
+        let (_directory, root) = tree();
+        assert_eq!(name_of_user(&root, 1000).unwrap().as_deref(), Some(&b"app"[..]));
+        assert_eq!(name_of_user(&root, 12345).unwrap(), None);
+    }
+
+    #[test]
     fn without_files_there_are_only_numbers() {
         let directory = tempfile::tempdir().unwrap();
         let root = Rootfs::open(directory.path()).unwrap();
-        let resolved = resolve_user(&root, "").unwrap();
+        let resolved = resolve_user(&root, "", DATABASE_LIMIT).unwrap();
         assert_eq!(resolved, ResolvedUser { owner: Owner::ROOT, groups: Vec::new(), home: b"/".to_vec() });
-        assert!(matches!(resolve_user(&root, "app"), Err(UserError::NoUser(_))));
+        assert!(matches!(resolve_user(&root, "app", DATABASE_LIMIT), Err(UserError::NoUser(_))));
         // Docker runs `USER root` only if passwd has it; so does this.
-        assert!(matches!(resolve_user(&root, "root"), Err(UserError::NoUser(_))));
+        assert!(matches!(resolve_user(&root, "root", DATABASE_LIMIT), Err(UserError::NoUser(_))));
     }
 
     #[test]
@@ -337,9 +365,12 @@ mod tests {
             0,
         )
         .unwrap();
-        assert!(matches!(resolve_user(&root, "app"), Err(UserError::Read(RootfsError::NotAFile { .. }))));
+        assert!(matches!(
+            resolve_user(&root, "app", DATABASE_LIMIT),
+            Err(UserError::Read(RootfsError::NotAFile { .. }))
+        ));
         std::fs::remove_file(&passwd).unwrap();
         std::fs::write(&passwd, vec![b'\n'; (1 << 20) + 1]).unwrap();
-        assert!(matches!(resolve_user(&root, "app"), Err(UserError::Read(RootfsError::TooLarge { .. }))));
+        assert!(matches!(resolve_user(&root, "app", DATABASE_LIMIT), Err(UserError::TooLarge { .. })));
     }
 }

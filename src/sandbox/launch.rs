@@ -195,14 +195,19 @@ struct Strings {
 
 impl Strings {
     fn new(process: &Process) -> io::Result<Self> {
-        let variable = |(name, value): &(Vec<u8>, Vec<u8>)| CString::new([name, &b"="[..], value].concat());
+        let variable = |name: &[u8], value: &[u8]| CString::new([name, b"=", value].concat());
         Ok(Self {
             args: process
                 .args
                 .iter()
                 .map(|argument| CString::new(argument.as_slice()))
                 .collect::<Result<_, _>>()?,
-            env: process.env.iter().map(variable).collect::<Result<_, _>>()?,
+            env: process
+                .env
+                .iter()
+                .map(|(name, value)| variable(name, value))
+                .chain(process.secret_env.iter().map(|(name, value)| variable(name, value.bytes())))
+                .collect::<Result<_, _>>()?,
         })
     }
 }
@@ -269,7 +274,11 @@ fn take_identity(process: &Process) -> rustix::io::Result<()> {
     }
     let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(user.owner.uid), Gid::from_raw(user.owner.gid));
-    rustix::thread::set_thread_groups(&groups)?;
+    match rustix::thread::set_thread_groups(&groups) {
+        // A user namespace with one group: the kernel keeps the caller's groups, which are nobody's in there.
+        Err(Errno::PERM) if may_not_set_groups() => {}
+        result => result?,
+    }
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     // Another user than root has lost its capabilities by now; setuid programs get back what the bounding set allows.
@@ -277,6 +286,11 @@ fn take_identity(process: &Process) -> rustix::io::Result<()> {
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets)?;
     rustix::thread::clear_ambient_capability_set()
+}
+
+/// Whether this user namespace has given up setgroups(2) (user_namespaces(7)).
+fn may_not_set_groups() -> bool {
+    std::fs::read("/proc/self/setgroups").is_ok_and(|text| text.starts_with(b"deny"))
 }
 
 /// Becomes the command; returns what prevented it.

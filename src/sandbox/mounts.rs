@@ -14,16 +14,18 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 
+use super::attach;
 use super::child::{Step, during};
 use super::wire::Report;
 use super::{Process, Script};
+use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
-const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
-const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
+pub(super) const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+pub(super) const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
 const NOEXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
-const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
-const INERT: MountAttrFlags = NOSUID.union(NODEV).union(NOEXEC);
+pub(super) const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+pub(super) const INERT: MountAttrFlags = NOSUID.union(NODEV).union(NOEXEC);
 
 /// Paths that would tell too much about the machine, or hang it: files are covered by /dev/null, directories by nothing.
 const MASKED: [&str; 11] = [
@@ -62,6 +64,9 @@ const STAGING: &str = ".builder";
 /// The files that are provided from outside, by their path in the image and their name in [`STAGING`].
 pub(super) const PROVIDED: [(&str, &str); 2] = [("etc/resolv.conf", "resolv.conf"), ("etc/hosts", "hosts")];
 
+/// The directories of the root that the kernel's file systems are mounted on.
+pub(super) const KERNEL: [&str; 3] = ["proc", "sys", "dev"];
+
 /// Gives the sandbox a mount of its own for the directory `root`, so that neither its flags nor what is mounted in it are
 /// seen by the builder. For the supervisor: it still is in the builder's mount namespace.
 ///
@@ -79,8 +84,9 @@ pub(super) fn separate_root(root: OwnedFd) -> Step<OwnedFd> {
     Ok(copy)
 }
 
-/// Moves this process into namespaces of its own and makes `root`, from [`separate_root`], its root.
-pub(super) fn enter(process: &Process, root: OwnedFd) -> Step<()> {
+/// Moves this process into namespaces of its own and makes `root`, from [`separate_root`], its root, with everything
+/// mounted that the process asks for; `clones` is from [`attach::clone_sources`].
+pub(super) fn enter(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd>>) -> Step<()> {
     let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
     during(sys::unshare(namespaces), "make mount, ipc and uts namespaces")?;
     // Hides the builder's place in the hierarchy; kernels without control groups have nothing to hide.
@@ -103,8 +109,8 @@ pub(super) fn enter(process: &Process, root: OwnedFd) -> Step<()> {
     let proc = guest.mount_point("proc")?;
     let sys = guest.mount_point("sys")?;
     let dev = guest.mount_point("dev")?;
-    during(new_mount("proc", &[], INERT).and_then(|mount| attach(&mount, &proc)), "mount `/proc`")?;
-    during(mount_sys(&sys), "mount `/sys`")?;
+    mount_proc(&proc)?;
+    during(mount_sys(&guest, &sys), "mount `/sys`")?;
     mount_cgroups(&guest);
     let staging = mount_dev(process, &dev)?;
     guest.restrict()?;
@@ -113,8 +119,10 @@ pub(super) fn enter(process: &Process, root: OwnedFd) -> Step<()> {
             bind(&staging, name, RDONLY | INERT, &target).map_err(|error| (error, format!("bind `/{path}`")));
         bound.or_else(|(error, step)| during(Err(error), step))?;
     }
+    let ready = attach::prepare(process, clones, &staging)?;
     drop(staging);
-    pivot(&guest.root)
+    pivot(&guest.root)?;
+    attach::attach_all(ready)
 }
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -207,18 +215,56 @@ fn describe(kind: FileType) -> &'static str {
     }
 }
 
+fn mount_proc(target: &OwnedFd) -> Step<()> {
+    let mounted = new_mount("proc", &[], INERT).and_then(|mount| attach(&mount, target));
+    let hidden =
+        mounted.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::PERM.raw_os_error()));
+    let step = match hidden {
+        true => {
+            "mount a `/proc` of its own (refused in a user namespace while parts of the machine's are hidden, as in containers)"
+        }
+        false => "mount `/proc`",
+    };
+    during(mounted, step)
+}
+
 /// /sys of the network that the step uses, read-only.
-fn mount_sys(target: &OwnedFd) -> io::Result<()> {
+fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
     match new_mount("sysfs", &[], RDONLY | INERT) {
         Ok(mount) => attach(&mount, target),
         // Allowed only to the owner of the network namespace; then the machine's own has to do.
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
             sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
-            attach(&mount, target)
+            attach(&mount, target)?;
+            cover_below_sys(guest)
         }
         Err(error) => Err(error),
     }
+}
+
+/// Covers what the machine has mounted in its /sys (control groups, debugfs and the like): of a user namespace, the
+/// kernel wants all of the tree bound or nothing, but a new sysfs would have none of it.
+fn cover_below_sys(guest: &Guest) -> io::Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let mut points: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    points.sort_unstable();
+    let mut covered: Vec<&str> = Vec::new();
+    for point in points.iter().filter_map(|point| point.strip_prefix("/sys/")) {
+        let inside = |above: &str| {
+            point.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if covered.iter().any(|above| inside(above)) {
+            continue;
+        }
+        // Names with blanks are escaped, and none of the kernel's.
+        let Some(target) = existing(guest.place(&format!("sys/{point}")))? else { continue };
+        if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
+            attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)?;
+        }
+        covered.push(point);
+    }
+    Ok(())
 }
 
 /// The control groups of the sandbox, read-only, where the machine uses version 2. Programs look there for limits; with an
@@ -257,7 +303,10 @@ fn mount_dev(process: &Process, target: &OwnedFd) -> Step<OwnedFd> {
         during(rustix::fs::symlinkat(to, &dev, name), format!("make `/dev/{name}`"))?;
     }
     let pts = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
-    during(mount_at("devpts", &pts, NOSUID | NOEXEC, &directory("pts")?), "mount `/dev/pts`")?;
+    // Debian's group `tty`. A user namespace may lack it; then terminals have the group of who opens them.
+    let has_tty = IdMap::of_this_process().is_ok_and(|ids| ids.groups().contain(5));
+    let pts = if has_tty { &pts[..] } else { &pts[..3] };
+    during(mount_at("devpts", pts, NOSUID | NOEXEC, &directory("pts")?), "mount `/dev/pts`")?;
     let shm = [("mode", "1777"), ("size", "65536k")];
     during(mount_at("tmpfs", &shm, INERT, &directory("shm")?), "mount `/dev/shm`")?;
     match mount_at("mqueue", &[], INERT, &directory("mqueue")?) {
@@ -291,12 +340,12 @@ fn fill(process: &Process, staging: &OwnedFd) -> Step<()> {
     Ok(())
 }
 
-fn new_file(directory: &OwnedFd, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
+pub(super) fn new_file(directory: &OwnedFd, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode))
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         bytes = &bytes[rustix::io::write(file, bytes)?..];
     }
@@ -322,7 +371,11 @@ fn mount_device(staging: &OwnedFd, name: &str, device: Dev, target: &OwnedFd) ->
 }
 
 /// A mount of a new file system of the type `kind`, attached nowhere.
-fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub(super) fn new_mount(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     // What /proc/mounts shows in its first column.
     fsconfig_set_string(&context, "source", kind)?;
@@ -353,7 +406,7 @@ fn bind(from: &OwnedFd, path: &str, attributes: MountAttrFlags, target: &OwnedFd
     attach(&mount, target)
 }
 
-fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result<OwnedFd> {
+pub(super) fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
@@ -364,7 +417,7 @@ fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result
     Ok(open_tree(from, path, flags)?)
 }
 
-fn attach(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
+pub(super) fn attach(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, "", target, "", flags)?)
 }

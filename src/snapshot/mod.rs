@@ -2,6 +2,8 @@
 
 pub mod native;
 pub mod overlay;
+#[cfg(test)]
+mod override_tests;
 mod upper;
 
 #[cfg(test)]
@@ -18,7 +20,7 @@ use std::sync::Arc;
 
 use crate::layer::Changeset;
 use crate::layer::changes::Unrecordable;
-use crate::rootfs::{GuestPath, Rootfs};
+use crate::rootfs::{GuestPath, Rootfs, RootfsError};
 use crate::store::index::IndexError;
 use crate::store::mount::MountError;
 use crate::store::tree::{Tree, TreeError};
@@ -120,6 +122,9 @@ pub enum SnapshotError {
         #[source]
         cause: io::Error,
     },
+    /// What the disk does not hold of the step's files could not be found out.
+    #[error("cannot find out what became of files that belong to others or are devices")]
+    Overrides(#[from] RootfsError),
     /// An entry could not be read.
     #[error("cannot find out whether `{path}` changed")]
     Compare {

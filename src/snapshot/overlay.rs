@@ -5,28 +5,31 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::Mode;
-
-use crate::rootfs::{GuestPath, Rootfs};
-use crate::store::mount::{self, Marks, Upper};
+use crate::layer::Marks;
+use crate::limit::Limit;
+use crate::rootfs::{GuestPath, Overrides, Rootfs};
+use crate::store::mount::{self, Upper};
+use crate::store::overrides;
 use crate::store::unpacked::{Chain, Layers, UnpackedLayer};
-use crate::store::workspace::Workspace;
+use crate::store::workspace::{Scratch, Workspace};
 
-use super::{Recorded, Recording, SnapshotError, Snapshotter, View, upper};
+use super::upper::{self, Found};
+use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
 
 /// Steps on overlay mounts whose upper directories are in a workspace.
 #[derive(Debug)]
 pub struct OverlaySnapshotter {
     workspace: Arc<Workspace>,
+    limit: Limit,
     /// How the kernel marks opaque directories here.
     pub(super) marks: Marks,
 }
 
 impl OverlaySnapshotter {
-    /// Steps of the build that `workspace` belongs to.
+    /// Steps of the build that `workspace` belongs to. `limit` is that of the overrides of one step.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>) -> Self {
-        Self { workspace, marks: Marks::usual() }
+    pub fn new(workspace: Arc<Workspace>, limit: Limit) -> Self {
+        Self { workspace, limit, marks: Marks::usual() }
     }
 }
 
@@ -34,26 +37,29 @@ impl Snapshotter for OverlaySnapshotter {
     fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
         let lower = self.view(&on)?;
         let Chain::Layers(on) = on else { return Err(SnapshotError::Foreign) };
-        let directory = self.workspace.directory("step")?;
-        let [files, work, scratch] = ["files", "work", "scratch"].map(|name| directory.join(name));
-        for path in [&files, &work, &scratch] {
-            rustix::fs::mkdir(path, Mode::RWXU).map_err(|cause| prepare(path, cause.into()))?;
-        }
+        let directory = self.workspace.scratch("step")?;
+        // Alone in a directory, as the store has layers: it may become one.
+        let layer = self.workspace.scratch("layer")?;
+        let files = layer.directory(UnpackedLayer::ROOT)?;
+        let [work, scratch] = ["work", "scratch"].map(|name| directory.directory(name));
+        let (work, scratch) = (work?, scratch?);
         // The mount's root is the upper directory itself, with the metadata that has.
         let inherited = Rootfs::open(&files)
             .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
+            .with_overrides(Arc::clone(on.overrides()), self.limit);
         let workspace = Arc::clone(&self.workspace);
-        let marks = self.marks;
-        Ok(Box::new(OverlayRecording { root, lower, below: on, files, marks, _workspace: workspace }))
+        let (own, marks) = ([layer, directory], self.marks);
+        Ok(Box::new(OverlayRecording { root, lower, below: on, files, marks, own, _workspace: workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
         let Chain::Layers(on) = on else { return Err(SnapshotError::Foreign) };
         let scratch = self.workspace.directory("view")?;
-        Ok(View { root: Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?), _tree: None })
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?);
+        Ok(View { root: root.with_overrides(Arc::clone(on.overrides()), self.limit), _tree: None })
     }
 }
 
@@ -68,7 +74,8 @@ struct OverlayRecording {
     below: Layers,
     files: PathBuf,
     marks: Marks,
-    /// The directories of the mount are in it.
+    /// The directory of what is written, and that of what the mount needs. Both go with a step that is not finished.
+    own: [Scratch; 2],
     _workspace: Arc<Workspace>,
 }
 
@@ -83,11 +90,17 @@ impl Recording for OverlayRecording {
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
         // Nothing is written out to disk: the upper directory has it all in memory, for this process too.
+        let learned = self.root.take_learned();
         drop(self.root);
-        let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let upper::Found { changes, visited, opened } =
-            upper::changes(written.as_fd(), self.lower.root().as_fd(), self.marks)?;
-        let chain = self.below.with(UnpackedLayer::temporary(&self.files));
-        Ok(Recorded { changes, files: written, chain: chain.into(), visited, opened })
+        let (lower, marks) = (self.lower.root(), self.marks);
+        let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
+        let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
+        let files = files.with_overrides(Arc::clone(&written.all), Overrides::LIMIT);
+        let Found { changes, visited, opened, likeness } = upper::changes(&files, lower, marks)?;
+        let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
+        let chain = self.below.with_overrides(layer, written.all).into();
+        let [layer, _] = self.own;
+        layer.keep();
+        Ok(Recorded { changes, files, chain, visited, opened })
     }
 }

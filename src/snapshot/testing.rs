@@ -7,10 +7,10 @@ use std::sync::Arc;
 use rustix::mount::{MoveMountFlags, UnmountFlags};
 
 use crate::layer::{Change, Changeset, Formats, Limits, Whiteouts, apply, decompress, write};
-use crate::rootfs::Rootfs;
+use crate::rootfs::{Overrides, Rootfs};
 use crate::store::testing::{dump, links, run, settle_times};
 use crate::store::tree::Tree;
-use crate::store::unpacked::{Chain, Layers, UnpackedLayer};
+use crate::store::unpacked::{Chain, Layers, Likeness, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
 use super::native::Comparison;
@@ -42,7 +42,9 @@ impl Ground {
             }
         };
         match kind {
-            Kind::Overlay => Self::with(kind, |workspace| Box::new(OverlaySnapshotter::new(workspace))),
+            Kind::Overlay => {
+                Self::with(kind, |workspace| Box::new(OverlaySnapshotter::new(workspace, Overrides::LIMIT)))
+            }
             Kind::Native => Self::with(kind, native(Comparison::Metadata)),
             Kind::NativeFull => Self::with(kind, native(Comparison::Content)),
         }
@@ -76,7 +78,8 @@ impl Ground {
         )
         .unwrap();
         fill(&base);
-        Layers::empty().with(UnpackedLayer::temporary(&base)).into()
+        let layer = UnpackedLayer::temporary(&base, Likeness::Equal, Overrides::default());
+        Layers::empty().with(layer).unwrap().into()
     }
 
     /// The same files, which nobody else holds.
@@ -111,8 +114,9 @@ impl Ground {
         let mut blob = Vec::new();
         write(&recorded.changes, &recorded.files, &mut blob).unwrap();
         let copy = self.snapshotter.begin(before).unwrap();
-        let mut archive = decompress(&blob[..], Formats::Layer).unwrap();
-        apply(&mut archive, copy.root(), Whiteouts::Remove, &Limits::default()).unwrap();
+        let limits = Limits::default();
+        let mut archive = decompress(&blob[..], Formats::Layer, &limits).unwrap();
+        apply(&mut archive, copy.root(), Whiteouts::Remove, &limits).unwrap();
         let kept = |tree: &Rootfs| {
             let text = dump(tree);
             let kept = text.lines().skip(1).filter(|line| !line.contains(" Socket "));

@@ -6,15 +6,15 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::layer::Changeset;
 use crate::layer::changes::{Collector, check_name, child_of, is_recordable, looks_the_same, of_image};
+use crate::layer::{Changeset, Marks};
 use crate::rootfs::visit::{Names, open_exact};
-use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, metadata_at, xattrs_at};
-use crate::store::mount::Marks;
+use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Xattrs, metadata_at, xattrs_at};
+use crate::store::unpacked::Likeness;
 
 use super::SnapshotError;
 
@@ -29,22 +29,21 @@ enum Below {
     Hidden,
 }
 
-/// What was found, and how much was looked at for it.
+/// What was found in an upper directory, and how much was looked at for it.
+#[derive(Debug)]
 pub(super) struct Found {
+    /// The changes.
     pub(super) changes: Changeset,
-    /// Entries.
+    /// How many entries were looked at.
     pub(super) visited: u64,
-    /// Files that were read.
+    /// How many files were read.
     pub(super) opened: u64,
+    /// Whether a layer with these changes unpacks to what the directory holds.
+    pub(super) likeness: Likeness,
 }
 
-/// The changes in `upper`, the upper directory of an overlay over the tree `lower`. Nothing may write to either
-/// meanwhile.
-pub(super) fn changes(
-    upper: BorrowedFd<'_>,
-    lower: BorrowedFd<'_>,
-    marks: Marks,
-) -> Result<Found, SnapshotError> {
+/// The changes in `upper`, the upper directory of an overlay over the tree `lower`. Nothing may write to either meanwhile.
+pub(super) fn changes(upper: &Rootfs, lower: &Rootfs, marks: Marks) -> Result<Found, SnapshotError> {
     let mut walk = Walk::new(upper, lower, marks);
     let root = GuestPath::root();
     let below = walk.root(&root)?;
@@ -53,27 +52,30 @@ pub(super) fn changes(
     while let Some((path, below)) = walk.pending.pop() {
         walk.directory(&path, below)?;
     }
-    Ok(Found { changes: walk.changes.finish(), visited: walk.visited, opened: walk.opened })
+    let Walk { changes, visited, opened, likeness, .. } = walk;
+    Ok(Found { changes: changes.finish(), visited, opened, likeness })
 }
 
 struct Walk<'a> {
-    upper: BorrowedFd<'a>,
-    lower: BorrowedFd<'a>,
+    upper: &'a Rootfs,
+    lower: &'a Rootfs,
     marks: Marks,
     pending: Vec<(GuestPath, Below)>,
     changes: Collector,
     visited: u64,
     opened: u64,
+    likeness: Likeness,
 }
 
-/// An open directory of either tree.
+/// An entry of an open directory of either tree.
 struct Place<'a> {
+    tree: &'a Rootfs,
     directory: &'a OwnedFd,
     name: &'a [u8],
 }
 
 impl<'a> Walk<'a> {
-    fn new(upper: BorrowedFd<'a>, lower: BorrowedFd<'a>, marks: Marks) -> Self {
+    fn new(upper: &'a Rootfs, lower: &'a Rootfs, marks: Marks) -> Self {
         Self {
             upper,
             lower,
@@ -82,27 +84,33 @@ impl<'a> Walk<'a> {
             changes: Collector::default(),
             visited: 0,
             opened: 0,
+            likeness: Likeness::Equal,
         }
     }
 
     /// The root is a change of its own only if its owner, mode or attributes differ: its modification time does after
     /// nearly every step, and layers usually leave the root out.
     fn root(&mut self, path: &GuestPath) -> Result<Below, SnapshotError> {
-        let read = |tree: BorrowedFd<'_>| Ok((metadata_at(tree, b".")?, xattrs_at(tree, b".")?));
+        let read = |tree: &Rootfs| {
+            let mut xattrs = xattrs_at(tree.as_fd(), b".")?;
+            tree.reveal_xattrs(path, &mut xattrs);
+            Ok((tree.reveal(path, metadata_at(tree.as_fd(), b".")?), xattrs))
+        };
         let (new, new_xattrs) = read(self.upper).map_err(compare(path))?;
         let (old, old_xattrs) = read(self.lower).map_err(compare(path))?;
         let same =
             (new.mode, new.owner) == (old.mode, old.owner) && of_image(&new_xattrs).eq(of_image(&old_xattrs));
         if !same {
             self.changes.put(path.clone());
+            // No layer has an entry for it.
+            self.likeness = Likeness::Other;
         }
         self.below(path, &new_xattrs, Below::Merged)
     }
 
     /// How the directory `path`, over one of the lower tree, relates to that: `parent` does for all below it.
     fn below(&self, path: &GuestPath, xattrs: &Xattrs, parent: Below) -> Result<Below, SnapshotError> {
-        let redirect =
-            [&self.marks.opaque()[..self.marks.opaque().len() - b"opaque".len()], b"redirect"].concat();
+        let redirect = [self.marks.prefix(), b"redirect"].concat();
         if xattrs.contains_key(&redirect) {
             return Err(SnapshotError::Redirected { path: path.clone() });
         }
@@ -111,7 +119,7 @@ impl<'a> Walk<'a> {
     }
 
     fn directory(&mut self, path: &GuestPath, below: Below) -> Result<(), SnapshotError> {
-        let open = |tree| open_exact(tree, path, OFlags::DIRECTORY).map_err(compare(path));
+        let open = |tree: &Rootfs| open_exact(tree.as_fd(), path, OFlags::DIRECTORY).map_err(compare(path));
         let upper = open(self.upper)?;
         let lower = match below {
             Below::Nothing => None,
@@ -120,8 +128,8 @@ impl<'a> Walk<'a> {
         let names = Names::in_directory(upper.as_fd()).map_err(compare(path))?;
         for name in names.iter() {
             let child = child_of(path, name)?;
-            let lower = lower.as_ref().map(|directory| Place { directory, name });
-            self.entry(child, &Place { directory: &upper, name }, lower, below)?;
+            let lower = lower.as_ref().map(|directory| Place { tree: self.lower, directory, name });
+            self.entry(child, &Place { tree: self.upper, directory: &upper, name }, lower, below)?;
         }
         if let Some(lower) = lower.filter(|_| below == Below::Hidden) {
             for name in Names::in_directory(lower.as_fd()).map_err(compare(path))?.iter() {
@@ -130,7 +138,9 @@ impl<'a> Walk<'a> {
                     continue;
                 }
                 let child = child_of(path, name)?;
-                let old = Place { directory: &lower, name }.metadata().map_err(compare(&child))?;
+                let old = Place { tree: self.lower, directory: &lower, name }
+                    .metadata()
+                    .map_err(compare(&child))?;
                 if is_recordable(&old) {
                     self.changes.remove(child);
                 }
@@ -154,6 +164,9 @@ impl<'a> Walk<'a> {
             Some(result) => Some(result.map_err(compare(&path))?).filter(is_recordable),
         };
         // Whiteouts, and what a layer cannot hold: at most the lower entry is gone.
+        if new.kind == FileKind::Socket {
+            self.likeness = Likeness::Other;
+        }
         if !is_recordable(&new) {
             if old.is_some() {
                 self.changes.remove(path);
@@ -161,13 +174,14 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         check_name(&path)?;
-        let lower = lower.zip(old);
+        let new = self.upper.reveal(&path, new);
+        let lower = lower.zip(old.map(|old| self.lower.reveal(&path, old)));
         if new.kind == FileKind::Directory {
             return self.subdirectory(path, upper, &new, lower, below);
         }
         let old_inode = lower.as_ref().map(|(_, old)| old.inode);
         let same = match &lower {
-            Some((lower, old)) => self.same(upper, &new, lower, old).map_err(compare(&path))?,
+            Some((lower, old)) => self.same(&path, (upper, &new), (lower, old)).map_err(compare(&path))?,
             None => false,
         };
         if new.links > 1 {
@@ -192,10 +206,10 @@ impl<'a> Walk<'a> {
                 Below::Nothing
             }
             Some((lower, old)) => {
-                let xattrs = upper.xattrs().map_err(compare(&path))?;
+                let xattrs = upper.xattrs(&path).map_err(compare(&path))?;
                 let below = self.below(&path, &xattrs, parent)?;
                 if !looks_the_same(new, &old)
-                    || !of_image(&xattrs).eq(of_image(&lower.xattrs().map_err(compare(&path))?))
+                    || !of_image(&xattrs).eq(of_image(&lower.xattrs(&path).map_err(compare(&path))?))
                 {
                     self.changes.put(path.clone());
                 }
@@ -210,12 +224,11 @@ impl<'a> Walk<'a> {
     /// what was set already, does that.
     fn same(
         &mut self,
-        upper: &Place<'_>,
-        new: &Metadata,
-        lower: &Place<'_>,
-        old: &Metadata,
+        path: &GuestPath,
+        (upper, new): (&Place<'_>, &Metadata),
+        (lower, old): (&Place<'_>, &Metadata),
     ) -> io::Result<bool> {
-        if !looks_the_same(new, old) || !of_image(&upper.xattrs()?).eq(of_image(&lower.xattrs()?)) {
+        if !looks_the_same(new, old) || !of_image(&upper.xattrs(path)?).eq(of_image(&lower.xattrs(path)?)) {
             return Ok(false);
         }
         match new.kind {
@@ -230,12 +243,16 @@ impl<'a> Walk<'a> {
 }
 
 impl Place<'_> {
+    /// What the disk shows.
     fn metadata(&self) -> io::Result<Metadata> {
         metadata_at(self.directory.as_fd(), self.name)
     }
 
-    fn xattrs(&self) -> io::Result<Xattrs> {
-        xattrs_at(self.directory.as_fd(), self.name)
+    /// All attributes of the entry, whose path is `path`.
+    fn xattrs(&self, path: &GuestPath) -> io::Result<Xattrs> {
+        let mut xattrs = xattrs_at(self.directory.as_fd(), self.name)?;
+        self.tree.reveal_xattrs(path, &mut xattrs);
+        Ok(xattrs)
     }
 
     fn target(&self) -> io::Result<Vec<u8>> {

@@ -187,7 +187,7 @@ mod tests {
 
         let unpacked = dir.path().join("unpacked");
         tar::Archive::new(fs::File::open(&dest).unwrap()).unpack(&unpacked).unwrap();
-        Layout::open(&unpacked).unwrap().verify().unwrap();
+        Layout::open(&unpacked, &Default::default()).unwrap().verify().unwrap();
         let manifest: Value =
             serde_json::from_slice(&fs::read(unpacked.join("manifest.json")).unwrap()).unwrap();
         let (a, b) = (layer(&store, "a").blob.digest, layer(&store, "b").blob.digest);

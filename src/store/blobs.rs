@@ -13,7 +13,7 @@ use crate::image::descriptor::Descriptor;
 use crate::image::digest::{Algorithm, Digest, Digester, Mismatch, VerifyingReader};
 
 /// How the names of half-written blobs begin.
-pub(super) const TEMPORARY: &str = "blob-";
+const TEMPORARY: &str = "blob-";
 
 /// How many bytes are handled at a time.
 const CHUNK: usize = 1 << 16;

@@ -10,7 +10,7 @@ use serde_json::Map;
 
 use super::{StoreError, open_lock, publish, staged};
 use crate::image::descriptor::{Descriptor, media_type};
-use crate::image::document::{self, DocumentError, Kind};
+use crate::image::document::{self, DocumentError, DocumentLimits, Kind};
 use crate::image::index::{Index, parse_index};
 use crate::image::json;
 use crate::image::reference::Reference;
@@ -118,10 +118,10 @@ impl<'a> Catalog<'a> {
         let file = File::open(&path).map_err(io_error)?;
         let size = file.metadata().map_err(io_error)?.len();
         let invalid = |source: DocumentError| StoreError::Catalog { path: path.clone(), source };
-        document::check_size(Kind::Manifest, size).map_err(invalid)?;
+        document::check_size(Kind::Index, size, &DocumentLimits::default()).map_err(invalid)?;
         let mut bytes = Vec::new();
         file.take(size).read_to_end(&mut bytes).map_err(io_error)?;
-        parse_index(&bytes, Some(media_type::OCI_INDEX)).map_err(invalid)
+        parse_index(&bytes, Some(media_type::OCI_INDEX), &DocumentLimits::default()).map_err(invalid)
     }
 
     fn write(&self, images: &[Descriptor]) -> Result<(), StoreError> {
@@ -136,7 +136,8 @@ impl<'a> Catalog<'a> {
         let invalid = |source: DocumentError| StoreError::Catalog { path: path.clone(), source };
         let encoded = json::encode(&index).map_err(|error| StoreError::io("write", &path)(error.into()))?;
         // What could not be read again must not be written.
-        document::check_size(Kind::Manifest, encoded.bytes.len() as u64).map_err(invalid)?;
+        let limits = DocumentLimits::default();
+        document::check_size(Kind::Index, encoded.bytes.len() as u64, &limits).map_err(invalid)?;
         publish(&path, &encoded.bytes)
     }
 }

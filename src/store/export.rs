@@ -12,7 +12,7 @@ use super::catalog::REF_NAME;
 use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::Digest;
-use crate::image::document::DocumentError;
+use crate::image::document::{DocumentError, DocumentLimits};
 use crate::image::index::{Index, parse_index};
 use crate::image::json::{self, Encoded};
 use crate::image::manifest::{EncodedImage, parse_manifest};
@@ -143,8 +143,8 @@ impl<'a> Plan<'a> {
     }
 
     fn add_image(&mut self, image: &'a EncodedImage) -> Result<(Descriptor, Member), ExportError> {
-        let manifest = parse_manifest(&image.manifest.bytes, None)?;
-        let config = parse_config(&image.config.bytes)?;
+        let manifest = parse_manifest(&image.manifest.bytes, None, &DocumentLimits::OWN)?;
+        let config = parse_config(&image.config.bytes, &DocumentLimits::OWN)?;
         for layer in &manifest.layers {
             if !self.store.contains(layer) {
                 return Err(StoreError::Missing(layer.digest.clone()).into());
@@ -167,7 +167,7 @@ impl<'a> Plan<'a> {
         encoded: &'a Encoded,
         images: &'a [EncodedImage],
     ) -> Result<Descriptor, ExportError> {
-        let index = parse_index(&encoded.bytes, None)?;
+        let index = parse_index(&encoded.bytes, None, &DocumentLimits::OWN)?;
         let given: BTreeSet<_> = images.iter().map(|image| &image.manifest.digest).collect();
         if let Some(absent) = index.manifests.iter().find(|entry| !given.contains(&entry.digest)) {
             return Err(ExportError::Incomplete(absent.digest.clone()));
@@ -289,7 +289,7 @@ pub(super) mod tests {
     pub(in super::super) fn index(images: &[EncodedImage]) -> Encoded {
         let entry = |image: &EncodedImage| {
             let mut entry = describe(media_type::OCI_MANIFEST, &image.manifest);
-            let config = parse_config(&image.config.bytes).unwrap();
+            let config = parse_config(&image.config.bytes, &DocumentLimits::OWN).unwrap();
             entry.platform = Some(PlatformFields::from(&Platform::from(&config)));
             entry
         };
@@ -312,7 +312,7 @@ pub(super) mod tests {
         let names = ["x:1", "localhost:5000/x", "x:1", &pinned].map(|name| name.parse().unwrap());
         let export = Export { content: Content::Image(&image), names: &names };
         let plan = Plan::new(&[export], store.blobs(), "2024-01-01T00:00:00Z").unwrap();
-        let index = parse_index(&plan.index.bytes, None).unwrap();
+        let index = parse_index(&plan.index.bytes, None, &DocumentLimits::OWN).unwrap();
         let rows: Vec<_> = index
             .manifests
             .iter()

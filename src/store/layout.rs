@@ -13,16 +13,21 @@ use serde::Deserialize;
 use super::LAYOUT_FILE;
 use super::blobs::BlobStore;
 use super::catalog::REF_NAME;
+use super::choice::LayoutImage;
 use super::export::{Export, ExportError, Plan};
 use super::staged::{self, StagedDir};
-use crate::image::config::{CONFIG_LIMIT, parse_config};
+use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Mismatch, VerifyingReader};
-use crate::image::document::{Document, DocumentError, parse};
-use crate::image::index::{DEEPEST, INDEX_LIMIT, Index, parse_index};
-use crate::image::manifest::MANIFEST_LIMIT;
+use crate::image::document::{Document, DocumentError, DocumentLimits, Kind, parse, too_long};
+use crate::image::index::{Index, parse_index};
+use crate::image::manifest::parse_manifest;
 use crate::image::matching::is_attestation;
 use crate::image::shown;
+use crate::limit::Limit;
+
+/// The annotations that name an entry.
+const NAMES: [&str; 2] = [REF_NAME, "io.containerd.image.name"];
 
 /// The most bytes of the file `oci-layout`.
 const LAYOUT_FILE_LIMIT: u64 = 4096;
@@ -200,14 +205,14 @@ pub enum LayoutError {
         source: io::Error,
     },
     /// A blob that is read as a whole is too large for that.
-    #[error("{digest} is {size} bytes long, more than the limit of {limit}")]
+    #[error("{digest} is {size} bytes long, more than the limit of {value}; {limit}", value = limit.value)]
     TooLarge {
         /// Which.
         digest: Digest,
         /// Its size.
         size: u64,
         /// The most.
-        limit: u64,
+        limit: Limit,
     },
     /// A manifest has another number of layers than its config.
     #[error("manifest {digest} has {layers} layers, its config has {diff_ids} diff ids")]
@@ -220,8 +225,8 @@ pub enum LayoutError {
         diff_ids: usize,
     },
     /// Indexes in indexes in indexes.
-    #[error("indexes are nested more than {DEEPEST} deep")]
-    Depth,
+    #[error("indexes are nested more than {value} deep; {0}", value = .0.value)]
+    Depth(Limit),
     /// There is no image of that name.
     #[error("no image of the layout is named `{0}`")]
     NoSuchName(String),
@@ -259,21 +264,18 @@ impl Directory {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
     }
 
-    fn small_file(&self, name: &str, limit: u64) -> Result<Vec<u8>, LayoutError> {
+    /// The file `name`; none if it is longer than `limit` bytes.
+    fn small_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, LayoutError> {
         let read = || {
             let mut bytes = Vec::new();
-            self.file(name)?.take(limit + 1).read_to_end(&mut bytes)?;
-            if bytes.len() as u64 > limit {
-                Err(io::Error::from(io::ErrorKind::FileTooLarge))
-            } else {
-                Ok(bytes)
-            }
+            self.file(name)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+            Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= limit))
         };
-        read().map_err(|source| LayoutError::NotALayout {
-            path: self.path.clone(),
-            name: name.to_owned(),
-            source,
-        })
+        read().map_err(|source| self.no_layout(name, source))
+    }
+
+    fn no_layout(&self, name: &str, source: io::Error) -> LayoutError {
+        LayoutError::NotALayout { path: self.path.clone(), name: name.to_owned(), source }
     }
 
     fn check_version(&self) -> Result<(), LayoutError> {
@@ -282,12 +284,11 @@ impl Directory {
         struct LayoutFile {
             image_layout_version: String,
         }
-        let bytes = self.small_file("oci-layout", LAYOUT_FILE_LIMIT)?;
-        let file: LayoutFile = serde_json::from_slice(&bytes).map_err(|source| LayoutError::NotALayout {
-            path: self.path.clone(),
-            name: "oci-layout".to_owned(),
-            source: source.into(),
-        })?;
+        const NAME: &str = "oci-layout";
+        let too_large = || self.no_layout(NAME, io::ErrorKind::FileTooLarge.into());
+        let bytes = self.small_file(NAME, LAYOUT_FILE_LIMIT)?.ok_or_else(too_large)?;
+        let file: LayoutFile =
+            serde_json::from_slice(&bytes).map_err(|source| self.no_layout(NAME, source.into()))?;
         if file.image_layout_version.starts_with("1.") {
             return Ok(());
         }
@@ -300,20 +301,23 @@ impl Directory {
 pub struct Layout {
     directory: Directory,
     index: Index,
+    limits: DocumentLimits,
 }
 
 impl Layout {
-    /// Opens a layout and reads its index.
+    /// Opens a layout and reads its index. Documents in it may be as large as `limits` say.
     ///
     /// # Errors
     /// [`LayoutError`] when there is none, or none that this program understands.
-    pub fn open(path: &Path) -> Result<Self, LayoutError> {
+    pub fn open(path: &Path, limits: &DocumentLimits) -> Result<Self, LayoutError> {
+        const NAME: &str = "index.json";
         let directory = Directory::open(path)?;
         directory.check_version()?;
-        let bytes = directory.small_file("index.json", INDEX_LIMIT)?;
-        let invalid = |source| LayoutError::Document { name: "`index.json`".to_owned(), source };
-        let index = parse_index(&bytes, Some(media_type::OCI_INDEX)).map_err(invalid)?;
-        Ok(Self { directory, index })
+        let invalid = |source| LayoutError::Document { name: format!("`{NAME}`"), source };
+        let bytes = directory.small_file(NAME, limits.index.value)?;
+        let bytes = bytes.ok_or_else(|| invalid(too_long(Kind::Index, limits)))?;
+        let index = parse_index(&bytes, Some(media_type::OCI_INDEX), limits).map_err(invalid)?;
+        Ok(Self { directory, index, limits: *limits })
     }
 
     /// The images and indexes, in order.
@@ -327,17 +331,76 @@ impl Layout {
     /// # Errors
     /// [`LayoutError::NoSuchName`] and [`LayoutError::NotOne`].
     pub fn find(&self, name: Option<&str>) -> Result<&Descriptor, LayoutError> {
-        let Some(name) = name else {
-            let different: BTreeSet<_> = self.entries().iter().map(|entry| &entry.digest).collect();
-            return match self.entries() {
-                [first, ..] if different.len() == 1 => Ok(first),
-                _ => Err(LayoutError::NotOne(different.len())),
-            };
+        let entries = self.named(name)?;
+        let different: BTreeSet<_> = entries.iter().map(|entry| &entry.digest).collect();
+        match entries.first() {
+            Some(first) if name.is_some() || different.len() == 1 => Ok(first),
+            _ => Err(LayoutError::NotOne(different.len())),
+        }
+    }
+
+    /// All entries with a name: their tag, their complete name or their digest; without one, all there are.
+    ///
+    /// # Errors
+    /// [`LayoutError::NoSuchName`].
+    pub(super) fn named(&self, name: Option<&str>) -> Result<Vec<&Descriptor>, LayoutError> {
+        let Some(name) = name else { return Ok(self.entries().iter().collect()) };
+        let has_name = |entry: &&Descriptor| {
+            NAMES.into_iter().any(|key| entry.annotation(key) == Some(name))
+                || entry.digest.to_string() == name
         };
-        let names = |entry: &&Descriptor| {
-            [REF_NAME, "io.containerd.image.name"].into_iter().any(|key| entry.annotation(key) == Some(name))
-        };
-        self.entries().iter().find(names).ok_or_else(|| LayoutError::NoSuchName(shown(name)))
+        let entries: Vec<&Descriptor> = self.entries().iter().filter(has_name).collect();
+        if entries.is_empty() { Err(LayoutError::NoSuchName(shown(name))) } else { Ok(entries) }
+    }
+
+    /// The name of an entry.
+    pub(super) fn name_of(entry: &Descriptor) -> Option<&str> {
+        NAMES.into_iter().find_map(|key| entry.annotation(key))
+    }
+
+    /// How large documents may be.
+    pub(super) fn limits(&self) -> &DocumentLimits {
+        &self.limits
+    }
+
+    /// An index like the layout's own, with these entries.
+    pub(super) fn index_of(&self, manifests: Vec<Descriptor>) -> Index {
+        Index { manifests, ..self.index.clone() }
+    }
+
+    /// The index that `entry` points to.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when it cannot be read, or is none.
+    pub(super) fn index(&self, entry: &Descriptor) -> Result<Index, LayoutError> {
+        let bytes = self.read(entry, self.limits.index)?;
+        parse_index(&bytes, Some(&entry.media_type), &self.limits)
+            .map_err(|source| invalid(&entry.digest, source))
+    }
+
+    /// The image that `entry` points to: its manifest and its config, which agree.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when one of them cannot be read, or is none.
+    pub(super) fn image(&self, entry: &Descriptor) -> Result<LayoutImage, LayoutError> {
+        let limits = &self.limits;
+        let manifest = parse_manifest(&self.read(entry, limits.manifest)?, Some(&entry.media_type), limits)
+            .map_err(|source| invalid(&entry.digest, source))?;
+        let config = parse_config(&self.read(&manifest.config, limits.config)?, limits)
+            .map_err(|source| invalid(&manifest.config.digest, source))?;
+        let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
+        if layers != diff_ids {
+            return Err(LayoutError::Layers { digest: entry.digest.clone(), layers, diff_ids });
+        }
+        Ok(LayoutImage { manifest, digest: entry.digest.clone(), config, notes: Vec::new() })
+    }
+
+    /// Opens a blob. What is read from it is not verified.
+    ///
+    /// # Errors
+    /// When it is not there, or no regular file.
+    pub fn open_blob(&self, digest: &Digest) -> io::Result<File> {
+        self.directory.file(&format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))
     }
 
     /// Opens a blob; reading it ends with an error when it is not what it should be.
@@ -346,8 +409,7 @@ impl Layout {
     /// [`LayoutError::Blob`] when it is not there or of another size.
     pub fn reader(&self, blob: &Descriptor) -> Result<VerifyingReader<File>, LayoutError> {
         let open = || {
-            let name = format!("blobs/{}/{}", blob.digest.algorithm().name(), blob.digest.hex());
-            let file = self.directory.file(&name)?;
+            let file = self.open_blob(&blob.digest)?;
             let actual = file.metadata()?.len();
             if actual == blob.size {
                 return Ok(VerifyingReader::new(file, blob.digest.clone(), blob.size));
@@ -361,9 +423,13 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::TooLarge`] and [`LayoutError::Blob`].
-    pub fn read(&self, blob: &Descriptor, limit: u64) -> Result<Vec<u8>, LayoutError> {
-        if blob.size > limit {
+    pub fn read(&self, blob: &Descriptor, limit: Limit) -> Result<Vec<u8>, LayoutError> {
+        if limit.is_exceeded_by(blob.size) {
             return Err(LayoutError::TooLarge { digest: blob.digest.clone(), size: blob.size, limit });
+        }
+        // What a descriptor has inline has been compared with its digest when the document around it was read.
+        if let Ok(Some(bytes)) = blob.inline_data() {
+            return Ok(bytes);
         }
         let mut bytes = Vec::new();
         let read = self.reader(blob)?.read_to_end(&mut bytes);
@@ -377,8 +443,7 @@ impl Layout {
     /// [`LayoutError`] for the first thing that is wrong.
     pub fn verify(&self) -> Result<(), LayoutError> {
         let mut seen = BTreeSet::new();
-        let mut open: Vec<(Descriptor, usize)> =
-            self.entries().iter().rev().map(|e| (e.clone(), 0)).collect();
+        let mut open: Vec<(Descriptor, u64)> = self.entries().iter().rev().map(|e| (e.clone(), 0)).collect();
         while let Some((entry, depth)) = open.pop() {
             if !seen.insert(entry.digest.clone()) {
                 continue;
@@ -389,21 +454,24 @@ impl Layout {
                 self.pass(&entry)?;
                 continue;
             }
-            let bytes = self.read(&entry, MANIFEST_LIMIT)?;
-            match parse(&bytes, Some(&entry.media_type)).map_err(|source| invalid(&entry.digest, source))? {
-                Document::Index(_) if depth == DEEPEST => return Err(LayoutError::Depth),
+            let limits = &self.limits;
+            let bytes = self.read(&entry, limits.of(Kind::ManifestOrIndex))?;
+            let document = parse(&bytes, Some(&entry.media_type), limits);
+            match document.map_err(|source| invalid(&entry.digest, source))? {
+                Document::Index(_) if limits.nesting.value <= depth => {
+                    return Err(LayoutError::Depth(limits.nesting));
+                }
                 Document::Index(index) => {
                     open.extend(index.manifests.into_iter().rev().map(|e| (e, depth + 1)))
                 }
-                Document::Manifest(manifest) => {
-                    let config = self.read(&manifest.config, CONFIG_LIMIT)?;
-                    let config =
-                        parse_config(&config).map_err(|source| invalid(&manifest.config.digest, source))?;
-                    let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
-                    if layers != diff_ids {
-                        return Err(LayoutError::Layers { digest: entry.digest, layers, diff_ids });
-                    }
-                    for layer in manifest.layers.iter().filter(|layer| seen.insert(layer.digest.clone())) {
+                Document::Manifest(_) => {
+                    for layer in self
+                        .image(&entry)?
+                        .manifest
+                        .layers
+                        .iter()
+                        .filter(|layer| seen.insert(layer.digest.clone()))
+                    {
                         self.pass(layer)?;
                     }
                 }
@@ -480,7 +548,7 @@ mod tests {
         let image = image(&ground.store, "v7", &["a", "b", "a"]);
         let dest = ground.dir.path().join("out/layout");
         ground.write(&dest, &image, "x:1").unwrap();
-        let layout = Layout::open(&dest).unwrap();
+        let layout = Layout::open(&dest, &DocumentLimits::default()).unwrap();
         layout.verify().unwrap();
         assert_eq!(layout.find(Some("1")).unwrap().digest, image.manifest.digest);
         assert_eq!(layout.find(Some("docker.io/library/x:1")).unwrap(), layout.find(None).unwrap());
@@ -506,7 +574,7 @@ mod tests {
         let index = index(&images);
         let content = Content::Index { index: &index, images: &images };
         write(&dest, &[Export { content, names: &[] }], ground.store.blobs(), CREATED).unwrap();
-        let layout = Layout::open(&dest).unwrap();
+        let layout = Layout::open(&dest, &DocumentLimits::default()).unwrap();
         layout.verify().unwrap();
         assert_eq!(layout.find(None).unwrap().digest, index.digest);
         // An index, two images with their configs, two layers.
@@ -547,7 +615,10 @@ mod tests {
         }
         assert_eq!(ground.files("layout"), before);
         assert_eq!(fs::read_dir(ground.dir.path().join("new")).unwrap().count(), 0);
-        Layout::open(&ground.dir.path().join("layout")).unwrap().verify().unwrap();
+        Layout::open(&ground.dir.path().join("layout"), &DocumentLimits::default())
+            .unwrap()
+            .verify()
+            .unwrap();
     }
 
     #[test]
@@ -557,7 +628,7 @@ mod tests {
         let image = image(&ground.store, "v7", &["a"]);
         let dest = ground.dir.path().join("layout");
         let blob = dest.join("blobs/sha256").join(layer(&ground.store, "a").blob.digest.hex());
-        let verify = || Layout::open(&dest).and_then(|layout| layout.verify());
+        let verify = || Layout::open(&dest, &DocumentLimits::default()).and_then(|layout| layout.verify());
         let fresh = || {
             ground.write(&dest, &image, "x").unwrap();
             verify().unwrap();
@@ -585,6 +656,7 @@ mod tests {
         fs::write(dest.join("index.json"), "{").unwrap();
         assert!(matches!(verify(), Err(LayoutError::Document { .. })));
         fs::write(dest.join("index.json"), vec![b' '; 5 << 20]).unwrap();
-        assert!(matches!(verify(), Err(LayoutError::NotALayout { .. })));
+        let error = verify().unwrap_err();
+        assert!(matches!(&error, LayoutError::Document { .. }), "{error:?}");
     }
 }

@@ -19,11 +19,16 @@ pub mod archive;
 pub mod blobs;
 pub mod catalog;
 pub mod chain;
+pub mod choice;
 pub mod export;
+pub mod extract;
 mod holes;
 pub mod index;
 pub mod layout;
 pub mod mount;
+mod moved;
+pub mod overrides;
+pub mod records;
 mod settle;
 mod staged;
 pub mod ticks;
@@ -41,6 +46,7 @@ pub(crate) mod testing;
 
 use blobs::BlobStore;
 use catalog::Catalog;
+use records::Records;
 use staged::StagedFile;
 
 /// The format that this program writes.
@@ -118,6 +124,9 @@ pub enum StoreError {
         /// The most.
         limit: u64,
     },
+    /// A record is not what was written. It has been removed.
+    #[error("the record `{}` was damaged; it has been removed", .0.display())]
+    Record(PathBuf),
     /// The catalog was damaged while the store was open.
     #[error("the catalog `{}` is damaged", path.display())]
     Catalog {
@@ -179,7 +188,7 @@ impl Store {
         if !layout.try_exists().map_err(StoreError::io("read", &layout))? {
             publish(&layout, LAYOUT_FILE)?;
         }
-        staged::sweep(&temporary, blobs::TEMPORARY).map_err(StoreError::io("clean", &temporary))?;
+        staged::sweep(&temporary).map_err(StoreError::io("clean", &temporary))?;
         let blobs = BlobStore::new(&blobs, &temporary);
         let mut store = Self { root, blobs, warnings: Vec::new(), _in_use: in_use };
         if let Some(aside) = store.catalog().repair()? {
@@ -213,6 +222,12 @@ impl Store {
     #[must_use]
     pub fn catalog(&self) -> Catalog<'_> {
         Catalog::new(&self.root)
+    }
+
+    /// Small records of one kind, by hash.
+    #[must_use]
+    pub fn records(&self, kind: &str) -> Records {
+        Records::new(self.root.join("cache").join(kind), self.temporary())
     }
 
     /// What was found and repaired on opening.
@@ -298,7 +313,7 @@ mod tests {
         let second = Store::open(&root).unwrap();
         assert!(first.warnings().is_empty() && second.warnings().is_empty());
         assert_eq!(fs::read_to_string(root.join("version")).unwrap(), "1\n");
-        layout::Layout::open(&root).unwrap();
+        layout::Layout::open(&root, &Default::default()).unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
+use crate::layer::Marks;
 use crate::layer::changes::of_image;
 use crate::rootfs::{
     GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
@@ -61,30 +62,15 @@ pub struct Upper<'a> {
     pub work: &'a Path,
 }
 
-/// The extended attributes by which overlayfs marks opaque directories.
+/// What an overlay mount copies when only the metadata of a file change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marks {
-    /// `trusted.overlay.*`: only root can set them.
-    Trusted,
-    /// `user.overlay.*`, for mounts with `userxattr`.
-    User,
-}
-
-impl Marks {
-    /// What this process can use.
-    #[must_use]
-    pub fn usual() -> Self {
-        if rustix::process::geteuid().is_root() { Self::Trusted } else { Self::User }
-    }
-
-    /// The attribute of opaque directories; its value is `y`.
-    #[must_use]
-    pub fn opaque(self) -> &'static [u8] {
-        match self {
-            Self::Trusted => b"trusted.overlay.opaque",
-            Self::User => b"user.overlay.opaque",
-        }
-    }
+pub enum CopyUp {
+    /// The file. All that layers need.
+    Whole,
+    /// Its metadata: the content stays in the layer below, without which such an upper directory is of no use. A mount
+    /// with it as a layer needs this as well. Only where [`Marks::Trusted`] can be used, and for lower directories that
+    /// nobody made to lead astray.
+    Metadata,
 }
 
 /// Mounts `lowers` (bottom first, none to [`MAX_LAYERS`]) below `upper`, or read-only without one. `scratch` is a
@@ -93,15 +79,36 @@ impl Marks {
 /// # Errors
 /// [`MountError`].
 pub fn overlay(lowers: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
-    mount(lowers, upper, scratch, by_new_calls)
+    overlay_with(lowers, upper, CopyUp::Whole, scratch)
 }
 
-type Calls = fn(&[&Path], Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError>;
+/// Like [`overlay`], with a choice of what is copied up.
+///
+/// # Errors
+/// [`MountError`], also where the kernel cannot copy metadata alone.
+pub fn overlay_with(
+    lowers: &[&Path],
+    upper: Option<Upper<'_>>,
+    copy_up: CopyUp,
+    scratch: &Path,
+) -> Result<OwnedFd, MountError> {
+    mount(lowers, upper, scratch, Flavour { marks: Marks::usual(), copy_up }, by_new_calls)
+}
+
+/// What kind of overlay mount is made.
+#[derive(Debug, Clone, Copy)]
+struct Flavour {
+    marks: Marks,
+    copy_up: CopyUp,
+}
+
+type Calls = fn(&[&Path], Option<Upper<'_>>, Flavour) -> Result<Option<OwnedFd>, MountError>;
 
 fn mount(
     lowers: &[&Path],
     upper: Option<Upper<'_>>,
     scratch: &Path,
+    flavour: Flavour,
     new_calls: Calls,
 ) -> Result<OwnedFd, MountError> {
     if lowers.len() > MAX_LAYERS {
@@ -117,9 +124,9 @@ fn mount(
         settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
         stack.push(empty);
     }
-    match new_calls(&stack, upper)? {
+    match new_calls(&stack, upper, flavour)? {
         Some(mount) => Ok(mount),
-        None => by_mount(&stack, upper, scratch),
+        None => by_mount(&stack, upper, scratch, flavour),
     }
 }
 
@@ -138,10 +145,26 @@ fn settle_empty(path: &Path) -> io::Result<()> {
 
 /// Options that the kernel need not know: without them it has not even the feature.
 const OFF: [(&str, &str); 4] =
-    [("redirect_dir", "off"), ("metacopy", "off"), ("index", "off"), ("xino", "off")];
+    [("index", "off"), ("xino", "off"), ("metacopy", "off"), ("redirect_dir", "off")];
+
+/// What of [`OFF`] to say. With `userxattr`, which rules out the last two by itself, the kernel refuses to hear of
+/// `redirect_dir=off` where it is built to follow redirects all the same (`CONFIG_OVERLAY_FS_REDIRECT_ALWAYS_FOLLOW`).
+fn off(marks: Marks) -> &'static [(&'static str, &'static str)] {
+    match marks {
+        Marks::Trusted => &OFF,
+        Marks::User => &OFF[..2],
+    }
+}
+
+/// Options without which metadata alone cannot be copied: the kernel wants both.
+const METADATA: [(&str, &str); 2] = [("redirect_dir", "on"), ("metacopy", "on")];
 
 /// fsopen(2) and its companions; none where the kernel cannot take layers one by one (before Linux 6.7).
-fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+fn by_new_calls(
+    stack: &[&Path],
+    upper: Option<Upper<'_>>,
+    flavour: Flavour,
+) -> Result<Option<OwnedFd>, MountError> {
     let failed = |action| {
         let layers = stack.len();
         move |cause: Errno| MountError::Mount { action, layers, cause: cause.into() }
@@ -164,10 +187,15 @@ fn by_new_calls(stack: &[&Path], upper: Option<Upper<'_>>) -> Result<Option<Owne
         // The upper directory never outlives a crash: writing it out early would be for nothing. Since Linux 5.10.
         let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
     }
-    for (key, value) in OFF {
-        let _ = rustix::mount::fsconfig_set_string(&context, key, value);
+    for (key, value) in off(flavour.marks) {
+        let _ = rustix::mount::fsconfig_set_string(&context, *key, *value);
     }
-    if Marks::usual() == Marks::User {
+    if flavour.copy_up == CopyUp::Metadata {
+        for (key, value) in METADATA {
+            rustix::mount::fsconfig_set_string(&context, key, value).map_err(failed(key))?;
+        }
+    }
+    if flavour.marks == Marks::User {
         rustix::mount::fsconfig_set_flag(&context, "userxattr").map_err(failed("userxattr"))?;
     }
     match rustix::mount::fsconfig_create(&context) {
@@ -203,7 +231,12 @@ fn set_directory(
 
 /// mount(2), whose options must fit into a page: layers go by the short names of links in `scratch`. The mount is made
 /// there, a detached copy taken, and the mount undone.
-fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
+fn by_mount(
+    stack: &[&Path],
+    upper: Option<Upper<'_>>,
+    scratch: &Path,
+    flavour: Flavour,
+) -> Result<OwnedFd, MountError> {
     let unusable = |cause: Errno| MountError::Directory { path: scratch.to_owned(), cause: cause.into() };
     let names = scratch.join("names");
     directory(&names)?;
@@ -225,14 +258,20 @@ fn by_mount(stack: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result
         link(upper.work, "w")?;
         options.push_str(",upperdir=u,workdir=w");
     }
-    if Marks::usual() == Marks::User {
+    if flavour.marks == Marks::User {
         options.push_str(",userxattr");
     }
     directory(&names.join("m"))?;
     // The kernel checks all options together, so they are tried from most to fewest.
-    let off: Vec<String> = OFF.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let off: Vec<String> = off(flavour.marks).iter().map(|(key, value)| format!(",{key}={value}")).collect();
     let volatile = if upper.is_some() { ",volatile" } else { "" };
-    let tries = [format!("{}{volatile}", off.concat()), off.concat(), off[0].clone(), String::new()];
+    // The oldest of them is the last.
+    let oldest = off.last().cloned().unwrap_or_default();
+    let metadata: String = METADATA.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let tries = match flavour.copy_up {
+        CopyUp::Whole => vec![format!("{}{volatile}", off.concat()), off.concat(), oldest, String::new()],
+        CopyUp::Metadata => vec![format!("{metadata}{volatile}"), metadata],
+    };
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
@@ -266,8 +305,8 @@ fn mount_in(names: &Path, tries: &[String], read_only: bool) -> io::Result<Owned
     Ok(detached?)
 }
 
-/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`. No
-/// component of the path may be a link in either.
+/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`, on disk and
+/// beyond. No component of the path may be a link in either.
 ///
 /// # Errors
 /// When either has no such directory, or its metadata cannot be read or set.
@@ -278,14 +317,15 @@ pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
     };
-    let (from, to) = (open(from)?, open(to)?);
-    let metadata = metadata_of(&from)?;
-    set_owner_at(to.as_fd(), b".", metadata.owner)?;
-    set_mode_at(to.as_fd(), b".", metadata.mode)?;
-    for (key, value) in of_image(&xattrs_at(from.as_fd(), b".")?) {
-        set_xattr_at(to.as_fd(), b".", key, value)?;
+    let (model, directory) = (open(from)?, open(to)?);
+    let metadata = metadata_of(&model)?;
+    set_owner_at(directory.as_fd(), b".", metadata.owner)?;
+    set_mode_at(directory.as_fd(), b".", metadata.mode)?;
+    for (key, value) in of_image(&xattrs_at(model.as_fd(), b".")?) {
+        set_xattr_at(directory.as_fd(), b".", key, value)?;
     }
-    set_times_at(to.as_fd(), b".", metadata.mtime)
+    to.set_override(path.clone(), from.override_of(path))?;
+    set_times_at(directory.as_fd(), b".", metadata.mtime)
 }
 
 /// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
@@ -301,16 +341,29 @@ pub fn enter_private_mounts() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rootfs::Follow;
+    use crate::rootfs::{Follow, remove_tree};
     use crate::store::testing::can_mount;
 
     use super::*;
 
-    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>) -> Result<Option<OwnedFd>, MountError> {
+    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: Flavour) -> Result<Option<OwnedFd>, MountError> {
         Ok(None)
     }
 
     const BOTH: [(&str, Calls); 2] = [("new calls", by_new_calls), ("mount(2)", no_new_calls)];
+
+    fn whole(marks: Marks) -> Flavour {
+        Flavour { marks, copy_up: CopyUp::Whole }
+    }
+
+    /// Every way to mount with every kind of marks that can be had here.
+    fn ways() -> Vec<(String, Calls, Marks)> {
+        let marks = [Marks::Trusted, Marks::User];
+        let marks = marks.into_iter().filter(|marks| *marks == Marks::User || *marks == Marks::usual());
+        marks
+            .flat_map(|marks| BOTH.map(|(name, calls)| (format!("{name}, {}", marks.name()), calls, marks)))
+            .collect()
+    }
 
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
@@ -328,28 +381,68 @@ mod tests {
             std::fs::create_dir_all(layer).unwrap();
             std::fs::write(layer.join(format!("own-{number}")), "").unwrap();
             std::fs::write(layer.join("common"), number.to_string()).unwrap();
+            std::fs::create_dir(layer.join("directory")).unwrap();
+            std::fs::write(layer.join(format!("directory/own-{number}")), "").unwrap();
         }
         let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
-        for (position, (name, calls)) in BOTH.into_iter().enumerate() {
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
             let [scratch, files, work] = ["s", "u", "w"].map(|end| store.join(format!("{end}{position}")));
             for directory in [&scratch, &files, &work] {
                 std::fs::create_dir(directory).unwrap();
             }
-            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, calls).unwrap());
-            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 131, "{name}");
+            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, whole(marks), calls).unwrap());
+            assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 132, "{name}");
+            assert_eq!(view.read_dir(&path("/directory")).unwrap().len(), 130, "{name}");
             assert_eq!(view.read_small_file(&path("/common"), 9).unwrap().unwrap(), b"129", "{name}");
             let create = OFlags::CREATE | OFlags::WRONLY;
             assert!(view.open_file(&path("/new"), create, 0o644).is_err(), "{name}");
             let upper = Upper { files: &files, work: &work };
-            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, calls).unwrap());
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, whole(marks), calls).unwrap());
             tree.open_file(&path("/new"), create, 0o644).unwrap();
             tree.remove(&path("/common")).unwrap();
             assert!(tree.metadata(&path("/common"), Follow::No).unwrap().is_none(), "{name}");
             assert_eq!(std::fs::read_dir(&files).unwrap().count(), 2, "{name}");
+            // What hides the directory of the lower layers is kept, and believed, by these marks.
+            remove_tree(tree.as_fd(), b"directory").unwrap();
+            rustix::fs::mkdirat(&tree, "directory", Mode::RWXU).unwrap();
+            assert_eq!(tree.read_dir(&path("/directory")).unwrap(), [], "{name}");
+            let written = Rootfs::open(&files).unwrap();
+            assert_eq!(
+                xattrs_at(written.as_fd(), b"directory").unwrap().get(marks.opaque()).unwrap(),
+                b"y",
+                "{name}"
+            );
+            let stack: Vec<&Path> = lowers.iter().copied().chain([&*files]).collect();
+            let again = Rootfs::from_fd(mount(&stack, None, &scratch, whole(marks), calls).unwrap());
+            assert_eq!(again.read_dir(&path("/directory")).unwrap(), [], "{name}");
             assert!(view.metadata(&path("/common"), Follow::No).unwrap().is_some(), "{name}");
         }
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         assert!(!mounts.contains(temporary.path().to_str().unwrap()));
+    }
+
+    #[test]
+    fn as_many_layers_as_overlayfs_takes_are_mounted_every_way() {
+        if !can_mount() {
+            return;
+        }
+        let store = tempfile::tempdir().unwrap();
+        let layers: Vec<PathBuf> =
+            (0..MAX_LAYERS).map(|number| store.path().join(number.to_string())).collect();
+        for (number, layer) in layers.iter().enumerate() {
+            std::fs::create_dir_all(layer.join(format!("own-{number}"))).unwrap();
+        }
+        let lowers: Vec<&Path> = layers.iter().map(PathBuf::as_path).collect();
+        for (position, (name, calls, marks)) in ways().into_iter().enumerate() {
+            let [scratch, files, work] =
+                ["s", "u", "w"].map(|end| store.path().join(format!("{end}{position}")));
+            for directory in [&scratch, &files, &work] {
+                std::fs::create_dir(directory).unwrap();
+            }
+            let upper = Upper { files: &files, work: &work };
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, whole(marks), calls).unwrap());
+            assert_eq!(tree.read_dir(&GuestPath::root()).unwrap().len(), MAX_LAYERS, "{name}");
+        }
     }
 
     #[test]
@@ -358,8 +451,8 @@ mod tests {
             return;
         }
         let temporary = tempfile::tempdir().unwrap();
-        for (name, calls) in BOTH {
-            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), calls).unwrap());
+        for (name, calls, marks) in ways() {
+            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), whole(marks), calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap(), [], "{name}");
         }
     }

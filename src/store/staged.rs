@@ -161,13 +161,12 @@ impl Drop for StagedDir {
     }
 }
 
-/// Removes what killed processes left in `dir` under names that begin with `prefix`.
-pub(super) fn sweep(dir: &Path, prefix: &str) -> io::Result<()> {
+/// Removes the files that killed processes left in `dir`.
+pub(super) fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = name.as_encoded_bytes().starts_with(prefix.as_bytes()) && is_staged(&name);
         let path = dir.join(&name);
-        if ours && take_over(&path, &file_options())?.is_some() {
+        if is_staged(&name) && take_over(&path, &file_options())?.is_some() {
             fs::remove_file(&path).or_else(absent)?;
         }
     }

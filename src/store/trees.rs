@@ -17,6 +17,7 @@ use super::workspace::Workspace;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::layer::Whiteouts;
+use crate::layer::zstd::LargeWindows;
 
 /// Unpacks images into directories of one build's workspace.
 #[derive(Debug)]
@@ -49,6 +50,7 @@ impl Trees {
         let mut tree = Tree::new(&self.workspace)?;
         let mut seen = Seen::default();
         let ahead = Ahead::new(layers, unpack);
+        let windows = LargeWindows::default();
         std::thread::scope(|scope| {
             // Whatever way this ends, nobody must wait for the next layer.
             let _end = End(&ahead);
@@ -59,7 +61,7 @@ impl Trees {
                 (unpack.progress)(Progress::Started(blob));
                 let open_blob = |_: &Digest| ahead.take(position);
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
-                let source = Source { diff_id, blob, unpack: &unpack };
+                let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
                 let applied = source.apply_observed(&tree.root()?, Whiteouts::Remove, &mut seen)?;
                 self.unpacked.fetch_add(1, Ordering::Relaxed);
                 (unpack.progress)(Progress::Finished(blob, &applied));

@@ -12,7 +12,8 @@ use super::tree::TreeError;
 use super::workspace::{Workspace, WorkspaceError};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest, Digester, VerifyingReader};
-use crate::layer::{self, Applied, LayerError, Limits, Observer, Rules, Whiteouts};
+use crate::layer::zstd::{LargeWindows, Side};
+use crate::layer::{self, Applied, LayerError, Limits, Observer, Owners, Restricted, Rules, Whiteouts};
 use crate::rootfs::{Rootfs, RootfsError, remove_tree};
 
 /// Why layers could not be unpacked.
@@ -124,6 +125,8 @@ pub struct Unpack<'a> {
     pub jobs: usize,
     /// What a layer may hold.
     pub limits: &'a Limits,
+    /// What becomes of owners that cannot be given to files.
+    pub owners: Owners,
 }
 
 /// Where a layer's content comes from.
@@ -132,7 +135,11 @@ pub(super) struct Source<'a> {
     pub(super) diff_id: &'a DiffId,
     pub(super) blob: &'a Descriptor,
     pub(super) unpack: &'a Unpack<'a>,
+    pub(super) windows: &'a LargeWindows,
 }
+
+/// Applies an uncompressed archive.
+type Apply<'a> = &'a mut dyn FnMut(&mut dyn Read) -> Result<Applied, LayerError>;
 
 impl Source<'_> {
     /// Opens the blob and applies it to `onto`. Digest, size and diff id have been verified when this succeeds; until then
@@ -148,25 +155,39 @@ impl Source<'_> {
         whiteouts: Whiteouts,
         observer: &mut dyn Observer,
     ) -> Result<Applied, UnpackError> {
-        let result = self.apply_blob(onto, whiteouts, observer);
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(whiteouts) };
+        let limits = self.unpack.limits;
+        self.apply_by(&mut |archive| layer::apply_observed(archive, onto, &rules, limits, observer))
+    }
+
+    /// Applies the layer to a tree with all layers below it, for a process that may have no privileges.
+    pub(super) fn apply_unprivileged(
+        &self,
+        onto: &Rootfs,
+        restricted: &mut Restricted,
+    ) -> Result<Applied, UnpackError> {
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(Whiteouts::Remove) };
+        let limits = self.unpack.limits;
+        self.apply_by(&mut |archive| layer::apply_unprivileged(archive, onto, &rules, limits, restricted))
+    }
+
+    fn apply_by(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
+        let result = self.apply_blob(apply);
         // Whatever it is that failed then, it says nothing about the layer.
         if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
     }
 
-    fn apply_blob(
-        &self,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-        observer: &mut dyn Observer,
-    ) -> Result<Applied, UnpackError> {
+    fn apply_blob(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
         let blob = &self.blob.digest;
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
         let file = (self.unpack.open_blob)(blob);
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive = layer::decompress(&mut stored, layer::Formats::Layer).map_err(read)?;
-        let (applied, actual) = self.apply_archive(archive, onto, whiteouts, observer)?;
+        let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
+        let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
+            .map_err(read)?;
+        let (applied, actual) = self.apply_archive(archive, apply)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
         if actual != *self.diff_id {
@@ -176,17 +197,10 @@ impl Source<'_> {
         Ok(applied)
     }
 
-    fn apply_archive(
-        &self,
-        archive: impl Read,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-        observer: &mut dyn Observer,
-    ) -> Result<(Applied, DiffId), UnpackError> {
+    fn apply_archive(&self, archive: impl Read, apply: Apply<'_>) -> Result<(Applied, DiffId), UnpackError> {
         let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let rules = Rules::layer(whiteouts);
-        let result = layer::apply_observed(&mut archive, onto, &rules, self.unpack.limits, observer);
-        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
+        let applied = apply(&mut archive)
+            .map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
         Ok((applied, DiffId(archive.digester.finish())))
     }
 }

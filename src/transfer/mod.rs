@@ -6,17 +6,17 @@ use std::io;
 use crate::build;
 use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
-use crate::image::config::{CONFIG_LIMIT, ImageConfig, parse_config};
+use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest, Mismatch, VerifyingReader};
-use crate::image::document;
+use crate::image::document::{self, DocumentLimits};
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
 use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::layer::Limits;
+use crate::layer::{Limits, Owners};
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
@@ -63,6 +63,8 @@ pub struct Images<'a> {
     pub store: &'a Store,
     /// Who is told.
     pub progress: &'a dyn build::progress::Progress,
+    /// How large documents may be.
+    pub limits: DocumentLimits,
     /// What unpacking needs; planning does none.
     pub unpacking: Option<Unpacking<'a>>,
 }
@@ -75,6 +77,8 @@ pub struct Unpacking<'a> {
     pub workspace: &'a Workspace,
     /// When to stop.
     pub cancel: &'a Cancel,
+    /// How much a layer may hold.
+    pub limits: Limits,
 }
 
 /// How the layers of an image become files.
@@ -150,8 +154,7 @@ impl ImageSource for Images<'_> {
         for layer in image.layers() {
             self.check_size(&layer.blob)?;
         }
-        let layers: Vec<(_, _)> =
-            image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect();
+        let layers = stacked(image);
         let open = |digest: &Digest| {
             let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
             if let Some(layer) = layer {
@@ -164,11 +167,8 @@ impl ImageSource for Images<'_> {
             Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
             Progress::Finished(blob, applied) => {
                 self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
-                for skipped in &applied.skipped {
-                    self.progress.tell(&Event::Note(&format!(
-                        "layer {}: left out `{}`: {}",
-                        blob.digest, skipped.path, skipped.what
-                    )));
+                for sentence in applied.losses.sentences() {
+                    self.progress.tell(&Event::Note(&format!("layer {}: {sentence}", blob.digest)));
                 }
             }
         };
@@ -178,7 +178,8 @@ impl ImageSource for Images<'_> {
             progress: &progress,
             cancelled: &|| unpacking.cancel.is_cancelled(),
             jobs: JOBS,
-            limits: &Limits::default(),
+            limits: &unpacking.limits,
+            owners: Owners::Required,
         };
         match unpacking.unpacker.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.
@@ -188,6 +189,20 @@ impl ImageSource for Images<'_> {
             result => Ok(result?),
         }
     }
+
+    fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {
+        let Some(Unpacking { unpacker: Unpacker::Layers(unpacked), workspace, .. }) = &self.unpacking else {
+            return Ok(chain.clone());
+        };
+        let Chain::Layers(layers) = chain else { return Ok(chain.clone()) };
+        let kept = unpacked.adopt(&stacked(image), layers, workspace)?;
+        Ok(kept.map_or_else(|| chain.clone(), Chain::Layers))
+    }
+}
+
+/// Diff ids and blobs of an image's layers, bottom first.
+fn stacked(image: &Image) -> Vec<(DiffId, Descriptor)> {
+    image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect()
 }
 
 impl Images<'_> {
@@ -215,7 +230,7 @@ impl Images<'_> {
         if let Some(digest) = reference.digest()
             && let Some(bytes) = self.stored_document(digest)?
         {
-            let media_type = document::parse(&bytes, None)?.media_type().to_owned();
+            let media_type = document::parse(&bytes, None, &self.limits)?.media_type().to_owned();
             return Ok(Fetched { media_type, digest: digest.clone(), bytes });
         }
         let fetched = self.client.manifest(reference)?;
@@ -239,7 +254,7 @@ impl Images<'_> {
     fn stored_document(&self, digest: &Digest) -> Result<Option<Vec<u8>>, ServiceError> {
         let Ok(file) = self.store.blobs().open(digest) else { return Ok(None) };
         let size = file.metadata()?.len();
-        if document::check_size(document::Kind::Config, size).is_err() {
+        if document::check_size(document::Kind::Config, size, &self.limits).is_err() {
             return Ok(None);
         }
         let mut bytes = Vec::new();
@@ -255,12 +270,13 @@ impl Images<'_> {
         fetched: &Fetched,
         notes: &mut Vec<String>,
     ) -> Result<Documents, ServiceError> {
-        let index = parse_index(&fetched.bytes, Some(&fetched.media_type))?;
+        let index = parse_index(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let mut nested = |entry: &Descriptor| -> Result<_, Nested> {
             let fetched = self.manifest_of(reference, entry).map_err(Nested)?;
-            parse_index(&fetched.bytes, Some(&entry.media_type)).map_err(|error| Nested(error.into()))
+            let parsed = parse_index(&fetched.bytes, Some(&entry.media_type), &self.limits);
+            parsed.map_err(|error| Nested(error.into()))
         };
-        let entries = flatten(index, &mut nested)?;
+        let entries = flatten(index, self.limits.nesting, &mut nested)?;
         let mut config_of = |entry: &Descriptor| -> Result<Platform, ServiceError> {
             Ok(Platform::from(&self.entry(reference, entry)?.config))
         };
@@ -291,17 +307,17 @@ impl Images<'_> {
     }
 
     fn documents(&self, reference: &Reference, fetched: &Fetched) -> Result<Documents, ServiceError> {
-        let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type))?;
+        let manifest = parse_manifest(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let stored = self.stored_document(&manifest.config.digest)?;
         let bytes = match stored.filter(|bytes| bytes.len() as u64 == manifest.config.size) {
             Some(bytes) => bytes,
             None => {
-                let bytes = self.client.small_blob(reference, &manifest.config, CONFIG_LIMIT)?;
+                let bytes = self.client.small_blob(reference, &manifest.config, self.limits.config.value)?;
                 self.store.blobs().put(&bytes)?;
                 bytes
             }
         };
-        let config = parse_config(&bytes)?;
+        let config = parse_config(&bytes, &self.limits)?;
         if config.rootfs.diff_ids.len() != manifest.layers.len() {
             return Err(crate::image::manifest::ImageError::Layers {
                 layers: manifest.layers.len(),
@@ -316,6 +332,11 @@ impl Images<'_> {
     fn was_damaged(&self, image: &Image, error: &UnpackError) -> bool {
         let layer = image.layers().iter().find(|layer| Some(&layer.blob.digest) == error.unreadable());
         layer.is_some_and(|layer| self.store.blobs().check(&layer.blob).is_err_and(|error| error.is_absent()))
+    }
+
+    /// Whether the store has a blob that is not what it should be; it is gone then.
+    fn is_damaged(&self, blob: &Descriptor) -> bool {
+        matches!(self.store.blobs().check(blob), Err(StoreError::Corrupt(_)))
     }
 
     /// Brings a layer's bytes into the store.
@@ -347,7 +368,10 @@ impl Images<'_> {
         encoded: &EncodedImage,
         destination: &Reference,
     ) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
+        in_parallel(image.layers(), JOBS, |layer| {
+            let sent = self.upload_layer(layer, destination);
+            sent.map_err(|error| self.damage(layer).unwrap_or_else(|| error.into()))
+        })?;
         let config = Descriptor::new(
             media_type::OCI_CONFIG,
             encoded.config.digest.clone(),
@@ -366,6 +390,14 @@ impl Images<'_> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
     }
 
+    /// Whether a layer could not be sent because it is damaged. It is gone then: the next build fetches or makes it again.
+    fn damage(&self, layer: &Layer) -> Option<ServiceError> {
+        match self.store.blobs().check(&layer.blob) {
+            Err(error @ StoreError::Corrupt(_)) => Some(error.into()),
+            _ => None,
+        }
+    }
+
     /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.
     fn upload_layer(&self, layer: &Layer, destination: &Reference) -> Result<(), TransferError> {
         let mount_from = match &layer.origin {
@@ -376,7 +408,13 @@ impl Images<'_> {
             self.fetch(layer).map_err(io::Error::other)?;
             self.open(&layer.blob.digest)
         };
-        let how = match self.client.upload(destination, &layer.blob, &open, mount_from)? {
+        let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
+        let sent = match upload() {
+            // Registries refuse bytes that are not what they are called. A damaged blob is fetched once more.
+            Err(_) if self.is_damaged(&layer.blob) && layer.origin != Origin::Stored => upload(),
+            result => result,
+        };
+        let how = match sent? {
             Uploaded::Existed => "was there",
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",

@@ -1,7 +1,7 @@
 # Programs from Debian. Base images are made from packages too, but those are never installed here; busybox-static is,
 # for the tests that run it without an image. mmdebstrap wants arch-test for foreign architectures.
 
-packages=(arch-test busybox-static ca-certificates debian-archive-keyring docker-registry jq mmdebstrap qemu-user-static skopeo umoci)
+packages=(arch-test busybox-static ca-certificates debian-archive-keyring docker-registry jq mmdebstrap qemu-user-static skopeo uidmap umoci)
 
 missing_packages() {
   local package

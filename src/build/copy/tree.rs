@@ -1,189 +1,90 @@
-//! The content of a directory, at any depth that Linux can name, with a bounded number of descriptors.
+//! The content of a directory into another one.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::vec::IntoIter;
-
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 
 use super::entry::{self, Place};
+use super::walk::{self, OPEN_LEVELS, Visitor, open_directory, opened};
 use super::{Copier, CopyError, child, tried};
-use crate::rootfs::{FileKind, Follow, GuestPath, Metadata, Rootfs, metadata_at};
-
-/// How many directories on the way down keep their descriptors; those further down are opened again on the way back.
-const OPEN_LEVELS: usize = 64;
+use crate::rootfs::{FileKind, GuestPath, Metadata};
 
 /// Merges the content of the directory `source` into the directory `target`; both are real paths. Metadata of the two is
 /// left alone, that of all directories below is taken over.
 pub(super) fn copy(copier: &mut Copier<'_>, source: &GuestPath, target: &GuestPath) -> Result<(), CopyError> {
-    let mut walk = Walk { copier, levels: Vec::new(), links: BTreeMap::new() };
-    let directory = walk.copier.request.from.root.open_path(source, Follow::No).map_err(CopyError::Source)?;
-    walk.enter(source.clone(), target.clone(), None, directory)?;
-    while let Some(level) = walk.levels.last_mut() {
-        match level.entries.next() {
-            Some((name, _)) => walk.entry(&name)?,
-            None => walk.leave()?,
-        }
-    }
-    Ok(())
+    let from = copier.request.from;
+    let top = Target { path: target.clone(), open: None };
+    walk::walk(&from, source, &mut Merging { copier, targets: vec![top], links: BTreeMap::new() })
 }
 
-struct Walk<'c, 'a> {
+struct Merging<'c, 'a> {
     copier: &'c mut Copier<'a>,
-    levels: Vec<Level>,
+    /// The directories that are being filled, outermost first; never empty.
+    targets: Vec<Target>,
     /// Where files with several names were copied to, by device and inode.
     links: BTreeMap<((u32, u32), u64), GuestPath>,
 }
 
-/// A directory that is being copied.
-struct Level {
-    source: GuestPath,
-    target: GuestPath,
-    /// What the target is to have; none for the top, whose metadata is not taken over.
-    metadata: Option<Metadata>,
-    entries: IntoIter<(Vec<u8>, FileKind)>,
-    state: State,
-    open: Open,
+struct Target {
+    path: GuestPath,
+    open: Option<OwnedFd>,
 }
 
-/// Whether the target is there. A directory that is ignored is made only when something in it is not.
-#[derive(Clone, Copy, PartialEq)]
-enum State {
-    Awaited,
-    Made,
-}
-
-struct Open {
-    source: Option<OwnedFd>,
-    target: Option<OwnedFd>,
-}
-
-impl Walk<'_, '_> {
-    /// Copies one entry of the last level, or makes it the last level.
-    fn entry(&mut self, name: &[u8]) -> Result<(), CopyError> {
-        let from = self.copier.request.from;
-        let Some(level) = self.levels.last_mut() else { return Ok(()) };
-        let (source, target) = (child(&level.source, name)?, child(&level.target, name)?);
-        let directory =
-            opened(&mut level.open.source, from.root, &level.source).map_err(CopyError::Source)?;
-        let metadata = match metadata_at(directory.as_fd(), name) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(CopyError::Changed { path: source });
-            }
-            result => tried(result, "read metadata of", &source)?,
+impl Merging<'_, '_> {
+    /// The innermost target, and what `name` will be called in it.
+    fn place(&mut self, name: &[u8]) -> Result<(&OwnedFd, GuestPath), CopyError> {
+        let Some(target) = self.targets.last_mut() else {
+            return Err(CopyError::NotADirectory { path: GuestPath::root() });
         };
-        let is_directory = metadata.kind == FileKind::Directory;
-        let excluded = from.ignore.is_some_and(|rules| rules.excludes(source.relative()));
-        let may_hold = || from.ignore.is_none_or(|rules| rules.may_include_below(source.relative()));
-        if excluded && !(is_directory && may_hold()) {
-            return Ok(());
-        }
-        if is_directory {
-            let directory = match open_directory(directory, name) {
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                    return Err(CopyError::Changed { path: source });
-                }
-                result => tried(result, "open", &source)?,
-            };
-            self.enter(source, target, Some(metadata), directory)?;
-            return if excluded { Ok(()) } else { self.make_directories() };
-        }
-        self.make_directories()?;
-        self.file(name, &source, &metadata, &target)
+        let path = child(&target.path, name)?;
+        let directory =
+            opened(&mut target.open, self.copier.onto, &target.path).map_err(CopyError::Destination)?;
+        Ok((directory, path))
     }
+}
 
-    /// Makes `source`, which is open as `directory`, the last level.
-    fn enter(
-        &mut self,
-        source: GuestPath,
-        target: GuestPath,
-        metadata: Option<Metadata>,
-        directory: OwnedFd,
-    ) -> Result<(), CopyError> {
-        let again = tried(directory.try_clone(), "open", &source)?;
-        let listed = Rootfs::from_fd(again).read_dir(&GuestPath::root());
-        let entries = listed.map_err(CopyError::Source)?.into_iter();
-        if self.levels.len() > OPEN_LEVELS
-            && let Some(above) = self.levels.last_mut()
-        {
-            above.open.source = None;
+impl Visitor for Merging<'_, '_> {
+    fn enter(&mut self, from: &Place<'_>, _: &Metadata) -> Result<(), CopyError> {
+        let onto = self.copier.onto;
+        let (directory, path) = self.place(from.name)?;
+        let to = Place { directory, name: from.name, path: &path };
+        match to.metadata()? {
+            None => tried(to.entry(onto).make_directory(), "make directory", &path)?,
+            Some(metadata) if metadata.kind == FileKind::Directory => {}
+            Some(_) => return Err(CopyError::CannotCopyToNonDirectory { path }),
         }
-        let state = if metadata.is_some() { State::Awaited } else { State::Made };
-        let open = Open { source: Some(directory), target: None };
-        self.levels.push(Level { source, target, metadata, entries, state, open });
+        let open = Some(tried(open_directory(directory, from.name), "open", &path)?);
+        if self.targets.len() > OPEN_LEVELS
+            && let Some(above) = self.targets.last_mut()
+        {
+            above.open = None;
+        }
+        self.targets.push(Target { path, open });
         Ok(())
     }
 
-    fn file(
-        &mut self,
-        name: &[u8],
-        source: &GuestPath,
-        metadata: &Metadata,
-        target: &GuestPath,
-    ) -> Result<(), CopyError> {
-        let Some(level) = self.levels.last_mut() else { return Ok(()) };
-        let from = opened(&mut level.open.source, self.copier.request.from.root, &level.source)
-            .map_err(CopyError::Source)?;
-        let to = opened(&mut level.open.target, self.copier.onto, &level.target)
-            .map_err(CopyError::Destination)?;
-        let from = Place { directory: from, name, path: source };
-        let to = Place { directory: to, name, path: target };
+    fn file(&mut self, from: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
+        let Some(target) = self.targets.last_mut() else { return Ok(()) };
+        let path = child(&target.path, from.name)?;
+        let directory =
+            opened(&mut target.open, self.copier.onto, &target.path).map_err(CopyError::Destination)?;
+        let to = Place { directory, name: from.name, path: &path };
         if metadata.kind == FileKind::File && metadata.links > 1 {
             let file = (metadata.device, metadata.inode);
             if let Some(first) = self.links.get(&file) {
                 return link(self.copier, first, metadata, &to);
             }
-            self.links.insert(file, target.clone());
+            self.links.insert(file, path.clone());
         }
-        entry::copy(self.copier, &from, metadata, &to)
+        entry::copy(self.copier, from, metadata, &to)
     }
 
-    /// Makes the targets of all levels that wait for it.
-    fn make_directories(&mut self) -> Result<(), CopyError> {
-        let first =
-            self.levels.iter().rposition(|level| level.state == State::Made).map_or(0, |last| last + 1);
-        for index in first..self.levels.len() {
-            let (above, below) = self.levels.split_at_mut(index);
-            let (Some(parent), Some(level)) = (above.last_mut(), below.first_mut()) else { continue };
-            let directory = opened(&mut parent.open.target, self.copier.onto, &parent.target)
-                .map_err(CopyError::Destination)?;
-            let name = level.target.file_name().unwrap_or_default();
-            let to = Place { directory, name, path: &level.target };
-            match to.metadata()? {
-                None => tried(rustix::fs::mkdirat(directory, name, Mode::RWXU), "make directory", to.path)?,
-                Some(metadata) if metadata.kind == FileKind::Directory => {}
-                Some(_) => return Err(CopyError::CannotCopyToNonDirectory { path: level.target.clone() }),
-            }
-            level.open.target = Some(tried(open_directory(directory, name), "open", to.path)?);
-            level.state = State::Made;
-            if index > OPEN_LEVELS {
-                parent.open.target = None;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the last level: its target has all entries, so its own metadata holds from now on.
-    fn leave(&mut self) -> Result<(), CopyError> {
-        let Some(level) = self.levels.pop() else { return Ok(()) };
-        let (Some(metadata), Some(parent), State::Made) =
-            (level.metadata, self.levels.last_mut(), level.state)
-        else {
-            return Ok(());
-        };
-        let root = self.copier.request.from.root;
-        let from = opened(&mut parent.open.source, root, &parent.source).map_err(CopyError::Source)?;
-        let to = opened(&mut parent.open.target, self.copier.onto, &parent.target)
-            .map_err(CopyError::Destination)?;
-        let from = Place {
-            directory: from,
-            name: level.source.file_name().unwrap_or_default(),
-            path: &level.source,
-        };
-        let to =
-            Place { directory: to, name: level.target.file_name().unwrap_or_default(), path: &level.target };
-        entry::set_attributes(&to, &entry::attributes_of(self.copier, &from, &metadata))
+    /// The target has all entries, so its own metadata holds from now on.
+    fn leave(&mut self, from: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
+        self.targets.pop();
+        let attributes = entry::attributes_of(self.copier, from, metadata);
+        let onto = self.copier.onto;
+        let (directory, path) = self.place(from.name)?;
+        entry::set_attributes(&onto.entry(directory, from.name), &attributes, &path)
     }
 }
 
@@ -196,26 +97,9 @@ fn link(
 ) -> Result<(), CopyError> {
     entry::make_room(to)?;
     let (directory, name) = copier.onto.parent(first).map_err(CopyError::Destination)?;
-    let linked = rustix::fs::linkat(&directory, name, to.directory, to.name, rustix::fs::AtFlags::empty());
-    tried(linked, "link", to.path)?;
+    let first = copier.onto.entry(&directory, &name);
+    tried(to.entry(copier.onto).make_link(&first), "link", to.path)?;
     copier.done.files += 1;
     copier.done.bytes += metadata.size;
     Ok(())
-}
-
-fn open_directory(above: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(above, name, flags, Mode::empty())
-}
-
-/// The descriptor of `path`, opened if it is not.
-fn opened<'s>(
-    slot: &'s mut Option<OwnedFd>,
-    root: &Rootfs,
-    path: &GuestPath,
-) -> Result<&'s OwnedFd, crate::rootfs::RootfsError> {
-    match slot {
-        Some(open) => Ok(open),
-        None => Ok(slot.insert(root.open_path(path, Follow::No)?)),
-    }
 }

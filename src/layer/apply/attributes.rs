@@ -1,49 +1,86 @@
 //! Giving a file the metadata of its entry.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::io_error;
+use super::{Owners, Rules, io_error};
 use crate::layer::EntryError;
-use crate::layer::tar::Entry;
-use crate::rootfs::{Owner, Timestamp, Xattrs, remove_xattr_at, set_times_at, set_xattr_at, xattrs_at};
+use crate::layer::tar::{Entry, EntryKind};
+use crate::rootfs::{DirectoryEntry, Owner, Rootfs, Timestamp, Xattrs};
 
-/// Attributes that the file system or the kernel refused, with the reason. A layer with attributes that mean nothing
-/// here is still usable; what is lost is reported.
-pub(super) type Refused = Vec<(Vec<u8>, Errno)>;
+/// What the file system or the kernel refused to do for one entry. A layer with attributes that mean nothing here is still
+/// usable; what is lost is reported.
+#[derive(Default)]
+pub(super) struct Refused {
+    /// The owner, and why.
+    pub(super) owner: Option<(Owner, Errno)>,
+    /// The mode with the set-user-ID or set-group-ID bits that were left out for it.
+    pub(super) set_id: Option<u32>,
+    /// Attributes, and why.
+    pub(super) xattrs: Vec<(Vec<u8>, Errno)>,
+}
 
-fn set_xattrs(xattrs: &Xattrs, set: impl Fn(&[u8], &[u8]) -> io::Result<()>) -> Result<Refused, EntryError> {
-    let mut refused = Vec::new();
-    for (key, value) in xattrs {
-        match set(key, value) {
-            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::PERM)) => {
-                refused.push((key.clone(), Errno::from_io_error(&error).unwrap_or(Errno::PERM)));
+impl Refused {
+    /// Takes the outcome of setting an owner.
+    fn owner(&mut self, owner: Owner, owners: Owners, result: io::Result<()>) -> Result<(), EntryError> {
+        let Err(error) = result else { return Ok(()) };
+        match Errno::from_io_error(&error) {
+            // The second where a user namespace has no such owner, or the file system none at all.
+            Some(reason @ (Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP)) if owners != Owners::Required => {
+                self.owner = Some((owner, reason));
+                Ok(())
             }
-            result => io_error(result, "set an extended attribute")?,
+            _ => io_error(Err(error), "set the owner"),
         }
     }
-    Ok(refused)
+
+    /// The mode that a file may have after [`Refused::owner`].
+    fn mode(&mut self, mode: u32, owners: Owners) -> u32 {
+        const SET_ID: u32 = 0o6000;
+        let foreign = self.owner.is_some() || owners == Owners::Mapped;
+        if foreign && mode & SET_ID != 0 {
+            self.set_id = Some(mode);
+            return mode & !SET_ID;
+        }
+        mode
+    }
+
+    fn xattrs(&mut self, to: &DirectoryEntry<'_>, xattrs: &Xattrs) -> Result<(), EntryError> {
+        for (key, value) in xattrs {
+            match to.set_xattr(key, value) {
+                Err(error)
+                    if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::PERM)) =>
+                {
+                    self.xattrs.push((key.clone(), Errno::from_io_error(&error).unwrap_or(Errno::PERM)));
+                }
+                result => io_error(result, "set an extended attribute")?,
+            }
+        }
+        Ok(())
+    }
 }
 
-pub(super) fn set_xattrs_at(at: BorrowedFd<'_>, name: &[u8], xattrs: &Xattrs) -> Result<Refused, EntryError> {
-    set_xattrs(xattrs, |key, value| set_xattr_at(at, name, key, value))
-}
-
-/// Sets what an entry says about an open file or directory: the owner first, as that clears setuid bits and
-/// capabilities, the times last.
-pub(super) fn set_metadata_of(file: &OwnedFd, entry: &Entry, owner: Owner) -> Result<Refused, EntryError> {
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    io_error(rustix::fs::fchown(file, Some(uid), Some(gid)), "set the owner")?;
-    io_error(rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode)), "set the mode")?;
-    let refused = set_xattrs(&entry.xattrs, |key, value| {
-        Ok(rustix::fs::fsetxattr(file, key, value, XattrFlags::empty())?)
-    })?;
-    let time = Timespec { tv_sec: entry.mtime.seconds, tv_nsec: entry.mtime.nanoseconds.into() };
-    let times = Timestamps { last_access: time, last_modification: time };
-    io_error(rustix::fs::futimens(file, &times), "set the times")?;
+/// Sets what an entry of the archive says about one of the tree, but with `mode`: the owner first, as that clears setuid
+/// bits and capabilities, then the attributes, as long as the mode allows it, the times last.
+pub(super) fn set_metadata(
+    to: &DirectoryEntry<'_>,
+    entry: &Entry,
+    mode: u32,
+    rules: &Rules,
+) -> Result<Refused, EntryError> {
+    let owner = rules.owner.unwrap_or(entry.owner);
+    let mut refused = Refused::default();
+    refused.owner(owner, rules.owners, to.set_owner(owner))?;
+    refused.xattrs(to, &entry.xattrs)?;
+    if entry.kind != EntryKind::Symlink {
+        // On directories these bits give nobody any rights.
+        let mode = if entry.kind == EntryKind::Directory { mode } else { refused.mode(mode, rules.owners) };
+        io_error(to.set_mode(mode), "set the mode")?;
+    }
+    io_error(to.set_times(entry.mtime), "set the times")?;
     Ok(refused)
 }
 
@@ -52,37 +89,47 @@ fn open_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, EntryError
     io_error(rustix::fs::openat(at, name, flags, Mode::empty()), "open the directory")
 }
 
-/// Gives a directory the metadata of an entry and no other attributes.
+/// Gives a directory `mode`, everything else of an entry, and no other attributes.
 pub(super) fn set_directory_metadata(
+    root: &Rootfs,
     at: BorrowedFd<'_>,
     name: &[u8],
     entry: &Entry,
-    owner: Option<Owner>,
+    mode: u32,
+    rules: &Rules,
 ) -> Result<Refused, EntryError> {
     let directory = open_directory(at, name)?;
-    clear_xattrs(&directory, &entry.xattrs)?;
-    set_metadata_of(&directory, entry, owner.unwrap_or(entry.owner))
+    let to = root.entry(&at, name).opened(&directory);
+    clear_xattrs(&to, &entry.xattrs)?;
+    set_metadata(&to, entry, mode, rules)
 }
 
 /// Takes away the attributes that are not in `kept`, except those of overlayfs and of security modules.
-fn clear_xattrs(directory: &OwnedFd, kept: &Xattrs) -> Result<(), EntryError> {
-    for key in io_error(xattrs_at(directory.as_fd(), b"."), "read the extended attributes")?.into_keys() {
+fn clear_xattrs(directory: &DirectoryEntry<'_>, kept: &Xattrs) -> Result<(), EntryError> {
+    for key in io_error(directory.xattrs(), "read the extended attributes")?.into_keys() {
         let ours = !key.starts_with(b"trusted.overlay.")
             && !key.starts_with(b"user.overlay.")
             && (!key.starts_with(b"security.") || key == b"security.capability");
         if ours && !kept.contains_key(&key) {
-            io_error(remove_xattr_at(directory.as_fd(), b".", &key), "remove an extended attribute")?;
+            io_error(directory.remove_xattr(&key), "remove an extended attribute")?;
         }
     }
     Ok(())
 }
 
 /// Makes an existing directory what one without an entry is: 0755, of `owner`, from 1970.
-pub(super) fn reset_directory(at: BorrowedFd<'_>, name: &[u8], owner: Owner) -> Result<(), EntryError> {
+pub(super) fn reset_directory(
+    root: &Rootfs,
+    at: BorrowedFd<'_>,
+    name: &[u8],
+    owner: Owner,
+    owners: Owners,
+) -> Result<(), EntryError> {
     let directory = open_directory(at, name)?;
-    clear_xattrs(&directory, &Xattrs::new())?;
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    io_error(rustix::fs::fchown(&directory, Some(uid), Some(gid)), "set the owner")?;
-    io_error(rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o755)), "set the mode")?;
-    io_error(set_times_at(directory.as_fd(), b".", Timestamp::default()), "set the times")
+    let to = root.entry(&at, name).opened(&directory);
+    clear_xattrs(&to, &Xattrs::new())?;
+    // What is root's for want of an entry is nothing that a layer asked for.
+    Refused::default().owner(owner, owners, to.set_owner(owner))?;
+    io_error(to.set_mode(0o755), "set the mode")?;
+    io_error(to.set_times(Timestamp::default()), "set the times")
 }

@@ -3,18 +3,14 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Refused, set_directory_metadata, set_metadata_of, set_xattrs_at};
+use super::attributes::{Refused, set_metadata};
 use super::whiteouts::mark_opaque;
-use super::{Applier, Inheritance, Made, Parent, Whiteouts, io_error};
+use super::{Applier, Inheritance, LossKind, Made, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{
-    FileKind, Follow, GuestPath, Owner, metadata_at, metadata_of, remove_tree, remove_xattr_at, set_mode_at,
-    set_owner_at, set_times_at,
-};
+use crate::rootfs::{ContentWriter, FileKind, Follow, GuestPath, metadata_at, metadata_of, remove_xattr_at};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,31 +64,34 @@ impl Applier<'_> {
             self.lower.put.insert(parent.inode, name);
         }
         if entry.kind == EntryKind::Directory {
-            let skipped = self.make_directory(entry, parent, name, before)?;
-            return self.skip_xattrs(path, skipped);
+            return self.make_directory(entry, parent, name, path, before);
         }
         let at = parent.directory.as_fd();
-        let owner = self.rules.owner.unwrap_or(entry.owner);
-        let skipped = match (entry.kind, target) {
-            (EntryKind::File, _) => self.make_file(reader, entry, parent, name, owner)?,
-            (EntryKind::HardLink, Some(target)) => {
-                self.make_hard_link(at, name, path, target)?;
-                Vec::new()
-            }
-            (EntryKind::HardLink | EntryKind::Directory, _) => Vec::new(),
+        let refused = match (entry.kind, target) {
+            (EntryKind::File, _) => self.make_file(reader, entry, parent, name)?,
+            (EntryKind::HardLink, Some(target)) => return self.make_hard_link(at, name, path, target),
+            (EntryKind::HardLink | EntryKind::Directory, _) => return Ok(()),
             (EntryKind::Symlink, _) => {
-                io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
-                io_error(set_owner_at(at, name, owner), "set the owner")?;
-                let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
-                io_error(set_times_at(at, name, entry.mtime), "set the times")?;
+                let to = self.root.entry(&at, name);
+                io_error(to.make_symlink(&entry.link), "make the symbolic link")?;
+                let refused = set_metadata(&to, entry, entry.mode, self.rules)?;
                 self.tell(Made { entry, directory: at, name, file: None })?;
-                skipped
+                refused
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
-                self.make_node(entry, parent, name, path, owner)?
+                if !self.make_node(entry, at, name, path)? {
+                    return Ok(());
+                }
+                if parent.inheritance == Inheritance::Undo {
+                    io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+                }
+                let refused = set_metadata(&self.root.entry(&at, name), entry, entry.mode, self.rules)?;
+                self.tell(Made { entry, directory: at, name, file: None })?;
+                refused
             }
         };
-        self.skip_xattrs(path, skipped)
+        self.report_refused(path, refused);
+        Ok(())
     }
 
     /// Removes what is in the way of an entry: everything but a directory in the way of a directory.
@@ -105,7 +104,7 @@ impl Applier<'_> {
         if metadata.kind == FileKind::Directory && kind == EntryKind::Directory {
             return Ok(Room::Directory);
         }
-        io_error(remove_tree(at, name), "remove what was there")?;
+        io_error(self.root.entry(&at, name).remove(), "remove what was there")?;
         self.way_changed |= matches!(metadata.kind, FileKind::Symlink | FileKind::Directory);
         Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
     }
@@ -116,97 +115,82 @@ impl Applier<'_> {
         entry: &Entry,
         parent: &Parent,
         name: &[u8],
-        owner: Owner,
     ) -> Result<Refused, EntryError> {
         let at = parent.directory.as_fd();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
+        let to = self.root.entry(&at, name);
+        let mut content = ContentWriter::new(io_error(to.make_file(), "make the file")?);
         loop {
             let count = reader.read_content(&mut self.buffer)?;
             if count == 0 {
                 break;
             }
             self.observer.content(&self.buffer[..count]);
-            let mut rest = &self.buffer[..count];
-            while !rest.is_empty() {
-                match rustix::io::write(&file, rest) {
-                    Ok(written) => rest = &rest[written..],
-                    Err(Errno::INTR) => {}
-                    Err(error) => return io_error(Err(error), "write the file"),
-                }
-            }
+            io_error(content.write(&self.buffer[..count]), "write the file")?;
         }
+        let file = io_error(content.finish(), "write the file")?;
         if parent.inheritance == Inheritance::Undo {
             io_error(forget_inherited(at, name), "remove an inherited access control list")?;
         }
-        let skipped = set_metadata_of(&file, entry, owner)?;
+        let refused = set_metadata(&to.opened(&file), entry, entry.mode, self.rules)?;
         self.tell(Made { entry, directory: at, name, file: Some(file.as_fd()) })?;
-        Ok(skipped)
+        Ok(refused)
     }
 
     fn make_directory(
         &mut self,
         entry: &Entry,
-        parent: &Parent,
+        parent: &mut Parent,
         name: &[u8],
+        path: &GuestPath,
         before: Room,
-    ) -> Result<Refused, EntryError> {
+    ) -> Result<(), EntryError> {
         let at = parent.directory.as_fd();
         if before != Room::Directory {
-            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+            io_error(self.root.entry(&at, name).make_directory(), "make the directory")?;
         } else if self.rules.whiteouts == Whiteouts::Remove {
             self.lower.put.insert(parent.inode, name);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+            io_error(mark_opaque(at, name, self.rules.marks), "mark the directory as opaque")?;
         }
-        let skipped = set_directory_metadata(at, name, entry, self.rules.owner)?;
-        self.tell(Made { entry, directory: at, name, file: None })?;
-        Ok(skipped)
+        let directory = io_error(parent.directory.try_clone(), "keep the directory open")?;
+        self.set_directory(directory.as_fd(), name, entry, path, |applier| {
+            Ok(parent.real(applier.root)?.child(name))
+        })
     }
 
+    /// Makes a device or FIFO; false where there can be none.
     fn make_node(
         &mut self,
         entry: &Entry,
-        parent: &Parent,
+        at: BorrowedFd<'_>,
         name: &[u8],
         path: &GuestPath,
-        owner: Owner,
-    ) -> Result<Refused, EntryError> {
-        let at = parent.directory.as_fd();
-        let (file_type, what) = match entry.kind {
-            EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
-            EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
-            _ => (FileType::Fifo, "FIFO"),
+    ) -> Result<bool, EntryError> {
+        let (kind, what) = match entry.kind {
+            EntryKind::CharDevice => (FileKind::CharDevice, "character device"),
+            EntryKind::BlockDevice => (FileKind::BlockDevice, "block device"),
+            _ => (FileKind::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
         // In every kind of tree: the same image must not have other files where overlayfs cannot be used.
         if self.rules.whiteouts != Whiteouts::Ordinary
-            && entry.kind == EntryKind::CharDevice
+            && kind == FileKind::CharDevice
             && entry.device == (0, 0)
+            && !self.root.has_overrides()
         {
-            let what = "character device 0:0, which overlayfs takes for a whiteout".to_owned();
-            self.skip(path.clone(), what)?;
-            return Ok(Vec::new());
+            let what = || "character device 0:0, which overlayfs takes for a whiteout".to_owned();
+            self.applied.losses.add(LossKind::Device, path, what);
+            return Ok(false);
         }
-        let device = rustix::fs::makedev(major, minor);
-        match rustix::fs::mknodat(at, name, file_type, Mode::RUSR | Mode::WUSR, device) {
-            Err(Errno::PERM) => {
-                let what = format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
-                self.skip(path.clone(), what)?;
-                return Ok(Vec::new());
+        match self.root.entry(&at, name).make_node(kind, rustix::fs::makedev(major, minor)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
+                let what = || format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
+                self.applied.losses.add(LossKind::Device, path, what);
+                Ok(false)
             }
-            result => io_error(result, "make the device or FIFO")?,
+            result => io_error(result, "make the device or FIFO").map(|()| true),
         }
-        if parent.inheritance == Inheritance::Undo {
-            io_error(forget_inherited(at, name), "remove an inherited access control list")?;
-        }
-        io_error(set_owner_at(at, name, owner), "set the owner")?;
-        io_error(set_mode_at(at, name, entry.mode), "set the mode")?;
-        let skipped = set_xattrs_at(at, name, &entry.xattrs)?;
-        io_error(set_times_at(at, name, entry.mtime), "set the times")?;
-        self.tell(Made { entry, directory: at, name, file: None })?;
-        Ok(skipped)
     }
 
     fn has_no_entry(&self, path: &GuestPath) -> bool {
@@ -260,7 +244,7 @@ impl Applier<'_> {
             return Ok(());
         }
         let (from, from_name) = self.root.parent(&target.real)?;
-        let result = rustix::fs::linkat(&from, from_name.as_slice(), at, name, AtFlags::empty());
+        let result = self.root.entry(&at, name).make_link(&self.root.entry(&from, &from_name));
         // Owner, mode and attributes are those of the file: its own entry has set them.
         io_error(result, "make the hard link")
     }

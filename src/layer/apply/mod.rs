@@ -7,30 +7,34 @@
 
 mod attributes;
 mod create;
+mod losses;
 mod lower;
 mod observe;
+mod restricted;
 #[cfg(test)]
 mod tests;
 mod whiteouts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::AtFlags;
 
 use self::attributes::{Refused, reset_directory, set_directory_metadata};
 use self::create::Room;
 use self::lower::Lower;
 use self::whiteouts::mark_opaque;
 use super::tar::{Entry, EntryKind, Reader};
-use super::{EntryError, LayerError, Limits};
+use super::{EntryError, LayerError, Limits, Marks, is_overlay_attribute};
 use crate::rootfs::{
-    Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_of,
-    set_times_at, xattr_at,
+    Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
+    metadata_of, set_times_at, xattr_at,
 };
 
+pub use self::losses::{Loss, LossKind, Losses};
 pub use self::observe::{Made, Observer};
+pub use self::restricted::Restricted;
 pub use self::whiteouts::remove_whiteouts;
 
 /// The prefix of a whiteout's name.
@@ -44,9 +48,8 @@ const RESERVED_PREFIX: &[u8] = b".wh..wh.";
 /// whatever their order (OCI image-spec `layer.md`, Whiteouts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// As overlayfs wants them in a lower directory: a character device 0:0 for a removed name, the attribute
-    /// `trusted.overlay.opaque` (`user.overlay.opaque` where only that is allowed) on an opaque directory. The tree
-    /// must be empty at the start and hold nothing but this layer.
+    /// As overlayfs wants them in a lower directory: a character device 0:0 for a removed name, an attribute
+    /// ([`Rules::marks`]) on an opaque directory. The tree must be empty at the start and hold nothing but this layer.
     Overlay,
     /// What lower layers left in the tree is removed.
     Remove,
@@ -63,6 +66,19 @@ pub enum Names {
     Clamp,
 }
 
+/// What becomes of owners that the process may not give to files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owners {
+    /// They are errors.
+    Required,
+    /// Such files stay the process's own, without set-user-ID and set-group-ID bits, which would be those of somebody else
+    /// (as POSIX has it for `cp -p`). Both are reported.
+    Possible,
+    /// As before, and no file gets such bits: the process is root in a user namespace alone, so that even files of root
+    /// are an ordinary user's.
+    Mapped,
+}
+
 /// How an archive is applied.
 #[derive(Debug, Clone)]
 pub struct Rules {
@@ -72,25 +88,27 @@ pub struct Rules {
     pub names: Names,
     /// How whiteouts are treated.
     pub whiteouts: Whiteouts,
+    /// How directories are marked with [`Whiteouts::Overlay`].
+    pub marks: Marks,
     /// Whom everything belongs to instead of the owner in the archive.
     pub owner: Option<Owner>,
+    /// What becomes of owners that cannot be given.
+    pub owners: Owners,
 }
 
 impl Rules {
-    /// Those of an image's layer.
+    /// Those of an image's layer, with the marks that this process can set.
     #[must_use]
     pub fn layer(whiteouts: Whiteouts) -> Self {
-        Self { base: GuestPath::root(), names: Names::Refuse, whiteouts, owner: None }
+        Self {
+            base: GuestPath::root(),
+            names: Names::Refuse,
+            whiteouts,
+            marks: Marks::usual(),
+            owner: None,
+            owners: Owners::Required,
+        }
     }
-}
-
-/// Something of the layer that the tree does not hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    /// Where.
-    pub path: GuestPath,
-    /// What, and why, for a person.
-    pub what: String,
 }
 
 /// What a layer held, and what only the layers below it can settle.
@@ -110,7 +128,7 @@ pub struct Applied {
     /// Bytes of the uncompressed archive.
     pub bytes: u64,
     /// Directories that had no entry of their own when something below them was made, by their real path, sorted. They
-    /// are 0755, 0:0, from 1970. [`Whiteouts::Overlay`] only, as all below but `skipped`.
+    /// are 0755, 0:0, from 1970. [`Whiteouts::Overlay`] only, as all below but `losses`.
     pub implied: Vec<GuestPath>,
     /// More of them, which the layer itself hides from the layers below: they are what they are, unless an earlier entry
     /// of the layer would have gone through a link there.
@@ -131,7 +149,7 @@ pub struct Applied {
     /// The root is opaque: nothing of the layers below is visible. Overlayfs has no sign for it.
     pub opaque_root: bool,
     /// What could not be made or set here.
-    pub skipped: Vec<Skipped>,
+    pub losses: Losses,
 }
 
 /// Applies the layer in `tar` (uncompressed) to the tree `onto`.
@@ -175,28 +193,23 @@ pub fn apply_observed(
     limits: &Limits,
     observer: &mut dyn Observer,
 ) -> Result<Applied, LayerError> {
-    let mut reader = Reader::new(tar, limits.bytes);
-    let mut applier = Applier {
-        root: onto,
-        rules,
-        limits,
-        applied: Applied::default(),
-        bytes: 0,
-        reported: 0,
-        parent: None,
-        way_changed: false,
-        implied: BTreeMap::new(),
-        with_whiteouts: BTreeSet::new(),
-        lower: Lower::default(),
-        buffer: vec![0; 1 << 17],
-        observer,
-    };
-    while let Some(entry) = reader.next_entry()? {
-        let result = applier.entry(&mut reader, &entry);
-        result.map_err(|problem| LayerError::Entry { name: Escaped::new(&entry.path), problem })?;
-    }
-    reader.drain()?;
-    applier.finish(reader.position())
+    Applier::new(onto, rules, limits, observer).apply(tar)
+}
+
+/// [`apply_with`] without privileges: directories that their owner may not write to or enter are so only when all layers
+/// are applied and `restricted` is settled.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_unprivileged(
+    tar: &mut dyn Read,
+    onto: &Rootfs,
+    rules: &Rules,
+    limits: &Limits,
+    restricted: &mut Restricted,
+) -> Result<Applied, LayerError> {
+    let observer = &mut ();
+    Applier { restricted: Some(restricted), ..Applier::new(onto, rules, limits, observer) }.apply(tar)
 }
 
 /// The directory that entries are being made in.
@@ -244,6 +257,8 @@ struct Applier<'a> {
     rules: &'a Rules,
     limits: &'a Limits,
     applied: Applied,
+    /// Entries and implied directories: an entry of one block can make two thousand of them.
+    made: u64,
     bytes: u64,
     reported: u64,
     parent: Option<Parent>,
@@ -252,6 +267,8 @@ struct Applier<'a> {
     implied: BTreeMap<GuestPath, Implied>,
     with_whiteouts: BTreeSet<GuestPath>,
     lower: Lower,
+    /// Where modes wait that would be in the way of later entries; none where privileges make nothing of them.
+    restricted: Option<&'a mut Restricted>,
     buffer: Vec<u8>,
     observer: &'a mut dyn Observer,
 }
@@ -273,19 +290,47 @@ fn io_error<T, E: Into<io::Error>>(result: Result<T, E>, action: &'static str) -
     result.map_err(|error| EntryError::Io { action, source: error.into() })
 }
 
+impl<'a> Applier<'a> {
+    fn new(root: &'a Rootfs, rules: &'a Rules, limits: &'a Limits, observer: &'a mut dyn Observer) -> Self {
+        Self {
+            root,
+            rules,
+            limits,
+            applied: Applied::default(),
+            made: 0,
+            bytes: 0,
+            reported: 0,
+            parent: None,
+            way_changed: false,
+            implied: BTreeMap::new(),
+            with_whiteouts: BTreeSet::new(),
+            lower: Lower::new(rules.owners),
+            restricted: None,
+            buffer: vec![0; 1 << 17],
+            observer,
+        }
+    }
+
+    fn apply(mut self, tar: &mut dyn Read) -> Result<Applied, LayerError> {
+        let mut reader = Reader::new(tar, self.limits);
+        while let Some(entry) = reader.next_entry()? {
+            let result = self.entry(&mut reader, &entry);
+            result.map_err(|problem| LayerError::Entry { name: Escaped::new(&entry.path), problem })?;
+        }
+        reader.drain()?;
+        self.finish(reader.position())
+    }
+}
+
 impl Applier<'_> {
     fn entry(&mut self, reader: &mut Reader<&mut dyn Read>, entry: &Entry) -> Result<(), EntryError> {
         self.applied.entries += 1;
-        if self.applied.entries > self.limits.entries {
-            return Err(EntryError::Entries(self.limits.entries));
-        }
+        self.count_made()?;
         self.bytes = self.bytes.saturating_add(entry.size);
-        if self.bytes > self.limits.bytes {
+        if self.limits.bytes.is_exceeded_by(self.bytes) {
             return Err(EntryError::Bytes(self.limits.bytes));
         }
-        let reserved =
-            |key: &&Vec<u8>| key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.");
-        if let Some(key) = entry.xattrs.keys().find(reserved) {
+        if let Some(key) = entry.xattrs.keys().find(|key| is_overlay_attribute(key)) {
             return Err(EntryError::OverlayAttribute(Escaped::new(key)));
         }
         match self.meaning(entry)? {
@@ -293,8 +338,19 @@ impl Applier<'_> {
             Meaning::Put(path) => self.put(reader, entry, &path),
             Meaning::Whiteout { directory, name } => self.whiteout(&directory, &name),
             Meaning::Opaque(directory) => self.opaque(&directory),
-            Meaning::Leftover(path) => self.skip(path, "leftover of aufs".to_owned()),
+            Meaning::Leftover(path) => {
+                self.applied.losses.add(LossKind::Leftover, &path, || Escaped::new(&entry.path).to_string());
+                Ok(())
+            }
         }
+    }
+
+    fn count_made(&mut self) -> Result<(), EntryError> {
+        self.made += 1;
+        if self.limits.entries.is_exceeded_by(self.made) {
+            return Err(EntryError::Entries(self.limits.entries));
+        }
+        Ok(())
     }
 
     fn path(&self, name: &[u8]) -> Result<GuestPath, GuestPathError> {
@@ -356,17 +412,11 @@ impl Applier<'_> {
     fn report(&mut self, bytes: usize) -> Result<(), EntryError> {
         // What a path costs besides its bytes.
         self.reported += bytes as u64 + 64;
-        if self.reported > self.limits.reported {
-            Err(EntryError::Reported(self.limits.reported))
+        if self.limits.names.is_exceeded_by(self.reported) {
+            Err(EntryError::Names(self.limits.names))
         } else {
             Ok(())
         }
-    }
-
-    fn skip(&mut self, path: GuestPath, what: String) -> Result<(), EntryError> {
-        self.report(path.as_bytes().len() + what.len())?;
-        self.applied.skipped.push(Skipped { path, what });
-        Ok(())
     }
 
     fn root_entry(&mut self, entry: &Entry) -> Result<(), EntryError> {
@@ -379,9 +429,35 @@ impl Applier<'_> {
         }
         self.leave_parent()?;
         let directory = self.root.directory(&self.rules.base)?;
-        let skipped = set_directory_metadata(directory.as_fd(), b".", entry, self.rules.owner)?;
-        self.tell(Made { entry, directory: directory.as_fd(), name: b".", file: None })?;
-        self.skip_xattrs(&self.rules.base.clone(), skipped)
+        let base = self.rules.base.clone();
+        self.set_directory(directory.as_fd(), b".", entry, &base, |applier| {
+            Ok(applier.root.resolve(&base)?)
+        })
+    }
+
+    /// Gives the directory `name` of `at`, which is `path` in the archive, what its entry says. `real` finds its path
+    /// without links.
+    fn set_directory(
+        &mut self,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+        path: &GuestPath,
+        real: impl FnOnce(&Self) -> Result<GuestPath, EntryError>,
+    ) -> Result<(), EntryError> {
+        let mode = if self.restricted.is_some() { Restricted::for_now(entry.mode) } else { entry.mode };
+        let refused = set_directory_metadata(self.root, at, name, entry, mode, self.rules)?;
+        self.report_refused(path, refused);
+        self.tell(Made { entry, directory: at, name, file: None })?;
+        if self.restricted.as_ref().is_some_and(|known| !known.is_indifferent_to(entry.mode)) {
+            let real = real(self)?;
+            self.report(real.as_bytes().len())?;
+            let inode = io_error(metadata_at(at, name), "read metadata of the directory")?.inode;
+            if let Some(restricted) = &mut self.restricted {
+                restricted.remember(inode, &real, entry.mode);
+            }
+        }
+        Ok(())
     }
 
     fn put(
@@ -409,12 +485,19 @@ impl Applier<'_> {
         io_error(self.observer.made(&made), "read metadata")
     }
 
-    fn skip_xattrs(&mut self, path: &GuestPath, skipped: Refused) -> Result<(), EntryError> {
-        for (key, error) in skipped {
-            let what = format!("extended attribute `{}`: {}", Escaped::new(&key), io::Error::from(error));
-            self.skip(path.clone(), what)?;
+    fn report_refused(&mut self, path: &GuestPath, refused: Refused) {
+        let losses = &mut self.applied.losses;
+        if let Some((owner, error)) = refused.owner {
+            let what = || format!("{}:{}: {}", owner.uid, owner.gid, io::Error::from(error));
+            losses.add(LossKind::Owner, path, what);
         }
-        Ok(())
+        if let Some(mode) = refused.set_id {
+            losses.add(LossKind::SetId, path, || format!("mode {mode:04o} of another owner"));
+        }
+        for (key, error) in refused.xattrs {
+            let what = || format!("`{}`: {}", Escaped::new(&key), io::Error::from(error));
+            losses.add(LossKind::Attribute, path, what);
+        }
     }
 
     /// Goes to the directory `path`, which is made if it is not there.
@@ -472,6 +555,7 @@ impl Applier<'_> {
 
     /// Makes a directory that has no entry of its own (yet).
     fn make_implied(&mut self, path: &GuestPath, before: Room) -> Result<(), EntryError> {
+        self.count_made()?;
         let (parent, name) = self.root.parent(path)?;
         let parent = parent.as_fd();
         let mtime = io_error(metadata_of(parent), "read metadata of the directory")?.mtime;
@@ -481,11 +565,15 @@ impl Applier<'_> {
                 "replace the whiteout",
             )?;
         }
-        io_error(rustix::fs::mkdirat(parent, name.as_slice(), Mode::RWXU), "make the directory above it")?;
+        io_error(self.root.entry(&parent, &name).make_directory(), "make the directory above it")?;
         let owner = self.rules.owner.unwrap_or(Owner::ROOT);
-        reset_directory(parent, &name, owner)?;
+        reset_directory(self.root, parent, &name, owner, self.rules.owners)?;
+        if let Some(restricted) = &mut self.restricted {
+            let inode = io_error(metadata_at(parent, &name), "read metadata of the directory")?.inode;
+            restricted.forget(inode);
+        }
         if before == Room::Hiding {
-            io_error(mark_opaque(parent, &name), "mark the directory as opaque")?;
+            io_error(mark_opaque(parent, &name, self.rules.marks), "mark the directory as opaque")?;
         } else if self.rules.whiteouts == Whiteouts::Overlay {
             self.report(path.as_bytes().len())?;
             self.implied.entry(path.clone()).or_default();

@@ -7,14 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, Mode};
 
 use super::{Applied, Applier, Room, Whiteouts, io_error};
-use crate::layer::{EntryError, LayerError};
+use crate::layer::{EntryError, LayerError, Marks};
 use crate::rootfs::{
     Escaped, FileKind, Follow, GuestPath, Rootfs, RootfsError, Timestamp, metadata_at, metadata_of,
     set_times_at, set_xattr_at, xattr_at,
 };
-
-pub(super) const OPAQUE_TRUSTED: &[u8] = b"trusted.overlay.opaque";
-pub(super) const OPAQUE_USER: &[u8] = b"user.overlay.opaque";
 
 impl Applier<'_> {
     /// Goes to the directory `path`, which is made unless the layer itself hides or replaces it; then a whiteout below it
@@ -59,7 +56,9 @@ impl Applier<'_> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            return self.lower.remove(parent.directory.as_fd(), parent.inode, name);
+            self.lower.remove(self.root, parent.directory.as_fd(), parent.inode, name)?;
+            self.forget_reset();
+            return Ok(());
         }
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());
@@ -80,7 +79,7 @@ impl Applier<'_> {
                 Ok(())
             }
             Ok(metadata) if metadata.kind == FileKind::Directory => {
-                io_error(mark_opaque(at, name), "mark the directory as opaque")?;
+                io_error(mark_opaque(at, name, self.rules.marks), "mark the directory as opaque")?;
                 if !self.implied.is_empty()
                     && let Some(implied) = self.implied.get_mut(&parent.real(self.root)?.child(name))
                 {
@@ -93,11 +92,20 @@ impl Applier<'_> {
         }
     }
 
+    fn forget_reset(&mut self) {
+        let reset = std::mem::take(&mut self.lower.reset);
+        if let Some(restricted) = &mut self.restricted {
+            reset.into_iter().for_each(|inode| restricted.forget(inode));
+        }
+    }
+
     pub(super) fn opaque(&mut self, directory: &GuestPath) -> Result<(), EntryError> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            return self.lower.empty(parent.directory.as_fd());
+            self.lower.empty(self.root, parent.directory.as_fd())?;
+            self.forget_reset();
+            return Ok(());
         }
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());
@@ -107,7 +115,10 @@ impl Applier<'_> {
         if parent.inode == root.inode {
             self.applied.opaque_root = true;
         }
-        io_error(mark_opaque(parent.directory.as_fd(), b"."), "mark the directory as opaque")
+        io_error(
+            mark_opaque(parent.directory.as_fd(), b".", self.rules.marks),
+            "mark the directory as opaque",
+        )
     }
 
     pub(super) fn finish(mut self, bytes: u64) -> Result<Applied, LayerError> {
@@ -120,7 +131,7 @@ impl Applier<'_> {
                 continue;
             }
             let (at, name) = self.root.parent(&path)?;
-            if is_opaque(at.as_fd(), &name) || self.is_hidden_above(&path)? {
+            if is_opaque(at.as_fd(), &name, self.rules.marks) || self.is_hidden_above(&path)? {
                 remove_whiteouts(self.root, &path)?;
             } else {
                 self.applied.with_whiteouts.push(path);
@@ -189,7 +200,7 @@ impl Applier<'_> {
             // What has been replaced by something else meanwhile hides nothing.
             if self.is_directory(&directory)? {
                 let (at, name) = self.root.parent(&directory)?;
-                if is_opaque(at.as_fd(), &name) {
+                if is_opaque(at.as_fd(), &name, self.rules.marks) {
                     return Ok(true);
                 }
             }
@@ -244,17 +255,10 @@ pub fn remove_whiteouts(root: &Rootfs, path: &GuestPath) -> Result<(), RootfsErr
 }
 
 /// Marks a directory so that overlayfs shows nothing of the layers below in it.
-pub(super) fn mark_opaque(at: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-    match set_xattr_at(at, name, OPAQUE_TRUSTED, b"y") {
-        // Inside a user namespace overlayfs is mounted with `userxattr` and reads the other name.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            set_xattr_at(at, name, OPAQUE_USER, b"y")
-        }
-        result => result,
-    }
+pub(super) fn mark_opaque(at: BorrowedFd<'_>, name: &[u8], marks: Marks) -> io::Result<()> {
+    set_xattr_at(at, name, marks.opaque(), b"y")
 }
 
-fn is_opaque(at: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let is_set = |key| matches!(xattr_at(at, name, key), Ok(Some(value)) if value == b"y");
-    is_set(OPAQUE_TRUSTED) || is_set(OPAQUE_USER)
+fn is_opaque(at: BorrowedFd<'_>, name: &[u8], marks: Marks) -> bool {
+    matches!(xattr_at(at, name, marks.opaque()), Ok(Some(value)) if value == b"y")
 }

@@ -205,6 +205,7 @@ impl Record {
             device: (0, 0),
             inode: self.inode,
             links: self.links,
+            placeholder: false,
         }
     }
 

@@ -1,0 +1,593 @@
+//! What COPY would take, as a hash: equal ones give equal copies, but for times.
+//!
+//! Counted are names, kinds, modes and content of files, targets of links, device numbers, which names are one file, and
+//! the extended attributes that are copied; of a build context neither owners, which are not copied, nor the modes of
+//! directories, as BuildKit has it: those depend on the umask of whoever checked the sources out. Times never count.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::num::NonZeroUsize;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Scope;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::entry::{Place, travels};
+use super::walk::{Visitor, walk};
+use super::{CopyError, OwnerPolicy, Selected, SourceTree, select, tried};
+use crate::build::clock::Clock;
+use crate::image::digest::{Algorithm, Digest, Digester};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
+
+/// A file that changed less than this many seconds before it was looked at may change once more without getting another
+/// time: the clocks of file systems tick at intervals of some milliseconds, of a few of them seconds.
+const RECENT: i64 = 2;
+/// The most threads that read files.
+const MOST_READERS: usize = 8;
+/// Files that are open and wait to be read, at most.
+const MOST_OPEN: usize = 32;
+/// Entries that wait for the content of one in front of them, at most.
+const MOST_WAITING: usize = 4096;
+/// How many bytes are read at a time.
+const CHUNK: usize = 1 << 17;
+
+/// What some sources stood for at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::build) struct Fingerprint {
+    /// The hash of everything that decides what a copy of them is like.
+    pub(in crate::build) content: Digest,
+    /// The hash of what tells that nothing was written to them since, without reading them.
+    witness: Digest,
+    /// Of files that changed later than this, the witness has the content as well.
+    recent: Timestamp,
+}
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// Everything.
+    Content,
+    /// Only what tells that files are the same as before.
+    Witness,
+}
+
+/// How sources are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::build) enum Names {
+    /// As COPY has them: with wildcards; files may keep the names they are found by.
+    Patterns,
+    /// As mounts have them: as they are. What is found is seen as it is, under another name.
+    Literal,
+}
+
+/// The sources of an instruction, as they are to be found in a tree.
+#[derive(Clone, Copy)]
+pub(in crate::build) struct Sources<'a> {
+    /// Paths and patterns as written, in order.
+    pub(in crate::build) written: &'a [&'a [u8]],
+    /// What these are.
+    pub(in crate::build) names: Names,
+    /// Where they are.
+    pub(in crate::build) from: &'a SourceTree<'a>,
+    /// Says whether to stop; asked often, from several threads.
+    pub(in crate::build) stopped: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Sources<'_> {
+    /// Looks at everything that a copy would take.
+    ///
+    /// # Errors
+    /// [`CopyError`], as the copy would have it.
+    pub(in crate::build) fn fingerprint(&self) -> Result<Fingerprint, CopyError> {
+        let now = Clock::Machine.now();
+        let recent = Timestamp { seconds: now.seconds - RECENT, ..now };
+        let (content, witness) = self.look(Depth::Content, recent)?;
+        Ok(Fingerprint { content, witness, recent })
+    }
+
+    /// Whether what was `before` still holds, so that whatever was copied meanwhile is what it says.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub(in crate::build) fn still_are(&self, before: &Fingerprint) -> Result<bool, CopyError> {
+        let (_, witness) = self.look(Depth::Witness, before.recent)?;
+        if witness == before.witness {
+            return Ok(true);
+        }
+        // Touched, or on a file system that gives files other numbers every time.
+        Ok(self.fingerprint()?.content == before.content)
+    }
+
+    fn look(&self, depth: Depth, recent: Timestamp) -> Result<(Digest, Digest), CopyError> {
+        let mut selected = Vec::new();
+        for written in self.written {
+            match self.names {
+                Names::Patterns => select::select(self.from, written, &mut selected)?,
+                Names::Literal => selected.push(select::literal(self.from, written)?),
+            }
+        }
+        std::thread::scope(|scope| {
+            let mut look = Look::new(self, depth, recent, scope);
+            for one in &selected {
+                look.selected(one)?;
+            }
+            look.finish()
+        })
+    }
+}
+
+/// A file to be read by another thread.
+struct Job {
+    file: File,
+    path: GuestPath,
+    result: SyncSender<Result<Facts, CopyError>>,
+}
+
+/// What is hashed of an entry.
+#[derive(Default)]
+struct Facts {
+    content: Vec<u8>,
+    witness: Vec<u8>,
+}
+
+/// An entry whose turn has not come yet.
+struct Waiting {
+    /// What both hashes have of it.
+    head: Vec<u8>,
+    facts: Receiver<Result<Facts, CopyError>>,
+}
+
+struct Look<'scope, 'env> {
+    sources: &'env Sources<'env>,
+    depth: Depth,
+    recent: Timestamp,
+    scope: &'scope Scope<'scope, 'env>,
+    jobs: SyncSender<Job>,
+    queue: Arc<Mutex<Receiver<Job>>>,
+    readers: usize,
+    waiting: VecDeque<Waiting>,
+    content: Digester,
+    witness: Digester,
+    /// The position of the first name of each file with several; of the tree that is being walked.
+    links: BTreeMap<((u32, u32), u64), u64>,
+    position: u64,
+}
+
+impl<'scope, 'env> Look<'scope, 'env> {
+    fn new(
+        sources: &'env Sources<'env>,
+        depth: Depth,
+        recent: Timestamp,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Self {
+        let (jobs, queue) = sync_channel(MOST_OPEN);
+        Self {
+            sources,
+            depth,
+            recent,
+            scope,
+            jobs,
+            queue: Arc::new(Mutex::new(queue)),
+            readers: 0,
+            waiting: VecDeque::new(),
+            content: Digester::new(Algorithm::Sha256),
+            witness: Digester::new(Algorithm::Sha256),
+            links: BTreeMap::new(),
+            position: 0,
+        }
+    }
+
+    fn selected(&mut self, selected: &Selected<'_>) -> Result<(), CopyError> {
+        let Selected::Tree { name, path, metadata } = selected else { return Ok(()) };
+        // Of a directory only the content is copied, whatever its name; a file may get the name that it was found by.
+        let head = head(b'>', if metadata.kind == FileKind::Directory { b"" } else { name });
+        // A mount shows the directory itself as well.
+        let seen = self.sources.names == Names::Literal && self.sources.from.owner == OwnerPolicy::Keep;
+        let content = if seen { attributes(metadata, &Xattrs::new(), OwnerPolicy::Keep) } else { Vec::new() };
+        self.add(head, Facts { content, witness: text(path.as_bytes()) })?;
+        if metadata.kind == FileKind::Directory {
+            self.links.clear();
+            return walk(self.sources.from, path, self);
+        }
+        let (directory, name) = self.sources.from.root.parent(path).map_err(CopyError::Source)?;
+        self.entry(&Place { directory: &directory, name: &name, path }, b"", metadata)
+    }
+
+    /// Adds an entry that is no directory; `called` is its name as far as that counts.
+    fn entry(&mut self, place: &Place<'_>, called: &[u8], metadata: &Metadata) -> Result<(), CopyError> {
+        let (tag, more) = match metadata.kind {
+            FileKind::File => return self.file_entry(place, called, metadata),
+            FileKind::Directory => (b'd', Vec::new()),
+            FileKind::Symlink => {
+                let target = rustix::fs::readlinkat(place.directory, place.name, Vec::new());
+                (b'l', text(tried(target, "read link", place.path)?.as_bytes()))
+            }
+            FileKind::Fifo => (b'p', Vec::new()),
+            FileKind::CharDevice => (b'c', metadata.rdev.to_le_bytes().to_vec()),
+            FileKind::BlockDevice => (b'b', metadata.rdev.to_le_bytes().to_vec()),
+            FileKind::Socket => (b's', Vec::new()),
+        };
+        let xattrs = place.xattrs(self.sources.from.root);
+        let mut facts = self.facts(metadata, &xattrs);
+        facts.content.extend_from_slice(&more);
+        facts.witness.extend_from_slice(&more);
+        self.add(head(tag, called), facts)
+    }
+
+    fn file_entry(&mut self, place: &Place<'_>, called: &[u8], metadata: &Metadata) -> Result<(), CopyError> {
+        let head = head(b'f', called);
+        if self.depth == Depth::Witness && metadata.ctime < self.recent {
+            return self.add(head, Facts { content: Vec::new(), witness: witness(metadata) });
+        }
+        let changed = || CopyError::Changed { path: place.path.clone() };
+        // By now it may be something else: a FIFO must not make us wait, a link must not lead elsewhere.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(place.directory, place.name, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::NOENT | Errno::NXIO | Errno::NODEV) => return Err(changed()),
+            result => File::from(tried(result, "open", place.path)?),
+        };
+        let (result, facts) = sync_channel(1);
+        self.make_room()?;
+        self.waiting.push_back(Waiting { head, facts });
+        self.add_reader();
+        let job = Job { file, path: place.path.clone(), result };
+        // There is always somebody who reads.
+        self.jobs.send(job).map_err(|_| changed())
+    }
+
+    /// What counts of an entry besides its name and kind.
+    fn facts(&self, metadata: &Metadata, xattrs: &Xattrs) -> Facts {
+        Facts { content: attributes(metadata, xattrs, self.sources.from.owner), witness: witness(metadata) }
+    }
+
+    /// One reader more, until there are enough: most instructions copy one file.
+    fn add_reader(&mut self) {
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        if self.readers == processors.min(MOST_READERS) {
+            return;
+        }
+        self.readers += 1;
+        let queue = Arc::clone(&self.queue);
+        let (from, recent, stopped) = (self.sources.from, self.recent, self.sources.stopped);
+        self.scope.spawn(move || {
+            let mut buffer = vec![0; CHUNK];
+            loop {
+                let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(Job { file, path, result }) = job else { return };
+                let facts = read(&file, &path, from, recent, stopped, &mut buffer);
+                // Who does not wait for it any more has failed already.
+                let _ = result.send(facts);
+            }
+        });
+    }
+
+    fn add(&mut self, head: Vec<u8>, facts: Facts) -> Result<(), CopyError> {
+        if (self.sources.stopped)() {
+            return Err(interrupted(&GuestPath::root()));
+        }
+        if self.waiting.is_empty() {
+            self.hash(&head, &facts);
+            return Ok(());
+        }
+        let (result, receiver) = sync_channel(1);
+        let _ = result.send(Ok(facts));
+        self.make_room()?;
+        self.waiting.push_back(Waiting { head, facts: receiver });
+        Ok(())
+    }
+
+    fn make_room(&mut self) -> Result<(), CopyError> {
+        if self.waiting.len() >= MOST_WAITING { self.hash_next() } else { Ok(()) }
+    }
+
+    /// Hashes the first of those that wait.
+    fn hash_next(&mut self) -> Result<(), CopyError> {
+        let Some(Waiting { head, facts }) = self.waiting.pop_front() else { return Ok(()) };
+        let facts = facts.recv().map_err(|_| interrupted(&GuestPath::root()))??;
+        self.hash(&head, &facts);
+        Ok(())
+    }
+
+    fn hash(&mut self, head: &[u8], facts: &Facts) {
+        for (digester, facts) in [(&mut self.content, &facts.content), (&mut self.witness, &facts.witness)] {
+            digester.update(head);
+            digester.update(&text(facts));
+        }
+    }
+
+    fn finish(mut self) -> Result<(Digest, Digest), CopyError> {
+        while !self.waiting.is_empty() {
+            self.hash_next()?;
+        }
+        Ok((self.content.finish(), self.witness.finish()))
+    }
+}
+
+impl Visitor for Look<'_, '_> {
+    fn enter(&mut self, directory: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
+        self.position += 1;
+        let xattrs = directory.xattrs(self.sources.from.root);
+        let content = match self.sources.from.owner {
+            OwnerPolicy::Root => xattrs_text(&xattrs),
+            OwnerPolicy::Keep => attributes(metadata, &xattrs, OwnerPolicy::Keep),
+        };
+        self.add(head(b'd', directory.name), Facts { content, witness: Vec::new() })
+    }
+
+    fn file(&mut self, file: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
+        self.position += 1;
+        if metadata.kind == FileKind::File && metadata.links > 1 {
+            let known = (metadata.device, metadata.inode);
+            if let Some(first) = self.links.get(&known) {
+                let first = first.to_le_bytes().to_vec();
+                return self.add(head(b'=', file.name), Facts { content: first.clone(), witness: first });
+            }
+            self.links.insert(known, self.position);
+        }
+        self.entry(file, file.name, metadata)
+    }
+
+    fn leave(&mut self, _: &Place<'_>, _: &Metadata) -> Result<(), CopyError> {
+        self.add(head(b'u', b""), Facts::default())
+    }
+}
+
+/// Everything that counts of a file.
+fn read(
+    mut file: &File,
+    path: &GuestPath,
+    from: &SourceTree<'_>,
+    recent: Timestamp,
+    stopped: &(dyn Fn() -> bool + Sync),
+    buffer: &mut [u8],
+) -> Result<Facts, CopyError> {
+    let metadata = tried(metadata_of(file), "read metadata of", path)?;
+    if metadata.kind != FileKind::File {
+        return Err(CopyError::Changed { path: path.clone() });
+    }
+    let metadata = from.root.reveal(path, metadata);
+    let mut xattrs = xattrs_of(file).unwrap_or_default();
+    from.root.reveal_xattrs(path, &mut xattrs);
+    let mut digester = Digester::new(Algorithm::Sha256);
+    loop {
+        if stopped() {
+            return Err(interrupted(path));
+        }
+        match file.read(buffer) {
+            Ok(0) => break,
+            Ok(count) => digester.update(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return tried(Err(error), "read", path),
+        }
+    }
+    let digest = text(digester.finish().hex().as_bytes());
+    let mut facts =
+        Facts { content: attributes(&metadata, &xattrs, from.owner), witness: witness(&metadata) };
+    facts.content.extend_from_slice(&digest);
+    if metadata.ctime >= recent {
+        facts.witness.extend_from_slice(&digest);
+    }
+    Ok(facts)
+}
+
+fn interrupted(path: &GuestPath) -> CopyError {
+    let source = io::Error::other("interrupted");
+    CopyError::Io { action: "read", path: path.clone(), source }
+}
+
+/// Bytes behind their length, so that what follows cannot be taken for a part of them.
+fn text(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+fn head(tag: u8, name: &[u8]) -> Vec<u8> {
+    [&[tag], text(name).as_slice()].concat()
+}
+
+/// Mode, owner where that is copied, and extended attributes.
+fn attributes(metadata: &Metadata, xattrs: &Xattrs, owner: OwnerPolicy) -> Vec<u8> {
+    // Links have no mode of their own.
+    let mode = if metadata.kind == FileKind::Symlink { 0 } else { metadata.mode };
+    let mut bytes = mode.to_le_bytes().to_vec();
+    if owner == OwnerPolicy::Keep {
+        bytes.extend_from_slice(&metadata.owner.uid.to_le_bytes());
+        bytes.extend_from_slice(&metadata.owner.gid.to_le_bytes());
+    }
+    bytes.extend_from_slice(&xattrs_text(xattrs));
+    bytes
+}
+
+fn xattrs_text(xattrs: &Xattrs) -> Vec<u8> {
+    let copied = xattrs.iter().filter(|(key, _)| travels(key));
+    let bytes: Vec<u8> = copied.flat_map(|(key, value)| [text(key), text(value)].concat()).collect();
+    text(&bytes)
+}
+
+/// What changes, or stays, with the content of a file.
+fn witness(metadata: &Metadata) -> Vec<u8> {
+    let Metadata { device: (major, minor), inode, size, mtime, ctime, mode, .. } = metadata;
+    let mut bytes = Vec::with_capacity(64);
+    for number in [*inode, *size] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    for number in [*major, *minor, *mode, mtime.nanoseconds, ctime.nanoseconds] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    for number in [mtime.seconds, ctime.seconds] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::context::IgnoreRules;
+    use crate::rootfs::Rootfs;
+
+    const GO_ON: &(dyn Fn() -> bool + Sync) = &|| false;
+
+    /// A directory in which a shell has run `script`.
+    fn tree(script: &str) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        run(&directory, script);
+        directory
+    }
+
+    fn run(directory: &tempfile::TempDir, script: &str) {
+        let shell = Command::new("sh").args(["-euc", script]).current_dir(directory.path()).status().unwrap();
+        assert!(shell.success(), "{script}");
+    }
+
+    fn with<T>(
+        directory: &tempfile::TempDir,
+        rules: &str,
+        owner: OwnerPolicy,
+        written: &[&str],
+        act: impl FnOnce(Sources<'_>) -> T,
+    ) -> T {
+        let root = Rootfs::open(directory.path()).unwrap();
+        let rules = IgnoreRules::parse(rules.as_bytes()).unwrap();
+        let from = SourceTree { root: &root, ignore: Some(&rules), owner };
+        let written: Vec<&[u8]> = written.iter().map(|text| text.as_bytes()).collect();
+        act(Sources { written: &written, names: Names::Patterns, from: &from, stopped: GO_ON })
+    }
+
+    fn content(directory: &tempfile::TempDir, owner: OwnerPolicy, written: &[&str]) -> Digest {
+        with(directory, "ignored\nd/hidden*\nmostly\n!mostly/seen\n", owner, written, |sources| {
+            sources.fingerprint().unwrap().content
+        })
+    }
+
+    const TREE: &str = "mkdir -p d/sub d/empty mostly; echo a > d/a; echo b > d/sub/b; ln d/a d/sub/hard; ln -s a d/link
+        mkfifo d/pipe; echo f > f; chmod 640 f; ln -s d/a to-a; echo s > mostly/seen; echo i > ignored; echo h > d/hidden
+        find . -exec touch -h -d @1000 {} +";
+
+    /// What is done to [`TREE`], and whether a copy from a context, and from an image, is another then.
+    const CHANGES: &[(&str, bool, bool)] = &[
+        ("true", false, false),
+        ("touch d/a d f mostly/seen", false, false),
+        ("chown -h 5:6 d/a f d d/link", false, true),
+        ("chmod 700 d/sub", false, true),
+        ("chmod 700 d", false, false),
+        ("echo other > ignored; echo other > d/hidden; echo > d/hidden2", false, false),
+        ("echo other > mostly/unseen", false, false),
+        ("echo x > d/a", true, true),
+        ("printf 'b' > d/sub/b", true, true),
+        ("chmod +x d/a", true, true),
+        ("chmod u+s f", true, true),
+        ("mv d/a d/c; ln -sfn d/c to-a", true, true),
+        ("mv d/sub d/sub2", true, true),
+        ("mkdir d/more", true, true),
+        ("rmdir d/empty", true, true),
+        ("ln -sfn b d/link", true, true),
+        ("rm d/link; cp d/a d/link", true, true),
+        ("rm d/pipe; echo > d/pipe", true, true),
+        ("rm d/sub/hard; cp -p d/a d/sub/hard", true, true),
+        ("mv d/sub/b d/b", true, true),
+        ("mv f g; ln -s g f", false, false),
+        ("ln -sfn f to-a", true, true),
+        ("echo more >> mostly/seen", true, true),
+    ];
+
+    #[test]
+    fn everything_that_is_copied_counts_and_nothing_else() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give files to others");
+            return;
+        }
+        let written = &["d", "f", "to-a", "mostly"];
+        let before = [OwnerPolicy::Root, OwnerPolicy::Keep].map(|owner| content(&tree(TREE), owner, written));
+        for (change, context, image) in CHANGES {
+            let changed = tree(TREE);
+            run(&changed, change);
+            let after = [OwnerPolicy::Root, OwnerPolicy::Keep].map(|owner| content(&changed, owner, written));
+            assert_eq!(after[0] != before[0], *context, "from a context: {change}");
+            assert_eq!(after[1] != before[1], *image, "from an image: {change}");
+        }
+    }
+
+    #[test]
+    fn sources_count_by_what_they_stand_for() {
+        let tree = tree("mkdir d e; echo 1 > d/a; echo 1 > e/a; echo 2 > d/b; echo 1 > a; echo 1 > c");
+        let of = |written: &[&str]| content(&tree, OwnerPolicy::Root, written);
+        assert_eq!(of(&["d/a"]), of(&["./d//a"]));
+        assert_eq!(of(&["d/a"]), of(&["e/a"]));
+        assert_eq!(of(&["d/*"]), of(&["d/a", "d/b"]));
+        assert_eq!(of(&["none*"]), of(&[]));
+        for (one, other) in [
+            (&["a"][..], &["c"][..]),
+            (&["d/a", "d/b"], &["d/b", "d/a"]),
+            (&["d"], &["d/*"]),
+            (&["d", "e"], &["d"]),
+            (&["a", "a"], &["a"]),
+        ] {
+            assert_ne!(of(one), of(other), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn attributes_count_as_far_as_they_travel() {
+        let tree = tree("echo > f; mkdir d; echo > d/f; mkdir d/d");
+        let of = || content(&tree, OwnerPolicy::Root, &["f", "d"]);
+        let set = |name: &str, key: &str, value: &[u8]| {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(tree.path().join(name), key, value, flags)
+        };
+        let mut last = of();
+        if set("f", "user.a", b"1").is_err() {
+            eprintln!("skipped: this file system stores no extended attributes");
+            return;
+        }
+        for (name, key, value) in
+            [("f", "user.a", b"1"), ("f", "user.a", b"2"), ("d/f", "user.b", b"1"), ("d/d", "user.b", b"1")]
+        {
+            set(name, key, value).unwrap();
+            let now = of();
+            assert_ne!(now, last, "{name} {key}");
+            last = now;
+        }
+        if set("f", "trusted.overlay.opaque", b"y").is_ok() {
+            assert_eq!(of(), last);
+        }
+    }
+
+    #[test]
+    fn the_order_of_large_and_small_files_is_that_of_names_whoever_reads_faster() {
+        let script = "mkdir d; for i in $(seq 300); do echo $i > d/$i; done; head -c 30000000 /dev/zero > d/0; head -c 9000000 /dev/zero > d/200";
+        let digests = [tree(script), tree(script)].map(|tree| content(&tree, OwnerPolicy::Root, &["d"]));
+        assert_eq!(digests[0], digests[1]);
+    }
+
+    #[test]
+    fn a_file_that_changes_after_it_was_read_is_noticed_even_within_one_tick() {
+        let tree = tree("mkdir d; echo same > d/f; echo old > d/old; touch -d @1000 d/old");
+        with(&tree, "", OwnerPolicy::Root, &["d"], |sources| {
+            let before = sources.fingerprint().unwrap();
+            assert!(sources.still_are(&before).unwrap());
+            for (name, bytes) in [("d/f", "emas\n"), ("d/f", "same\n"), ("d/old", "new\n")] {
+                let mut file = File::options().write(true).open(tree.path().join(name)).unwrap();
+                std::io::Write::write_all(&mut file, bytes.as_bytes()).unwrap();
+                assert_eq!(sources.still_are(&before).unwrap(), bytes == "same\n", "{name} {bytes}");
+            }
+            run(&tree, "echo old > d/old; touch -d @2000 d/old d/f");
+            assert!(sources.still_are(&before).unwrap(), "other times alone");
+            run(&tree, "echo > d/new");
+            assert!(!sources.still_are(&before).unwrap());
+        });
+    }
+
+    #[test]
+    fn looking_stops_when_the_build_does() {
+        let tree = tree("mkdir d; echo > d/f");
+        let root = Rootfs::open(tree.path()).unwrap();
+        let from = SourceTree { root: &root, ignore: None, owner: OwnerPolicy::Root };
+        let sources = Sources { written: &[b"d"], names: Names::Patterns, from: &from, stopped: &|| true };
+        assert!(sources.fingerprint().unwrap_err().to_string().starts_with("cannot read"));
+    }
+}

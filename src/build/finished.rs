@@ -1,0 +1,67 @@
+//! What an image says of itself when its last stage is done.
+
+use std::collections::BTreeMap;
+
+use super::step::{Plan, PlannedStep, StagePlan};
+use crate::image::config::{History, ImageConfig};
+use crate::image::manifest::Image;
+
+/// The comment of every history row that a Dockerfile makes; tools look for BuildKit's.
+const COMMENT: &str = "buildkit.dockerfile.v0";
+
+/// `image`, the rows of which this build has made from `first_row` on, with its final config, annotations and times. What
+/// has no layer of this build is from the time that `time` says.
+pub(super) fn finished(
+    plan: &Plan,
+    stage: &StagePlan,
+    mut image: Image,
+    first_row: usize,
+    time: impl FnOnce() -> String,
+) -> Image {
+    image.edit(|config| describe(config, stage, plan));
+    image.annotations = annotations(plan, stage);
+    fill_times(&mut image, first_row, time);
+    image
+}
+
+/// Puts everything that planning has found out into `config`.
+pub(super) fn describe(config: &mut ImageConfig, stage: &StagePlan, plan: &Plan) {
+    config.config = stage.config.clone();
+    config.config.labels.extend(plan.labels.iter().cloned());
+    config.author.clone_from(&stage.author);
+    config.architecture.clone_from(&plan.platform.architecture);
+    config.os.clone_from(&plan.platform.os);
+    config.variant.clone_from(&plan.platform.variant);
+    config.os_version.clone_from(&plan.platform.os_version);
+    config.os_features = Some(plan.platform.os_features.clone()).filter(|features| !features.is_empty());
+}
+
+fn annotations(plan: &Plan, stage: &StagePlan) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::from([("io.builder.platform".to_owned(), plan.platform.to_string())]);
+    if let (_, Some(base)) = plan.descent(stage) {
+        annotations.insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
+        annotations.insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
+    }
+    annotations
+}
+
+/// The row that `step` leaves in the history, if it leaves one.
+pub(super) fn history_row(step: &PlannedStep, created: Option<String>) -> Option<History> {
+    let created_by = Some(step.created_by.clone()?);
+    Some(History { created, created_by, comment: Some(COMMENT.to_owned()), ..History::default() })
+}
+
+/// Rows that made no layer have the time of the layer before them, or of the first one of this build.
+fn fill_times(image: &mut Image, first_row: usize, time: impl FnOnce() -> String) {
+    let rows = &image.config().history[first_row..];
+    let first = rows.iter().find_map(|row| row.created.clone());
+    let mut current = if rows.is_empty() { String::new() } else { first.unwrap_or_else(time) };
+    let mut times = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(created) = &row.created {
+            current.clone_from(created);
+        }
+        times.push(current.clone());
+    }
+    image.set_created(first_row, |position, _| times.get(position - first_row).cloned());
+}

@@ -1,0 +1,586 @@
+//! What a result depends on: the only place that says so.
+//!
+//! Every step has a key for its content, made from that of the step below it. Config is in none of them: it comes from
+//! the Dockerfile every time. A step that copies from a stage or an image has, besides, a key for its definition, which
+//! is known without looking at any file.
+
+use super::copy::{self, Form};
+use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
+use crate::cache::{CacheKey, KeyHasher};
+use crate::dockerfile::{Access, Need};
+use crate::image::digest::{ChainId, DiffId, Digest};
+use crate::image::manifest::{Image, Layer};
+use crate::image::platform::Platform;
+use crate::rootfs::GuestPath;
+
+/// To be changed whenever a step does something else than before, or a key is made in another way.
+const VERSION: &str = "1";
+
+/// The keys of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepKeys {
+    /// What is known of the step without looking at files.
+    pub definition: CacheKey,
+    /// What the result depends on, and what the next step starts from; none where only files tell.
+    pub content: Option<CacheKey>,
+}
+
+/// What is known of the files that a step reads from elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub enum Elsewhere<'a> {
+    /// It reads none.
+    Nothing,
+    /// The hash of those that it selects.
+    Content(&'a Digest),
+    /// The tree in which it selects them, which is that of a stage or an image; none is an empty one.
+    Tree(Option<&'a ChainId>),
+    /// What is known of those of each bind mount, in order.
+    Mounts(&'a [Elsewhere<'a>]),
+}
+
+impl Elsewhere<'_> {
+    /// Whether only a look at files tells what they are.
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Content(_) => false,
+            Self::Tree(_) => true,
+            Self::Mounts(mounts) => mounts.iter().any(Elsewhere::is_open),
+        }
+    }
+}
+
+/// The key that a stage on `image` begins with: its layers count, nothing else of it. `restriction` says what files cannot
+/// have where it is built; builds without such a restriction share nothing with it.
+#[must_use]
+pub fn start(image: &Image, restriction: Option<&str>) -> CacheKey {
+    let tree = tree(image.layers());
+    keyed("start").optional("tree", tree.as_ref().map(hex)).optional("restriction", restriction).finish()
+}
+
+/// Which files `layers` make up: none where there are none. Layers that change nothing do not count.
+#[must_use]
+pub fn tree(layers: &[Layer]) -> Option<ChainId> {
+    let empty = empty_layer();
+    let counting = layers.iter().filter(|layer| layer.diff_id != empty);
+    counting.fold(None, |below: Option<ChainId>, layer| {
+        Some(match below {
+            Some(below) => below.with(&layer.diff_id),
+            None => ChainId::base(&layer.diff_id),
+        })
+    })
+}
+
+/// The layer without entries: the end of an archive and nothing else.
+#[must_use]
+pub fn empty_layer() -> DiffId {
+    DiffId(Digest::of(&[0; 1024]))
+}
+
+/// The keys of `step`, in a stage for `platform`, on top of a step with the content key `parent`.
+#[must_use]
+pub fn step_keys(parent: &CacheKey, step: &Step, platform: &Platform, files: &Elsewhere<'_>) -> StepKeys {
+    let key = match step {
+        // Nothing happens to any file.
+        Step::Config => return StepKeys { definition: parent.clone(), content: Some(parent.clone()) },
+        Step::Workdir(workdir) => of_workdir(workdir),
+        Step::Copy(copy) => of_copy(copy, files),
+        Step::Run(run) => of_run(run, platform, files),
+    };
+    let definition = key.value("parent", hash(parent)).finish();
+    let content = (!files.is_open()).then(|| definition.clone());
+    StepKeys { definition, content }
+}
+
+/// What several steps that make one layer depend on, the last of which has the content key `last`.
+#[must_use]
+pub fn together(last: &CacheKey) -> CacheKey {
+    keyed("steps of one layer").value("last", hash(last)).finish()
+}
+
+/// Where the time of an image is remembered that has no layers but those of its base, whose key is `start`.
+#[must_use]
+pub fn time<'a>(start: &CacheKey, steps: impl IntoIterator<Item = &'a PlannedStep>) -> CacheKey {
+    let rows = steps.into_iter().filter_map(|step| step.created_by.as_ref());
+    keyed("time").value("start", hash(start)).list("rows", rows).finish()
+}
+
+fn of_workdir(step: &WorkdirStep) -> KeyHasher {
+    let WorkdirStep { path, user } = step;
+    // What is made belongs to the user, whatever number that is in the files below.
+    keyed("workdir").value("path", path.as_bytes()).value("user", user)
+}
+
+fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
+    // COPY and ADD differ in what becomes of archives.
+    let CopyStep { kind: _, archives, from, sources, inline, destination, workdir, chown, chmod } = step;
+    let archives = match archives {
+        Archives::Extract => "extract",
+        Archives::Keep => "keep",
+    };
+    let key = match copy::destination(workdir, destination) {
+        Ok((path, Form::Directory)) => keyed("copy").value("directory", path.as_bytes()),
+        Ok((path, Form::Any)) => keyed("copy").value("destination", path.as_bytes()),
+        // The copy will fail for the same reason.
+        Err(_) => keyed("copy").list("unusable", [workdir.as_bytes(), destination.as_bytes()]),
+    };
+    let key = key
+        .value("origin", origin(from))
+        .optional("chown", chown.as_ref())
+        .optional("chmod", chmod.map(u32::to_le_bytes))
+        .value("archives", archives)
+        .list("inline", inline.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]));
+    of_files(key, files, sources.iter().map(|source| source.as_bytes()))
+}
+
+/// Files of a context get another owner. Which stage or image it is does not count: its files do.
+fn origin(from: &CopyFrom) -> &'static str {
+    match from {
+        CopyFrom::Context => "context",
+        CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => "tree",
+    }
+}
+
+/// What is known of the files that `sources` select.
+fn of_files<'s>(
+    key: KeyHasher,
+    files: &Elsewhere<'_>,
+    sources: impl IntoIterator<Item = &'s [u8]>,
+) -> KeyHasher {
+    match files {
+        Elsewhere::Nothing | Elsewhere::Mounts(_) => key.value("files", "none"),
+        // What was selected, and how it is called, is in there.
+        Elsewhere::Content(digest) => key.value("content", digest.hex()),
+        Elsewhere::Tree(tree) => key.optional("tree", tree.map(hex)).list("sources", sources),
+    }
+}
+
+fn of_run(step: &RunStep, platform: &Platform, files: &Elsewhere<'_>) -> KeyHasher {
+    // Proxies belong to the machine that builds, and `shown` says what `args` says.
+    let RunStep { args, env, proxies: _, workdir, user, script, mounts, shown: _ } = step;
+    let key = keyed("run")
+        .list("args", args)
+        .list("env", env.iter().flat_map(|(name, value)| [name, value]))
+        .value("workdir", workdir.as_bytes())
+        .value("user", user)
+        .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
+        .value("os", &platform.os)
+        .value("architecture", &platform.architecture)
+        .optional("variant", platform.variant.as_ref());
+    let mut known = match files {
+        Elsewhere::Mounts(known) => known.iter(),
+        _ => [].iter(),
+    };
+    mounts.iter().fold(key, |key, mount| of_mount(key, mount, &mut known))
+}
+
+fn of_mount<'f>(
+    key: KeyHasher,
+    mount: &MountStep,
+    known: &mut impl Iterator<Item = &'f Elsewhere<'f>>,
+) -> KeyHasher {
+    match mount {
+        MountStep::Bind(BindStep { from, source, target, access }) => {
+            let access = match access {
+                Access::ReadOnly => "ro",
+                Access::ReadWrite => "rw",
+            };
+            let key =
+                key.value("bind", target.as_bytes()).value("origin", origin(from)).value("access", access);
+            of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
+        }
+        MountStep::Tmpfs(TmpfsStep { target, size }) => {
+            key.value("tmpfs", target.as_bytes()).optional("size", size.map(u64::to_le_bytes))
+        }
+        // The value is nobody's business: another token gives the same result. Whether there is one counts as little.
+        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => {
+            let need = match need {
+                Need::Optional => "optional",
+                Need::Required => "required",
+            };
+            key.value("secret", id)
+                .optional("target", target.as_ref().map(GuestPath::as_bytes))
+                .optional("variable", variable.as_ref())
+                .value("need", need)
+                .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes()))
+        }
+    }
+}
+
+fn keyed(kind: &str) -> KeyHasher {
+    KeyHasher::new(kind).value("version", VERSION)
+}
+
+fn hash(key: &CacheKey) -> &str {
+    key.digest().hex()
+}
+
+fn hex(chain: &ChainId) -> &str {
+    chain.digest().hex()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::dockerfile::{Span, Text, TransferKind};
+    use crate::image::descriptor::{Descriptor, media_type};
+    use crate::image::manifest::Origin;
+    use crate::rootfs::Owner;
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::clamp(text.as_bytes()).unwrap()
+    }
+
+    fn variables(pairs: &[(&str, &str)]) -> Arc<[(String, String)]> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>().into()
+    }
+
+    fn run() -> RunStep {
+        RunStep {
+            args: vec![b"/bin/sh".to_vec(), b"-c".to_vec(), b"make".to_vec()],
+            env: variables(&[("PATH", "/bin"), ("A", "1")]),
+            proxies: variables(&[("http_proxy", "p")]),
+            workdir: path("/w"),
+            user: "user".to_owned(),
+            script: None,
+            mounts: vec![bind(), tmpfs(), secret()],
+            shown: "/bin/sh -c make".to_owned(),
+        }
+    }
+
+    fn bind() -> MountStep {
+        MountStep::Bind(bind_step())
+    }
+
+    fn bind_step() -> BindStep {
+        let (source, target) = (path("/src"), path("/m"));
+        BindStep { from: CopyFrom::Stage(0), source, target, access: Access::ReadOnly }
+    }
+
+    fn tmpfs_step() -> TmpfsStep {
+        TmpfsStep { target: path("/t"), size: None }
+    }
+
+    fn tmpfs() -> MountStep {
+        MountStep::Tmpfs(tmpfs_step())
+    }
+
+    fn secret_step() -> SecretStep {
+        SecretStep {
+            id: "id".to_owned(),
+            target: Some(path("/run/secrets/id")),
+            variable: None,
+            need: Need::Optional,
+            mode: 0o400,
+            owner: Owner::ROOT,
+        }
+    }
+
+    fn secret() -> MountStep {
+        MountStep::Secret(secret_step())
+    }
+
+    fn copy() -> CopyStep {
+        CopyStep {
+            kind: TransferKind::Copy,
+            archives: Archives::Keep,
+            from: CopyFrom::Stage(0),
+            sources: vec![Text::from("a"), Text::from("b")],
+            inline: vec![(Text::from("EOF"), Text::from("body"))],
+            destination: Text::from("d/"),
+            workdir: path("/w"),
+            chown: None,
+            chmod: None,
+        }
+    }
+
+    fn workdir() -> WorkdirStep {
+        WorkdirStep { path: path("/w"), user: "user".to_owned() }
+    }
+
+    fn platform(text: &str) -> Platform {
+        let mut words = text.split('/');
+        let (os, architecture) = (words.next().unwrap(), words.next().unwrap());
+        Platform::new(os, architecture, words.next())
+    }
+
+    fn parent() -> CacheKey {
+        keyed("parent").finish()
+    }
+
+    fn key(step: &Step, files: &Elsewhere<'_>) -> CacheKey {
+        step_keys(&parent(), step, &platform("linux/arm/v7"), files).definition
+    }
+
+    /// A change of one field, and whether it changes the key.
+    type Change<T> = (&'static str, bool, fn(&mut T));
+
+    /// Every field must be in `fields`, and every one of them among the changes.
+    fn check<T>(fields: &[&str], changes: &[Change<T>], make: fn() -> T, key: impl Fn(T) -> CacheKey) {
+        let mut seen: BTreeMap<CacheKey, &str> = BTreeMap::from([(key(make()), "nothing")]);
+        for (what, counts, change) in changes {
+            let mut changed = make();
+            change(&mut changed);
+            let before = seen.insert(key(changed), what);
+            assert_eq!(before.is_none(), *counts, "{what}, compared with {before:?}");
+        }
+        for field in fields {
+            let prefix = format!("{field}:");
+            assert!(changes.iter().any(|(what, _, _)| what.starts_with(&prefix)), "`{field}` is not changed");
+        }
+    }
+
+    #[test]
+    fn every_field_of_run_counts_or_is_left_out_on_purpose() {
+        // A new field must be named here, and changed below.
+        let RunStep { args: _, env: _, proxies: _, workdir: _, user: _, script: _, mounts: _, shown: _ } =
+            run();
+        let fields = ["args", "env", "proxies", "workdir", "user", "script", "mounts", "shown"];
+        let changes: &[Change<RunStep>] = &[
+            ("args: text", true, |run| run.args[2] = b"make ".to_vec()),
+            ("args: shell", true, |run| run.args[0] = b"/bin/bash".to_vec()),
+            ("args: split elsewhere", true, |run| {
+                run.args = vec![b"/bin/sh".to_vec(), b"-cmake".to_vec()];
+            }),
+            ("env: value", true, |run| run.env = variables(&[("PATH", "/bin"), ("A", "2")])),
+            ("env: name", true, |run| run.env = variables(&[("PATH", "/bin"), ("B", "1")])),
+            ("env: one more", true, |run| run.env = variables(&[("PATH", "/bin"), ("A", "1"), ("B", "")])),
+            ("env: moved", true, |run| run.env = variables(&[("PATH", "/binA"), ("", "1")])),
+            ("proxies: none", false, |run| run.proxies = variables(&[])),
+            ("workdir: another", true, |run| run.workdir = path("/w/w")),
+            ("user: the same by number", true, |run| run.user = "1000".to_owned()),
+            ("user: none", true, |run| run.user = String::new()),
+            ("script: one", true, |run| run.script = Some((Text::from("EOF"), Text::from("#!x")))),
+            ("script: another", true, |run| run.script = Some((Text::from("EOF"), Text::from("#!y")))),
+            ("script: another name", true, |run| run.script = Some((Text::from("E"), Text::from("OF#!x")))),
+            ("mounts: none", true, |run| run.mounts.clear()),
+            ("mounts: one less", true, |run| drop(run.mounts.pop())),
+            ("mounts: order", true, |run| run.mounts.reverse()),
+            ("shown: other", false, |run| run.shown = "make".to_owned()),
+        ];
+        check(&fields, changes, run, |run| key(&Step::Run(run), &Elsewhere::Nothing));
+    }
+
+    #[test]
+    fn every_field_of_mounts_counts_or_is_left_out_on_purpose() {
+        // A new field must be named here, and changed below.
+        let BindStep { from: _, source: _, target: _, access: _ } = bind_step();
+        let bind_fields = ["from", "source", "target", "access"];
+        let bind_changes = |source: bool| -> Vec<Change<BindStep>> {
+            vec![
+                ("from: another stage", false, |bind| bind.from = CopyFrom::Stage(7)),
+                ("from: the context", true, |bind| bind.from = CopyFrom::Context),
+                ("source: another", source, |bind| bind.source = path("/other")),
+                ("target: another", true, |bind| bind.target = path("/n")),
+                ("access: rw", true, |bind| bind.access = Access::ReadWrite),
+            ]
+        };
+        let of = |mount: MountStep, files: &Elsewhere<'_>| {
+            key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Mounts(&[*files]))
+        };
+        let content = Digest::of(b"1");
+        check(&bind_fields, &bind_changes(false), bind_step, |bind| {
+            of(MountStep::Bind(bind), &Elsewhere::Content(&content))
+        });
+        let chain = ChainId::base(&DiffId(content.clone()));
+        check(&bind_fields, &bind_changes(true), bind_step, |bind| {
+            of(MountStep::Bind(bind), &Elsewhere::Tree(Some(&chain)))
+        });
+        let TmpfsStep { target: _, size: _ } = tmpfs_step();
+        let changes: &[Change<TmpfsStep>] = &[
+            ("target: another", true, |tmpfs| tmpfs.target = path("/u")),
+            ("size: zero", true, |tmpfs| tmpfs.size = Some(0)),
+            ("size: one", true, |tmpfs| tmpfs.size = Some(1)),
+        ];
+        let alone = |mount| key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Nothing);
+        check(&["target", "size"], changes, tmpfs_step, |tmpfs| alone(MountStep::Tmpfs(tmpfs)));
+        let SecretStep { id: _, target: _, variable: _, need: _, mode: _, owner: _ } = secret_step();
+        let changes: &[Change<SecretStep>] = &[
+            ("id: another", true, |secret| secret.id = "other".to_owned()),
+            ("target: none", true, |secret| secret.target = None),
+            ("target: another", true, |secret| secret.target = Some(path("/x"))),
+            ("variable: one", true, |secret| secret.variable = Some("TOKEN".to_owned())),
+            ("need: required", true, |secret| secret.need = Need::Required),
+            ("mode: another", true, |secret| secret.mode = 0o440),
+            ("owner: user", true, |secret| secret.owner.uid = 1),
+            ("owner: group", true, |secret| secret.owner.gid = 1),
+        ];
+        check(&["id", "target", "variable", "need", "mode", "owner"], changes, secret_step, |secret| {
+            alone(MountStep::Secret(secret))
+        });
+    }
+
+    #[test]
+    fn what_one_mount_shows_is_not_taken_for_what_another_does() {
+        let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
+        let chain = ChainId::base(&DiffId(one.clone()));
+        let step = Step::Run(RunStep { mounts: vec![bind(), secret(), bind()], ..run() });
+        let (one, two, tree) =
+            (Elsewhere::Content(&one), Elsewhere::Content(&two), Elsewhere::Tree(Some(&chain)));
+        let all = [[one, two], [two, one], [one, one], [tree, one], [one, tree], [tree, tree]];
+        let of = |known: &[Elsewhere<'_>]| {
+            step_keys(&parent(), &step, &platform("linux/amd64"), &Elsewhere::Mounts(known))
+        };
+        let keys: std::collections::BTreeSet<_> = all.iter().map(|known| of(known).definition).collect();
+        assert_eq!(keys.len(), all.len());
+        let known: Vec<bool> = all.iter().map(|known| of(known).content.is_some()).collect();
+        assert_eq!(known, [true, true, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_run_is_for_one_platform_and_a_copy_for_all() {
+        let keys = |step: &Step| {
+            let platforms = ["linux/arm/v5", "linux/arm/v7", "linux/arm64", "linux/amd64", "linux/amd64/v3"];
+            let keys: std::collections::BTreeSet<CacheKey> = platforms
+                .iter()
+                .map(|text| step_keys(&parent(), step, &platform(text), &Elsewhere::Nothing).definition)
+                .collect();
+            keys.len()
+        };
+        assert_eq!(keys(&Step::Run(run())), 5);
+        assert_eq!(keys(&Step::Copy(copy())), 1);
+        assert_eq!(keys(&Step::Workdir(workdir())), 1);
+    }
+
+    const COPY_FIELDS: [&str; 9] =
+        ["kind", "archives", "from", "sources", "inline", "destination", "workdir", "chown", "chmod"];
+
+    /// What counts of COPY; the sources only where it is not known yet what they stand for.
+    fn copy_changes(sources: bool) -> Vec<Change<CopyStep>> {
+        vec![
+            ("kind: ADD", false, |copy| copy.kind = TransferKind::Add),
+            ("archives: extracted", true, |copy| copy.archives = Archives::Extract),
+            ("from: another stage", false, |copy| copy.from = CopyFrom::Stage(7)),
+            ("from: an image", false, |copy| copy.from = CopyFrom::Image(0)),
+            ("from: the context", true, |copy| copy.from = CopyFrom::Context),
+            ("sources: another", sources, |copy| copy.sources[0] = Text::from("c")),
+            ("sources: order", sources, |copy| copy.sources.reverse()),
+            ("inline: body", true, |copy| copy.inline[0].1 = Text::from("other")),
+            ("inline: name", true, |copy| copy.inline[0].0 = Text::from("EO")),
+            ("inline: none", true, |copy| copy.inline.clear()),
+            ("destination: another", true, |copy| copy.destination = Text::from("e/")),
+            ("destination: not a directory", true, |copy| copy.destination = Text::from("d")),
+            ("destination: the same", false, |copy| copy.destination = Text::from("/w/d/")),
+            ("workdir: another", true, |copy| copy.workdir = path("/v")),
+            ("workdir: the same place", false, |copy| {
+                copy.workdir = path("/elsewhere");
+                copy.destination = Text::from("/w/./d/");
+            }),
+            ("chown: empty", true, |copy| copy.chown = Some(String::new())),
+            ("chown: someone", true, |copy| copy.chown = Some("1:2".to_owned())),
+            ("chmod: zero", true, |copy| copy.chmod = Some(0)),
+            ("chmod: other", true, |copy| copy.chmod = Some(0o755)),
+        ]
+    }
+
+    #[test]
+    fn every_field_of_copy_counts_or_is_left_out_on_purpose() {
+        // A new field must be named here, and changed below.
+        let CopyStep {
+            kind: _,
+            archives: _,
+            from: _,
+            sources: _,
+            inline: _,
+            destination: _,
+            workdir: _,
+            chown: _,
+            chmod: _,
+        } = copy();
+        let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
+        let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
+        check(&COPY_FIELDS, &copy_changes(false), copy, by_content);
+        let chain = ChainId::base(&DiffId(one.clone()));
+        let by_definition = |copy| key(&Step::Copy(copy), &Elsewhere::Tree(Some(&chain)));
+        check(&COPY_FIELDS, &copy_changes(true), copy, by_definition);
+
+        let step = Step::Copy(copy());
+        let files = [
+            Elsewhere::Nothing,
+            Elsewhere::Content(&one),
+            Elsewhere::Content(&two),
+            Elsewhere::Tree(None),
+            Elsewhere::Tree(Some(&chain)),
+        ];
+        let keys: std::collections::BTreeSet<_> = files.iter().map(|files| key(&step, files)).collect();
+        assert_eq!(keys.len(), files.len());
+    }
+
+    #[test]
+    fn every_field_of_workdir_counts() {
+        // A new field must be named here, and changed below.
+        let WorkdirStep { path: _, user: _ } = workdir();
+        let changes: &[Change<WorkdirStep>] = &[
+            ("path: another", true, |workdir| workdir.path = path("/w/w")),
+            ("user: another", true, |workdir| workdir.user = "0".to_owned()),
+        ];
+        check(&["path", "user"], changes, workdir, |step| key(&Step::Workdir(step), &Elsewhere::Nothing));
+    }
+
+    #[test]
+    fn only_what_selects_in_a_tree_leaves_its_content_open_and_config_changes_nothing() {
+        let of = |step: &Step, files: &Elsewhere<'_>| {
+            step_keys(&parent(), step, &platform("linux/amd64"), files).content.is_some()
+        };
+        let step = Step::Copy(copy());
+        assert!(of(&step, &Elsewhere::Content(&Digest::of(b"1"))) && of(&step, &Elsewhere::Nothing));
+        assert!(!of(&step, &Elsewhere::Tree(None)));
+        assert_eq!(key(&Step::Config, &Elsewhere::Nothing), parent());
+        // What is below counts for every step.
+        for step in [Step::Run(run()), step, Step::Workdir(workdir())] {
+            let other =
+                step_keys(&keyed("x").finish(), &step, &platform("linux/arm/v7"), &Elsewhere::Nothing);
+            assert_ne!(key(&step, &Elsewhere::Nothing), other.definition, "{step:?}");
+        }
+    }
+
+    fn image(diff_ids: &[&DiffId]) -> Image {
+        let mut image = Image::scratch();
+        for diff_id in diff_ids {
+            let blob = Descriptor::new(media_type::OCI_LAYER, Digest::of(b"blob"), 4);
+            let layer = Layer { blob, diff_id: (*diff_id).clone(), origin: Origin::Stored };
+            image.append(crate::image::config::History::default(), Some(layer));
+        }
+        image
+    }
+
+    #[test]
+    fn trees_are_told_apart_by_the_layers_that_change_something() {
+        let [a, b] = [DiffId(Digest::of(b"a")), DiffId(Digest::of(b"b"))];
+        let empty = empty_layer();
+        assert_eq!(
+            empty.to_string(),
+            "sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef",
+            "what Docker calls the empty layer"
+        );
+        let of = |ids: &[&DiffId]| tree(image(ids).layers());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[&empty]), None);
+        assert_eq!(of(&[&a, &b]), Some(ChainId::base(&a).with(&b)));
+        assert_eq!(of(&[&empty, &a, &empty, &b]), of(&[&a, &b]));
+        assert_ne!(of(&[&b, &a]), of(&[&a, &b]));
+        assert_ne!(start(&image(&[]), None), start(&image(&[&a]), None));
+        assert_ne!(start(&image(&[&a]), Some("0 user")), start(&image(&[&a]), None));
+        assert_ne!(together(&parent()), parent());
+    }
+
+    #[test]
+    fn the_time_of_an_image_without_layers_depends_on_its_rows() {
+        let step = |row: Option<&str>| PlannedStep {
+            span: Span::line(1),
+            instruction: String::new(),
+            created_by: row.map(str::to_owned),
+            step: Step::Config,
+        };
+        let of = |rows: &[Option<&str>]| {
+            let steps: Vec<_> = rows.iter().map(|row| step(*row)).collect();
+            time(&parent(), &steps)
+        };
+        assert_eq!(of(&[Some("ENV a=b"), None]), of(&[Some("ENV a=b")]));
+        assert_ne!(of(&[Some("ENV a=b")]), of(&[Some("ENV a=c")]));
+        assert_ne!(of(&[]), of(&[Some("")]));
+    }
+}

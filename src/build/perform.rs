@@ -1,0 +1,285 @@
+//! Doing one step on the files of its stage.
+
+use std::os::fd::AsFd as _;
+
+use super::add::{AddError, add};
+use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
+use super::error::BuildErrorKind;
+use super::execute::Executor;
+use super::mounted::Mounted;
+use super::progress::{Event, Place};
+use super::redact::Redactor;
+use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
+use crate::image::platform::Platform;
+use crate::limit::Limit;
+use crate::rootfs::{
+    Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
+    set_times_at,
+};
+use crate::sandbox::emulation::{self, Emulation};
+use crate::sandbox::{Exit, HOSTNAME, Presentation, Process, SandboxError, Script};
+use crate::snapshot::{Recording, View};
+use crate::store::unpacked::Chain;
+
+/// What every RUN finds in `/etc/hosts`, as under BuildKit.
+const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+
+/// Whether a step finds anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Below {
+    /// The stage stands on `scratch` and has no step before this one.
+    Nothing,
+    /// It has files, if only those of an empty layer.
+    Files,
+}
+
+impl Executor<'_> {
+    /// Does `step` in the tree of `recording`.
+    pub(super) fn perform(
+        &mut self,
+        step: &Step,
+        stage: &StagePlan,
+        place: &Place,
+        below: Below,
+        recording: &dyn Recording,
+    ) -> Result<(), BuildErrorKind> {
+        match step {
+            Step::Config => Ok(()),
+            Step::Workdir(workdir) => {
+                make_workdir(workdir, recording.root(), self.plan.clock.now(), self.services.limits.users)
+            }
+            Step::Copy(copy) => self.copy(copy, stage, below, recording.root()),
+            Step::Run(run) => self.run(run, stage, place, recording),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        step: &CopyStep,
+        stage: &StagePlan,
+        below: Below,
+        onto: &Rootfs,
+    ) -> Result<(), BuildErrorKind> {
+        let view = self.view(&step.from, stage)?;
+        let from = self.source_tree(view.as_ref());
+        let chown = step
+            .chown
+            .as_deref()
+            .map(|text| chown(onto, text, below, self.services.limits.users))
+            .transpose()?;
+        let paths = step.sources.iter().map(|path| CopySource::Path(path));
+        let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
+        let request = CopyRequest {
+            sources: paths.chain(inline).collect(),
+            from,
+            destination: &step.destination,
+            workdir: &step.workdir,
+            chown,
+            chmod: step.chmod,
+        };
+        let now = self.plan.clock.now();
+        match step.archives {
+            Archives::Keep => {
+                copy(&request, onto, now).map(|_| ()).map_err(|error| self.not_copied(step, error))
+            }
+            Archives::Extract => {
+                let added =
+                    add(&request, onto, now, &self.services.limits.layers).map_err(|error| match error {
+                        AddError::Copy(error) => self.not_copied(step, error),
+                        error => error.into(),
+                    })?;
+                for sentence in added.losses.sentences() {
+                    self.services.progress.tell(&Event::Note(&format!("ADD: {sentence}")));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Where COPY reads: in `view`, or else in the build context.
+    pub(super) fn source_tree<'t>(&'t self, view: Option<&'t View>) -> SourceTree<'t> {
+        let context = self.services.context;
+        match view {
+            Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
+            None => {
+                SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
+            }
+        }
+    }
+
+    /// Says where a source was looked for.
+    pub(super) fn not_copied(&self, step: &CopyStep, error: CopyError) -> BuildErrorKind {
+        let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
+        let place = self.place_of(&step.from);
+        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
+    }
+
+    /// What files are read from, for people.
+    pub(super) fn place_of(&self, from: &CopyFrom) -> String {
+        match from {
+            CopyFrom::Context => "the build context".to_owned(),
+            CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
+            CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
+            CopyFrom::Image(position) => {
+                format!("image `{}`", self.plan.images[*position].reference.familiar())
+            }
+        }
+    }
+
+    /// The tree that COPY or a mount reads, unless it is the build context.
+    pub(super) fn view(
+        &mut self,
+        from: &CopyFrom,
+        stage: &StagePlan,
+    ) -> Result<Option<View>, BuildErrorKind> {
+        match from {
+            CopyFrom::Context => Ok(None),
+            from => {
+                let chain = self.chain_read(from, stage)?;
+                Ok(Some(self.services.snapshotter.view(&chain)?))
+            }
+        }
+    }
+
+    /// The layers of the tree that a step reads.
+    pub(super) fn chain_read(&mut self, from: &CopyFrom, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+        match from {
+            CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
+            CopyFrom::Stage(position) => self.chain_of(*position),
+            CopyFrom::Image(position) => {
+                let base = &self.plan.images[*position];
+                let note =
+                    format!("[{}] reading from {}@{}", stage.name, base.reference.familiar(), base.digest);
+                self.services.progress.tell(&Event::Detail(&note));
+                self.unpack(&base.image, &base.reference.to_string())
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        step: &RunStep,
+        stage: &StagePlan,
+        place: &Place,
+        recording: &dyn Recording,
+    ) -> Result<(), BuildErrorKind> {
+        let root = recording.root();
+        let presentation = self.presentation(&stage.platform)?;
+        let user = resolve_user(root, &step.user, self.services.limits.users)?;
+        root.create_dirs(&step.workdir, 0o755, user.owner)?;
+        let mounted = self.mounted(step, stage)?;
+        let process = process(step, user, presentation, self.services.resolv_conf.clone(), &mounted);
+        let progress = self.services.progress;
+        let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let mut redactor = Redactor::new(mounted.secrets());
+        let mut output =
+            |stream, bytes: &[u8]| redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
+        let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
+        redactor.finish(&mut |stream, bytes| tell(stream, bytes));
+        progress.tell(&Event::OutputEnded { place });
+        match result {
+            Ok(Exit::Code(0)) => Ok(()),
+            Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
+            Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How programs for `platform` run here.
+    fn presentation(&self, platform: &Platform) -> Result<Presentation, BuildErrorKind> {
+        let look = || (emulation::Host::current(), emulation::Registrations::current());
+        let (host, registrations) = self.machine.get_or_init(look);
+        match emulation::availability(
+            &platform.architecture,
+            platform.variant.as_deref(),
+            host,
+            registrations,
+        ) {
+            Emulation::Native(presentation) => Ok(presentation),
+            Emulation::Handler(handler) => {
+                let note = format!("programs for {platform} run under {}", handler.interpreter);
+                self.services.progress.tell(&Event::Detail(&note));
+                if !self.warned.replace(true) {
+                    for warning in handler.warnings() {
+                        let event = Event::Warning { rule: "Emulation", span: None, detail: &warning };
+                        self.services.progress.tell(&event);
+                    }
+                }
+                Ok(Presentation::Native)
+            }
+            // The list of handlers is hidden here: only trying tells.
+            Emulation::Unknown => Ok(Presentation::Native),
+            Emulation::Missing(missing) => {
+                Err(BuildErrorKind::Emulation { reason: missing.to_string(), fix: missing.hint() })
+            }
+        }
+    }
+}
+
+/// The owner that `--chown` names. Where there are no files at all there is nothing to look a name up in.
+fn chown(root: &Rootfs, text: &str, below: Below, most: Limit) -> Result<Owner, BuildErrorKind> {
+    if below == Below::Nothing && numeric_chown(text)?.is_none() {
+        let message = format!(
+            "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
+        );
+        return Err(BuildErrorKind::Invalid(message));
+    }
+    Ok(resolve_chown(root, text, most)?)
+}
+
+/// Missing directories belong to USER; one that the image doesn't know is taken for root. What is made, and the
+/// directory it is made in, has the time `now`.
+fn make_workdir(
+    step: &WorkdirStep,
+    root: &Rootfs,
+    now: Timestamp,
+    most: Limit,
+) -> Result<(), BuildErrorKind> {
+    let owner = match resolve_user(root, &step.user, most) {
+        Ok(user) => user.owner,
+        Err(UserError::NoUser(_) | UserError::NoGroup(_)) => Owner::ROOT,
+        Err(error) => return Err(error.into()),
+    };
+    let made = root.create_dirs(&step.path, 0o755, owner)?;
+    for path in made.iter().rev() {
+        let (directory, name) = root.parent(path)?;
+        set_times_at(directory.as_fd(), &name, now).map_err(BuildErrorKind::StepFiles)?;
+        set_times_at(directory.as_fd(), b".", now).map_err(BuildErrorKind::StepFiles)?;
+    }
+    Ok(())
+}
+
+fn process(
+    step: &RunStep,
+    user: ResolvedUser,
+    presentation: Presentation,
+    resolv_conf: Vec<u8>,
+    mounted: &Mounted,
+) -> Process {
+    let is_secret = |name: &str| mounted.variables.iter().any(|(secret, _)| secret == name.as_bytes());
+    let mut env: Vec<(Vec<u8>, Vec<u8>)> = step
+        .env
+        .iter()
+        .chain(step.proxies.iter())
+        .filter(|(name, _)| !is_secret(name))
+        .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
+        .collect();
+    if !step.env.iter().any(|(name, _)| name == "HOME") && !is_secret("HOME") {
+        env.push((b"HOME".to_vec(), user.home.clone()));
+    }
+    let scripts =
+        step.script.iter().map(|(name, content)| Script { name: name.to_vec(), content: content.to_vec() });
+    Process {
+        args: step.args.clone(),
+        env,
+        secret_env: mounted.variables.clone(),
+        cwd: step.workdir.clone(),
+        user,
+        hostname: HOSTNAME.to_owned(),
+        hosts: HOSTS.as_bytes().to_vec(),
+        resolv_conf,
+        scripts: scripts.collect(),
+        mounts: mounted.mounts.clone(),
+        presentation,
+    }
+}

@@ -1,0 +1,320 @@
+//! One stage: its steps, found or done, each as a layer on those below it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::time::Instant;
+
+use super::clock::{Clock, rfc3339};
+use super::error::{BuildError, BuildErrorKind};
+use super::execute::{Done, Executor, Files};
+use super::finished::history_row;
+use super::key;
+use super::perform::Below;
+use super::progress::{Event, Place};
+use super::recall::{GroupKey, Recalled, TakenOver, Work};
+use super::step::{PlannedStep, StageBase, StagePlan, Step};
+use crate::cache::{CacheKey, RememberedLayer};
+use crate::image::descriptor::{Descriptor, media_type};
+use crate::image::manifest::{Image, Layer, Origin};
+use crate::image::platform::Platform;
+use crate::layer;
+use crate::sandbox::Cancel;
+use crate::snapshot::Recording;
+use crate::store::unpacked::Chain;
+
+/// A stage that is being built.
+pub(super) struct StageRun<'s> {
+    pub(super) stage: &'s StagePlan,
+    /// The steps that are done together, by position.
+    pub(super) groups: Vec<Range<usize>>,
+    pub(super) done: Done,
+    /// The keys of groups that have been looked at, by position in `groups`.
+    pub(super) keys: BTreeMap<usize, GroupKey>,
+    /// Keys for which no result was found when somebody looked.
+    pub(super) missed: BTreeSet<CacheKey>,
+    /// Keys whose results could not be read.
+    pub(super) unusable: BTreeSet<CacheKey>,
+    several_stages: bool,
+    /// How many layers the base image has.
+    base_layers: usize,
+}
+
+impl StageRun<'_> {
+    /// Where the step at `position` is, FROM being the first.
+    fn place(&self, position: Option<usize>) -> Place {
+        Place {
+            stage: self.several_stages.then(|| self.stage.name.clone()),
+            number: position.map_or(1, |position| position + 2),
+            total: self.stage.steps.len() + 1,
+        }
+    }
+
+    /// The steps of a group.
+    pub(super) fn steps(&self, group: usize) -> &[PlannedStep] {
+        &self.stage.steps[self.groups[group].clone()]
+    }
+
+    /// Whether the steps of a group change files. If so, the last of them does.
+    pub(super) fn changes_files(&self, group: usize) -> bool {
+        self.steps(group).iter().any(|step| step.step.changes_files())
+    }
+
+    /// The last step of a group, by position in the stage.
+    pub(super) fn last(&self, group: usize) -> usize {
+        self.groups[group].end.saturating_sub(1)
+    }
+}
+
+impl Executor<'_> {
+    pub(super) fn stage(&mut self, position: usize, stage: &StagePlan) -> Result<Done, BuildError> {
+        let done = match &stage.base {
+            StageBase::Scratch => Done::on(Image::scratch(), Files::Chain(Chain::empty()), self.services),
+            StageBase::Stage(below) => self.stage_below(*below, position, stage),
+            StageBase::Image(base) => Done::on(base.image.clone(), Files::OfImage, self.services),
+        };
+        let base_layers = done.image.layers().len();
+        let mut run = StageRun {
+            stage,
+            groups: stage.groups(self.plan.layering),
+            done,
+            keys: BTreeMap::new(),
+            missed: BTreeSet::new(),
+            unusable: BTreeSet::new(),
+            several_stages: self.plan.stages.len() > 1,
+            base_layers,
+        };
+        self.tell_base(&run);
+        let mut next = 0;
+        while next < run.groups.len() {
+            next = self.groups_from(&mut run, next)?;
+        }
+        Ok(run.done)
+    }
+
+    fn tell_base(&self, run: &StageRun<'_>) {
+        let progress = self.services.progress;
+        let (stage, place) = (run.stage, &run.place(None));
+        let StageBase::Image(base) = &stage.base else {
+            progress.tell(&Event::Started { place, instruction: &stage.instruction });
+            return;
+        };
+        let platform = Platform::from(base.config());
+        let text = format!("{} ({platform}, sha256:{})", stage.instruction, base.digest.short());
+        progress.tell(&Event::Started { place, instruction: &text });
+        progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
+    }
+
+    /// Finds or does the group `next`, and with it as many of the following ones as are found; gives the one after those.
+    fn groups_from(&mut self, run: &mut StageRun<'_>, next: usize) -> Result<usize, BuildError> {
+        self.stop_if_cancelled()
+            .map_err(|kind| BuildError::at(run.steps(next).first().map(|step| step.span), kind))?;
+        if !run.changes_files(next) {
+            self.tell_steps(run, next, Telling::Started);
+            append_rows(run, next, None, None);
+            return Ok(next + 1);
+        }
+        let place = run.place(Some(run.last(next)));
+        match self.recall(run, next, &place)? {
+            Recalled::Found(found) => Ok(self.take_over(run, next, found)),
+            Recalled::Open(work) => {
+                self.make(run, next, work)?;
+                Ok(next + 1)
+            }
+        }
+    }
+
+    fn tell_steps(&self, run: &StageRun<'_>, group: usize, telling: Telling) {
+        for (position, step) in run.groups[group].clone().zip(run.steps(group)) {
+            let (place, instruction) = (&run.place(Some(position)), step.instruction.as_str());
+            let event = match telling {
+                Telling::Found if step.step.changes_files() => Event::Found { place, instruction },
+                Telling::Found | Telling::Started => Event::Started { place, instruction },
+            };
+            self.services.progress.tell(&event);
+        }
+    }
+
+    /// Takes over the results of the groups from `next` on. Their files are had when somebody wants them.
+    fn take_over(&mut self, run: &mut StageRun<'_>, next: usize, found: TakenOver) -> usize {
+        let TakenOver { end, layers, content } = found;
+        let mut layers = layers.into_iter();
+        for group in next..end {
+            if !run.changes_files(group) {
+                self.tell_steps(run, group, Telling::Started);
+                append_rows(run, group, None, None);
+                continue;
+            }
+            self.tell_steps(run, group, Telling::Found);
+            let Some(made) = layers.next() else { continue };
+            self.count.found += 1;
+            let created = self.created(&made);
+            append_rows(run, group, Some(made.layer.clone()), Some(created));
+            run.done.made.push(made);
+        }
+        run.done.key = Some(content);
+        run.done.files = Files::OfImage;
+        end
+    }
+
+    /// The time that the row of a layer shows.
+    fn created(&self, made: &RememberedLayer) -> String {
+        match self.plan.clock {
+            Clock::Machine => made.created.clone(),
+            Clock::Fixed(_) => rfc3339(self.plan.clock.now()),
+        }
+    }
+
+    /// Does the steps of a group in one tree, and makes a layer of what they changed.
+    fn make(&mut self, run: &mut StageRun<'_>, group: usize, work: Work) -> Result<(), BuildError> {
+        self.count.done += 1;
+        self.bring_files(run).map_err(|kind| BuildError::at(Some(run.stage.span), kind))?;
+        let stage = run.stage;
+        let last = run.last(group);
+        let at_last = |kind: BuildErrorKind| BuildError::at(Some(stage.steps[last].span), kind);
+        let mut began = Instant::now();
+        let chain = self.take_chain(run).map_err(at_last)?;
+        let mut below = if chain.is_empty() { Below::Nothing } else { Below::Files };
+        let recording = self.services.snapshotter.begin(chain).map_err(|error| at_last(error.into()))?;
+        for position in run.groups[group].clone() {
+            let (step, place) = (&stage.steps[position], run.place(Some(position)));
+            let at = |kind| BuildError::at(Some(step.span), kind);
+            self.stop_if_cancelled().map_err(at)?;
+            let started = Event::Started { place: &place, instruction: &step.instruction };
+            self.services.progress.tell(&started);
+            if !step.step.changes_files() {
+                continue;
+            }
+            began = Instant::now();
+            self.perform(&step.step, stage, &place, below, recording.as_ref()).map_err(at)?;
+            below = Below::Files;
+            if position < last {
+                let done = Event::Finished { place: &place, elapsed: began.elapsed(), layer: None };
+                self.services.progress.tell(&done);
+            }
+        }
+        let (layer, chain) = self.layer(recording).map_err(at_last)?;
+        let place = run.place(Some(last));
+        let size = Some(layer.blob.size);
+        self.services.progress.tell(&Event::Finished {
+            place: &place,
+            elapsed: began.elapsed(),
+            layer: size,
+        });
+        let created = rfc3339(self.plan.clock.now());
+        let kept = self.remember(run, group, work, &layer, &created);
+        append_rows(run, group, Some(layer), Some(created));
+        run.done.files = Files::Chain(if kept { self.keep(&run.done.image, chain) } else { chain });
+        Ok(())
+    }
+
+    /// Fetches and unpacks what the stage has so far, where that has not been done.
+    fn bring_files(&self, run: &mut StageRun<'_>) -> Result<(), BuildErrorKind> {
+        if matches!(run.done.files, Files::Chain(_)) {
+            return Ok(());
+        }
+        self.stop_if_cancelled()?;
+        let began = Instant::now();
+        let base = run.stage.base.shown(&self.plan.stages);
+        run.done.files = Files::Chain(self.unpack(&run.done.image, &base)?);
+        let elapsed = began.elapsed();
+        // As long as there is nothing else, it is a part of FROM.
+        if run.done.image.layers().len() == run.base_layers {
+            let place = &run.place(None);
+            self.services.progress.tell(&Event::Finished { place, elapsed, layer: None });
+        } else {
+            let note = format!("[{}] has its files after {:.1} s", run.stage.name, elapsed.as_secs_f64());
+            self.services.progress.tell(&Event::Detail(&note));
+        }
+        Ok(())
+    }
+
+    /// The unpacked layers of the stage, which a step is to work on: it has none until the step's are put there.
+    fn take_chain(&self, run: &mut StageRun<'_>) -> Result<Chain, BuildErrorKind> {
+        match std::mem::replace(&mut run.done.files, Files::OfImage) {
+            Files::Chain(chain) => Ok(chain),
+            Files::OfImage => self.unpack(&run.done.image, &run.stage.base.shown(&self.plan.stages)),
+        }
+    }
+
+    /// Ends the recording and stores its changes as a layer.
+    fn layer(&self, recording: Box<dyn Recording>) -> Result<(Layer, Chain), BuildErrorKind> {
+        let recorded = recording.finish()?;
+        let mut writer = self.services.blobs.writer()?;
+        let mut out = Cancellable { inner: &mut writer, cancel: self.services.cancel };
+        let bytes = self.services.limits.layers.written;
+        let options = layer::WriteOptions { bytes, ..layer::WriteOptions::default() };
+        let written = layer::write_with(&recorded.changes, &recorded.files, &mut out, &options)?;
+        self.stop_if_cancelled()?;
+        let (digest, size) = writer.finish()?;
+        let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);
+        let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
+        Ok((layer, recorded.chain))
+    }
+
+    /// Keeps what a step wrote for later builds; that they would have to unpack it again is no reason to fail.
+    fn keep(&self, image: &Image, chain: Chain) -> Chain {
+        match self.services.source.keep(image, &chain) {
+            Ok(kept) => kept,
+            Err(error) => {
+                let detail = format!("the files of a step are not kept for later builds: {error}");
+                self.services.progress.tell(&Event::Warning { rule: "cache", span: None, detail: &detail });
+                chain
+            }
+        }
+    }
+}
+
+/// What is told of steps.
+#[derive(Clone, Copy)]
+enum Telling {
+    Started,
+    Found,
+}
+
+/// Adds the rows of a group's steps; the last one has the layer.
+fn append_rows(run: &mut StageRun<'_>, group: usize, mut layer: Option<Layer>, mut created: Option<String>) {
+    let last = run.last(group);
+    for position in run.groups[group].clone() {
+        let is_last = position == last;
+        let time = if is_last { created.take() } else { None };
+        if let Some(row) = history_row(&run.stage.steps[position], time) {
+            run.done.image.append(row, if is_last { layer.take() } else { None });
+        }
+    }
+}
+
+/// Whether `steps` are one WORKDIR, which may find its directory there already.
+pub(super) fn is_workdir(steps: &[PlannedStep]) -> bool {
+    matches!(steps, [PlannedStep { step: Step::Workdir(_), .. }])
+}
+
+/// What depends on steps with the key `own` when they made `layer` on top of `parent`.
+pub(super) fn content_of(
+    steps: &[PlannedStep],
+    parent: &CacheKey,
+    own: &CacheKey,
+    layer: &Layer,
+) -> CacheKey {
+    // A directory that was there already is no reason to do anything anew.
+    if is_workdir(steps) && layer.diff_id == key::empty_layer() { parent.clone() } else { own.clone() }
+}
+
+/// Fails as soon as the build is told to stop: the writers of large files need not know of that.
+struct Cancellable<'a, W> {
+    inner: W,
+    cancel: &'a Cancel,
+}
+
+impl<W: Write> Write for Cancellable<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancel.is_cancelled() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

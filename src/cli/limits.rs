@@ -1,0 +1,263 @@
+//! `--limit NAME=VALUE` and `BUILDER_LIMITS`: every limit that the user may raise, by name.
+
+use super::failure::Failure;
+use crate::build::services::BuildLimits;
+use crate::context::{ContextLimits, ignore};
+use crate::dockerfile::suggest;
+use crate::image::document::DocumentLimits;
+use crate::layer;
+use crate::limit::Limit;
+use crate::rootfs::{Overrides, users::DATABASE_LIMIT};
+
+/// The limits of all modules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Of manifests, indexes and configs.
+    pub(super) documents: DocumentLimits,
+    /// Of layers and archives.
+    pub(super) layers: layer::Limits,
+    /// Of Dockerfiles and ignore rules.
+    pub(super) context: ContextLimits,
+    /// Of `/etc/passwd` and `/etc/group`.
+    pub(super) users: Limit,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            documents: DocumentLimits::default(),
+            layers: layer::Limits::default(),
+            context: ContextLimits::default(),
+            users: DATABASE_LIMIT,
+        }
+    }
+}
+
+/// What a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// Bytes: the value may have a suffix.
+    Bytes,
+    /// Things.
+    Count,
+}
+
+/// One limit that can be set.
+struct Setting {
+    /// Its name and usual value.
+    usual: Limit,
+    unit: Unit,
+    /// What it is the limit of.
+    what: &'static str,
+    of: fn(&mut Limits) -> &mut Limit,
+}
+
+const fn bytes(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Limit) -> Setting {
+    Setting { usual, unit: Unit::Bytes, what, of }
+}
+
+const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Limit) -> Setting {
+    Setting { usual, unit: Unit::Count, what, of }
+}
+
+/// All of them, in the order of the documentation.
+const SETTINGS: [Setting; 15] = [
+    bytes(
+        layer::Limits::BYTES,
+        "a layer or an archive for ADD, uncompressed, and all its files together, holes included",
+        |limits| &mut limits.layers.bytes,
+    ),
+    count(
+        layer::Limits::ENTRIES,
+        "entries of a layer or archive and directories that have no entry of their own",
+        |limits| &mut limits.layers.entries,
+    ),
+    bytes(
+        layer::Limits::NAMES,
+        "names that must be remembered of a layer: directories without entry, hard links into lower layers",
+        |limits| &mut limits.layers.names,
+    ),
+    bytes(
+        Overrides::LIMIT,
+        "what the disk cannot hold of the files of a layer or step (owners, devices, attributes), beyond 200 an entry: without privileges, memory that is taken",
+        |limits| &mut limits.layers.overrides,
+    ),
+    bytes(
+        layer::Limits::EXTENSION,
+        "the PAX records, the long name or the sparse map of one entry",
+        |limits| &mut limits.layers.extension,
+    ),
+    bytes(
+        layer::Limits::WINDOW,
+        "the window of a zstd frame, or the dictionary of an xz archive: memory that unpacking takes",
+        |limits| &mut limits.layers.window,
+    ),
+    bytes(layer::Limits::WRITTEN, "all files of a layer that a step makes, holes included", |limits| {
+        &mut limits.layers.written
+    }),
+    bytes(DocumentLimits::MANIFEST, "a manifest", |limits| &mut limits.documents.manifest),
+    bytes(DocumentLimits::INDEX, "an index, `index.json` of a layout included", |limits| {
+        &mut limits.documents.index
+    }),
+    bytes(DocumentLimits::CONFIG, "the config of an image", |limits| &mut limits.documents.config),
+    count(DocumentLimits::NESTING, "indexes within indexes: how deep", |limits| {
+        &mut limits.documents.nesting
+    }),
+    bytes(ContextLimits::DOCKERFILE, "the Dockerfile", |limits| &mut limits.context.dockerfile),
+    bytes(ignore::BYTES_LIMIT, "the `.dockerignore` file", |limits| &mut limits.context.ignore_bytes),
+    count(ignore::PATTERNS_LIMIT, "patterns in the `.dockerignore` file", |limits| {
+        &mut limits.context.ignore_patterns
+    }),
+    bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
+];
+
+impl Setting {
+    /// The usual value as people write it.
+    fn usual_value(&self) -> String {
+        let value = self.usual.value;
+        let suffix = SUFFIXES.iter().rev().find(|(_, shift)| value.is_multiple_of(1 << shift));
+        match (self.unit, suffix) {
+            (Unit::Bytes, Some((suffix, shift))) => format!("{}{suffix}", value >> shift),
+            _ => value.to_string(),
+        }
+    }
+
+    fn meaning(&self) -> String {
+        match self.unit {
+            Unit::Bytes => format!("bytes of {}", self.what),
+            Unit::Count => self.what.to_owned(),
+        }
+    }
+}
+
+/// What `--help` says.
+pub(super) fn help() -> String {
+    let line = |setting: &Setting| {
+        format!("\n- {}={}: {}", setting.usual.name(), setting.usual_value(), setting.meaning())
+    };
+    let lines: String = SETTINGS.iter().map(line).collect();
+    format!(
+        "A limit on what is read or written (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]. The limits and their usual \
+         values:{lines}"
+    )
+}
+
+impl Limits {
+    /// The limits of what a build reads and writes itself.
+    pub(super) fn of_build(&self) -> BuildLimits {
+        BuildLimits { layers: self.layers, users: self.users }
+    }
+
+    /// The usual limits, changed by the variable `BUILDER_LIMITS` and then by the flags, each `NAME=VALUE`.
+    pub(super) fn resolve(variable: Option<&str>, flags: &[String]) -> Result<Self, Failure> {
+        let mut limits = Self::default();
+        for text in variable.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty()) {
+            limits.set(text).map_err(|failure| failure.of_flag("BUILDER_LIMITS"))?;
+        }
+        for text in flags {
+            limits.set(text).map_err(|failure| failure.of_flag("--limit"))?;
+        }
+        Ok(limits)
+    }
+
+    fn set(&mut self, text: &str) -> Result<(), Failure> {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(Failure::new(format!("`{text}` is no limit, expected `NAME=VALUE`")).hint(names()));
+        };
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.usual.name() == name) else {
+            let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.usual.name()).collect();
+            let near =
+                suggest(name, &known).map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            return Err(Failure::new(format!("there is no limit `{name}`{near}")).hint(names()));
+        };
+        let limit = (setting.of)(self);
+        *limit = limit.with(number(value, setting.unit).ok_or_else(|| {
+            let expected = match setting.unit {
+                Unit::Bytes => "a number of bytes, with KiB, MiB, GiB or TiB if you like",
+                Unit::Count => "a number",
+            };
+            Failure::new(format!("`{value}` is no value for `{name}`, expected {expected}"))
+        })?);
+        Ok(())
+    }
+}
+
+fn names() -> String {
+    let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.usual.name()).collect();
+    format!("the limits are {}", names.join(", "))
+}
+
+const SUFFIXES: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+
+fn number(text: &str, unit: Unit) -> Option<u64> {
+    let (digits, shift) = match SUFFIXES.into_iter().find(|(suffix, _)| text.ends_with(suffix)) {
+        Some((suffix, shift)) if unit == Unit::Bytes => (text.strip_suffix(suffix)?.trim_end(), shift),
+        _ => (text, 0),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(variable: &str, flags: &[&str]) -> Result<Limits, String> {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Limits::resolve(Some(variable), &flags).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn flags_win_over_the_variable_and_that_over_the_usual() {
+        let limits =
+            resolve("layer-entries=5, index-bytes=1KiB,", &["layer-entries=6", "zstd-window=2 GiB"]).unwrap();
+        assert_eq!((limits.layers.entries.value, limits.documents.index.value), (6, 1024));
+        assert_eq!(limits.layers.window, layer::Limits::WINDOW.with(2 << 30));
+        assert_eq!(limits.layers.bytes, layer::Limits::BYTES);
+        assert_eq!(resolve("", &[]).unwrap(), Limits::default());
+    }
+
+    #[test]
+    fn what_is_no_limit_is_named() {
+        for (text, expected) in [
+            ("layer-entires=5", "--limit: there is no limit `layer-entires` (did you mean `layer-entries`?)"),
+            ("layer-entries", "--limit: `layer-entries` is no limit, expected `NAME=VALUE`"),
+            ("layer-entries=1KiB", "--limit: `1KiB` is no value for `layer-entries`, expected a number"),
+            ("layer-entries=-1", "--limit: `-1` is no value for `layer-entries`, expected a number"),
+            ("index-bytes=99999999TiB", "--limit: `99999999TiB` is no value for `index-bytes`, expected a"),
+            ("index-bytes=", "--limit: `` is no value for `index-bytes`, expected a number of bytes"),
+        ] {
+            let message = resolve("", &[text]).unwrap_err();
+            assert!(message.starts_with(expected), "{message}");
+        }
+        assert!(resolve("x=1", &[]).unwrap_err().starts_with("BUILDER_LIMITS: there is no limit `x`"));
+        let failure = Limits::resolve(None, &["x".to_owned()]).unwrap_err();
+        let hint = failure.hint.unwrap();
+        assert!(hint.starts_with("the limits are layer-bytes, layer-entries, "), "{hint}");
+    }
+
+    #[test]
+    fn every_setting_sets_its_own_limit() {
+        for setting in &SETTINGS {
+            let mut limits = Limits::default();
+            assert_eq!(*(setting.of)(&mut limits), setting.usual, "{}", setting.usual.name());
+        }
+        assert_eq!(ContextLimits::DOCKERFILE, crate::dockerfile::SIZE_LIMIT);
+    }
+
+    /// The rows of `docs/limits.md`, as they have to be.
+    fn table() -> Vec<String> {
+        let row = |setting: &Setting| {
+            format!("| `{}` | {} | {} |", setting.usual.name(), setting.usual_value(), setting.meaning())
+        };
+        SETTINGS.iter().map(row).collect()
+    }
+
+    #[test]
+    fn the_documentation_has_every_limit_and_no_other() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/limits.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
+        assert_eq!(rows, table(), "expected:\n{}", table().join("\n"));
+    }
+}

@@ -1,0 +1,45 @@
+//! Where commands that unpack and run things do that: in namespaces of their own.
+
+use super::failure::Failure;
+use crate::build::progress::{Event, Progress};
+use crate::sandbox::own::{self, Own, OwnError, Wish};
+use crate::snapshot::enter_private_mounts;
+use crate::store::workspace::Janitor;
+
+/// What a command has after it entered its namespaces.
+pub(super) struct Entered {
+    /// Which ids there are.
+    pub(super) own: Own,
+    /// Removes what a killed command leaves.
+    pub(super) janitor: Janitor,
+}
+
+/// Enters namespaces of the process's own: for users, unless it is root, and for mounts. To be called before any thread
+/// exists; tells what came of it.
+pub(super) fn enter(wish: Wish, progress: &dyn Progress) -> Result<Entered, Failure> {
+    let own = own::enter(wish).map_err(|error| refused(&error))?;
+    progress.tell(&Event::Detail(&own.detail));
+    if let Some(shortage) = &own.shortage {
+        progress.tell(&Event::Note(shortage));
+    }
+    // In this order: the janitor removes files of all ids there are, and must outlive the mounts.
+    let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
+    enter_private_mounts().map_err(|error| refused(&OwnError::of_mounts(&error)))?;
+    Ok(Entered { own, janitor })
+}
+
+fn refused(error: &OwnError) -> Failure {
+    let failure = Failure::from_error(error);
+    match error.remedy() {
+        Some(remedy) => failure.hint(remedy),
+        None => failure,
+    }
+}
+
+/// What to say when a command of a RUN failed and may have wanted another id than there is.
+pub(super) fn hint_for_failed_step(own: &Own) -> Option<String> {
+    own.ids.is_single().then(|| {
+        "the step had one user and one group id, so changing to others fails; a user with ids in /etc/subuid and /etc/subgid has more"
+            .to_owned()
+    })
+}

@@ -1,0 +1,268 @@
+//! Namespaces of the builder's own, where it may mount and give files owners, whoever started it.
+//!
+//! Root with CAP_SYS_ADMIN has all that already. Everybody else gets a user namespace (user_namespaces(7)) in which they
+//! are root: over what belonged to them before, and over the ids that `/etc/subuid` and `/etc/subgid` give them.
+//! newuidmap(1) writes the map of such a namespace, and must do so from outside of it:
+//!
+//! ```text
+//! builder ── fork ──> helper, outside
+//!    │ unshare(2)       │
+//!    ├───── go ────────>│ newgidmap, newuidmap
+//!    │<──── report ─────┘ ends
+//!    └ maps its own id alone where the helper has mapped nothing
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, WaitOptions, getpid, waitpid};
+use rustix::thread::{CapabilitySet, UnshareFlags};
+
+use super::refusal;
+use super::subordinate::Subordinate;
+use crate::rootfs::{IdMap, Owner};
+use crate::sys;
+
+/// Which ids to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// All that can be had.
+    All,
+    /// Only the caller's own, so that everything that is made belongs to the caller. Where no namespace is needed, this
+    /// changes nothing.
+    Single,
+}
+
+/// What was obtained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// The user namespace that the process was started in: it is root there.
+    Initial,
+    /// A user namespace with many ids.
+    Ranges,
+    /// A user namespace with one user: the caller, as 0.
+    Single,
+}
+
+/// The user namespace that this process is in.
+#[derive(Debug, Clone)]
+pub struct Own {
+    /// What was obtained.
+    pub identity: Identity,
+    /// Which ids there are.
+    pub ids: IdMap,
+    /// Why there are fewer ids than was wished for, and how to get more; one line.
+    pub shortage: Option<String>,
+    /// What was tried and what came of it, for whoever looks for a fault; one line.
+    pub detail: String,
+}
+
+/// Why there is no namespace.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnError {
+    /// The kernel refuses one.
+    #[error("cannot make a {kind} namespace, which a build needs: {cause}")]
+    Refused {
+        /// `user` or `mount`.
+        kind: &'static str,
+        /// The setting, or what else is in the way.
+        cause: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// The caller's own id could not be mapped.
+    #[error("cannot write `{path}`")]
+    Map {
+        /// The file in /proc.
+        path: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The process that maps ids could not be started.
+    #[error("cannot start the process that maps user ids")]
+    Helper(#[source] io::Error),
+    /// /proc does not tell which ids there are.
+    #[error("cannot read which ids this process has: builds need /proc")]
+    Unknown(#[source] io::Error),
+}
+
+impl OwnError {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            Self::Refused { remedy, .. } => Some(remedy),
+            Self::Unknown(_) => Some("as root: mount -t proc proc /proc"),
+            Self::Map { .. } | Self::Helper(_) => None,
+        }
+    }
+
+    /// What it means that [`crate::sys::unshare_mounts`] or making mounts private failed after [`enter`].
+    #[must_use]
+    pub fn of_mounts(error: &io::Error) -> Self {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        let refusal::Refusal { cause, remedy } = match errno {
+            Errno::INVAL => refusal::Refusal {
+                cause: "the root directory is no mount point".to_owned(),
+                remedy: "in a chroot, bind-mount it onto itself first".to_owned(),
+            },
+            errno => refusal::explain(errno),
+        };
+        Self::Refused { kind: "mount", cause, remedy }
+    }
+}
+
+/// Moves this process into a user namespace of its own, unless it can do without. To be called before there is any other
+/// thread, and before [`crate::sys::unshare_mounts`], which may fail without this. Descriptors, directory and the
+/// supplementary groups by which the caller may read files stay.
+///
+/// # Errors
+/// [`OwnError`]; the process is as it was, or in a namespace without ids, and should end.
+pub fn enter(wish: Wish) -> Result<Own, OwnError> {
+    let before = IdMap::of_this_process().map_err(OwnError::Unknown)?;
+    let capabilities =
+        rustix::thread::capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty());
+    let caller = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    if caller.uid == 0 && capabilities.contains(CapabilitySet::SYS_ADMIN) {
+        let detail = "root with CAP_SYS_ADMIN: no user namespace is needed".to_owned();
+        return Ok(Own { identity: Identity::Initial, ids: before, shortage: None, detail });
+    }
+    let (writer, lacking) = match wish {
+        Wish::Single => (None, None),
+        Wish::All => match Writer::of(caller, &before, capabilities) {
+            Ok(writer) => (Some(writer), None),
+            Err(lacking) => (None, Some(lacking)),
+        },
+    };
+    let helper = writer.map(Helper::start).transpose().map_err(OwnError::Helper)?;
+    sys::unshare(UnshareFlags::NEWUSER).map_err(|error| {
+        let refusal::Refusal { cause, remedy } =
+            refusal::explain(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        OwnError::Refused { kind: "user", cause, remedy }
+    })?;
+    let problem = helper.and_then(Helper::map).or(lacking);
+    let read = || IdMap::of_this_process().map_err(OwnError::Unknown);
+    map_own(caller, &read()?)?;
+    let ids = read()?;
+    let identity = if ids.is_single() { Identity::Single } else { Identity::Ranges };
+    let detail = format!("in a user namespace with users {} and groups {}", ids.users(), ids.groups());
+    Ok(match problem {
+        None => Own { identity, ids, shortage: None, detail },
+        Some(problem) => {
+            let first = problem.lines().next().unwrap_or_default();
+            let shortage = format!(
+                "there are only users {} and groups {} here, and steps that need others fail: {first}",
+                ids.users(),
+                ids.groups()
+            );
+            let detail = format!("{detail}; {}", problem.replace('\n', "; "));
+            Own { identity, ids, shortage: Some(shortage), detail }
+        }
+    })
+}
+
+/// Who writes the map of a namespace with many ids.
+enum Writer {
+    /// A process that may take any id there is (root in a container without CAP_SYS_ADMIN) gives the namespace all that
+    /// it has itself.
+    Caller { users: String, groups: String },
+    /// newuidmap and newgidmap.
+    Programs(Subordinate),
+}
+
+impl Writer {
+    fn of(caller: Owner, ids: &IdMap, capabilities: CapabilitySet) -> Result<Self, String> {
+        if caller == Owner::ROOT && capabilities.contains(CapabilitySet::SETUID | CapabilitySet::SETGID) {
+            return Ok(Self::Caller { users: ids.users().identity(), groups: ids.groups().identity() });
+        }
+        Subordinate::of(caller).map(Self::Programs).map_err(|lacking| lacking.to_string())
+    }
+
+    fn write(&self, process: Pid) -> Result<(), String> {
+        let process = process.as_raw_nonzero().get();
+        match self {
+            Self::Programs(subordinate) => subordinate.map(process),
+            Self::Caller { users, groups } => {
+                for (name, map) in [("gid_map", groups), ("uid_map", users)] {
+                    // One write: a second is refused.
+                    std::fs::write(format!("/proc/{process}/{name}"), map)
+                        .map_err(|error| format!("cannot write {name}: {error}"))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A process that stays outside, to map ids from there. Dropped early, it ends.
+struct Helper {
+    process: Pid,
+    go: Option<OwnedFd>,
+    report: Option<OwnedFd>,
+}
+
+/// The most that is read of a helper's report, in bytes.
+const LONGEST_REPORT: u64 = 4096;
+
+impl Helper {
+    fn start(writer: Writer) -> io::Result<Self> {
+        let target = getpid();
+        let (waiting, go) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (report, reporting) = pipe_with(PipeFlags::CLOEXEC)?;
+        let process = sys::fork_helper([waiting, reporting], move |[waiting, reporting]| {
+            // Of signals that are ignored, its children would inherit that.
+            sys::reset_signals();
+            // The end of the pipe without a word: there is no namespace to map.
+            if rustix::io::read(&waiting, &mut [0]) == Ok(1)
+                && let Err(problem) = writer.write(target)
+            {
+                let problem = problem.as_bytes();
+                let _ = rustix::io::write(&reporting, &problem[..problem.len().min(LONGEST_REPORT as usize)]);
+            }
+        })?;
+        Ok(Self { process, go: Some(go), report: Some(report) })
+    }
+
+    /// Lets it map ids; what went wrong, if something did.
+    fn map(mut self) -> Option<String> {
+        let lost = |error: Errno| Some(format!("the process that maps user ids was lost: {error}"));
+        if let Some(Err(error)) = self.go.take().map(|go| rustix::io::write(go, b"g")) {
+            return lost(error);
+        }
+        let mut report = Vec::new();
+        let _ = File::from(self.report.take()?).take(LONGEST_REPORT).read_to_end(&mut report);
+        (!report.is_empty()).then(|| String::from_utf8_lossy(&report).into_owned())
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.go = None;
+        // It fails where SIGCHLD is ignored: then the kernel has reaped it.
+        while matches!(waitpid(Some(self.process), WaitOptions::empty()), Err(Errno::INTR)) {}
+    }
+}
+
+/// Maps the caller's own user and group as 0, each where there is no map yet.
+fn map_own(caller: Owner, ids: &IdMap) -> Result<(), OwnError> {
+    let write = |path: &'static str, text: &str| {
+        std::fs::write(path, text).map_err(|source| OwnError::Map { path, source })
+    };
+    if ids.groups().are_none() {
+        // Without privileges a group may be mapped only by who gives up setgroups(2), which could else be used to get
+        // rid of a group that denies something (CVE-2014-8989).
+        match write("/proc/self/setgroups", "deny") {
+            Err(OwnError::Map { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            result => result?,
+        }
+        write("/proc/self/gid_map", &format!("0 {} 1", caller.gid))?;
+    }
+    if ids.users().are_none() {
+        write("/proc/self/uid_map", &format!("0 {} 1", caller.uid))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Why the kernel refuses namespaces, and what to do about it.
+
+use std::fs;
+
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+
+use crate::rootfs::IdMap;
+
+/// What the machine says about namespaces; each is unknown where the kernel has no such thing.
+#[derive(Debug, Clone, Default)]
+struct Facts {
+    /// `user.max_user_namespaces`.
+    limit: Option<u64>,
+    /// `kernel.unprivileged_userns_clone`, a switch of Debian's and other kernels.
+    clone: Option<u64>,
+    /// `kernel.apparmor_restrict_unprivileged_userns`, Ubuntu's switch.
+    apparmor: Option<u64>,
+    /// Whether the root directory is certainly none of a mount.
+    in_chroot: bool,
+    /// Whether a filter of system calls is in force.
+    filtered: bool,
+    /// Whether the caller's own id exists in the namespace it is in.
+    unmapped: bool,
+}
+
+impl Facts {
+    fn read() -> Self {
+        let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let ids = IdMap::of_this_process();
+        let flags = AtFlags::empty();
+        let root = rustix::fs::statx(CWD, "/", flags, StatxFlags::empty());
+        Self {
+            limit: number("/proc/sys/user/max_user_namespaces"),
+            clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
+            apparmor: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+            in_chroot: root.is_ok_and(|root| {
+                root.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+                    && !root.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+            }),
+            filtered: status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
+            unmapped: ids.is_ok_and(|ids| !ids.users().contain(uid) || !ids.groups().contain(gid)),
+        }
+    }
+}
+
+/// Cause and remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) cause: String,
+    pub(super) remedy: String,
+}
+
+/// What every refusal has in common: there is another way.
+const AS_ROOT: &str = "run the build as root";
+
+/// Explains why unshare(2) failed with `errno`.
+pub(super) fn explain(errno: Errno) -> Refusal {
+    explain_by(errno, &Facts::read())
+}
+
+fn explain_by(errno: Errno, facts: &Facts) -> Refusal {
+    let sysctl = |name: &str, is: u64, wanted: u64| Refusal {
+        cause: format!("`{name}` is {is}"),
+        remedy: format!("as root: sysctl -w {name}={wanted}; or {AS_ROOT}"),
+    };
+    let words = errno_words(errno);
+    match errno {
+        Errno::NOSPC | Errno::USERS => match facts.limit {
+            Some(0) => sysctl("user.max_user_namespaces", 0, 15_000),
+            limit => {
+                let limit = limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
+                Refusal {
+                    cause: format!(
+                        "the limit `user.max_user_namespaces`{limit}, or one of a namespace around this one, is reached"
+                    ),
+                    remedy: format!("as root: sysctl -w user.max_user_namespaces=NUMBER; or {AS_ROOT}"),
+                }
+            }
+        },
+        Errno::PERM | Errno::ACCESS => match facts {
+            Facts { clone: Some(0), .. } => sysctl("kernel.unprivileged_userns_clone", 0, 1),
+            Facts { in_chroot: true, .. } => Refusal {
+                cause: "this process is in a chroot, where the kernel allows none".to_owned(),
+                remedy: format!("build outside of the chroot, or {AS_ROOT}"),
+            },
+            Facts { apparmor: Some(1..), .. } => Refusal {
+                cause: "`kernel.apparmor_restrict_unprivileged_userns` is 1".to_owned(),
+                remedy: format!(
+                    "give this program an AppArmor profile with `userns,`; or as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0; or {AS_ROOT}"
+                ),
+            },
+            Facts { unmapped: true, .. } => Refusal {
+                cause: "the caller's own user or group id does not exist in the user namespace around it"
+                    .to_owned(),
+                remedy: "start it with ids that /proc/self/uid_map and /proc/self/gid_map have".to_owned(),
+            },
+            Facts { filtered: true, .. } => Refusal {
+                cause: format!("a seccomp filter is in force, which seems to forbid it ({words})"),
+                remedy: format!(
+                    "let the container's seccomp profile allow unshare(2) and mount(2), or {AS_ROOT} with CAP_SYS_ADMIN"
+                ),
+            },
+            _ => Refusal {
+                cause: words,
+                remedy: format!(
+                    "a chroot, a container or a security module may be why; {AS_ROOT}, with CAP_SYS_ADMIN"
+                ),
+            },
+        },
+        Errno::INVAL | Errno::NOSYS => Refusal {
+            cause: format!("the kernel has none ({words})"),
+            remedy: format!("take a kernel with CONFIG_USER_NS, or {AS_ROOT}"),
+        },
+        _ => Refusal { cause: words, remedy: AS_ROOT.to_owned() },
+    }
+}
+
+fn errno_words(errno: Errno) -> String {
+    std::io::Error::from(errno).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_named_with_what_to_do() {
+        let facts = Facts { limit: Some(1000), ..Facts::default() };
+        let cases = [
+            (
+                Errno::NOSPC,
+                Facts { limit: Some(0), ..facts.clone() },
+                "`user.max_user_namespaces` is 0",
+                "sysctl -w user.max_user_namespaces=15000",
+            ),
+            (
+                Errno::NOSPC,
+                facts.clone(),
+                "the limit `user.max_user_namespaces` of 1000, or one of",
+                "=NUMBER",
+            ),
+            (
+                Errno::PERM,
+                Facts { clone: Some(0), in_chroot: true, apparmor: Some(1), ..facts.clone() },
+                "`kernel.unprivileged_userns_clone` is 0",
+                "sysctl -w kernel.unprivileged_userns_clone=1",
+            ),
+            (Errno::PERM, Facts { in_chroot: true, ..facts.clone() }, "in a chroot", "outside of the chroot"),
+            (
+                Errno::ACCESS,
+                Facts { clone: Some(1), apparmor: Some(1), filtered: true, ..facts.clone() },
+                "`kernel.apparmor_restrict_unprivileged_userns` is 1",
+                "`userns,`",
+            ),
+            (Errno::PERM, Facts { unmapped: true, ..facts.clone() }, "does not exist", "/proc/self/uid_map"),
+            (
+                Errno::PERM,
+                Facts { apparmor: Some(0), filtered: true, ..facts.clone() },
+                "a seccomp filter",
+                "seccomp profile",
+            ),
+            (Errno::PERM, facts.clone(), "Operation not permitted", "run the build as root"),
+            (Errno::INVAL, facts.clone(), "the kernel has none", "CONFIG_USER_NS"),
+            (Errno::NOMEM, facts, "Cannot allocate memory", "run the build as root"),
+        ];
+        for (errno, facts, cause, remedy) in cases {
+            let refusal = explain_by(errno, &facts);
+            assert!(refusal.cause.contains(cause), "{facts:?}: {refusal:?}");
+            assert!(refusal.remedy.contains(remedy), "{facts:?}: {refusal:?}");
+        }
+    }
+}
