@@ -14,9 +14,10 @@ use proptest::test_runner::{TestError, TestRunner};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::layer::Marks;
+use crate::rootfs::Overrides;
 use crate::rootfs::{FileKind, Follow, GuestPath, Metadata, Rootfs, metadata_at, metadata_of};
 use crate::store::index::Trust;
-use crate::store::mount::Marks;
 use crate::store::testing::{can_mount, dump, links};
 use crate::store::unpacked::Chain;
 use crate::store::workspace::Workspace;
@@ -398,7 +399,7 @@ fn random_steps_find_a_fault_in_either_kind() {
     }
     let cases = 2_000;
     let blind_overlay = |workspace: Arc<Workspace>| {
-        let mut snapshotter = OverlaySnapshotter::new(workspace);
+        let mut snapshotter = OverlaySnapshotter::new(workspace, Overrides::LIMIT);
         // Directories that were made anew are taken for those of the lower layers.
         snapshotter.marks = if Marks::usual() == Marks::User { Marks::Trusted } else { Marks::User };
         Box::new(snapshotter) as Box<dyn super::Snapshotter>
