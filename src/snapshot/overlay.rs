@@ -476,19 +476,19 @@ mod tests {
             return;
         }
         let ground = ground("echo a > a");
-        let steps = || {
+        let count = |prefix: &str| {
             let names = std::fs::read_dir(ground.snapshotter.workspace.path()).unwrap();
-            names
-                .filter(|name| name.as_ref().unwrap().file_name().to_str().unwrap().starts_with("step"))
-                .count()
+            let names = names.map(|name| name.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name.starts_with(prefix)).count()
         };
+        let (steps, layers) = (|| count("step"), || count("layer"));
         let recording = ground.snapshotter.begin(ground.base.clone()).unwrap();
         ground.run_in(recording.mount(), "echo b > b");
-        assert_eq!(steps(), 1);
+        assert_eq!((steps(), layers()), (1, 1));
         drop(recording);
-        assert_eq!(steps(), 0);
+        assert_eq!((steps(), layers()), (0, 0));
         let kept = ground.step(&ground.base, "echo c > c").unwrap();
-        assert_eq!(steps(), 1);
+        assert_eq!((steps(), layers()), (0, 1));
         let view = ground.snapshotter.view(&kept.chain).unwrap();
         assert!(dump(view.root()).contains("\n/c File "), "what a finished step wrote stays");
     }
