@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::bases::Bases;
 use super::context_view::ContextViews;
 use super::error::{BuildError, BuildErrorKind};
 use super::finished::finished;
@@ -95,6 +96,10 @@ pub(super) struct Executor<'a> {
     pub(super) services: &'a Services<'a>,
     /// For each stage the position of the last one that uses it.
     last_uses: Vec<usize>,
+    /// The images that are still needed.
+    bases: Bases,
+    /// Which stage is being built.
+    position: usize,
     /// The stages that are still needed, by position.
     pub(super) done: BTreeMap<usize, Done>,
     /// This machine, looked at when the first RUN wants to know.
@@ -117,6 +122,8 @@ impl<'a> Executor<'a> {
             plan,
             services,
             last_uses: last_uses(plan),
+            bases: Bases::of(plan),
+            position: 0,
             done: BTreeMap::new(),
             machine: OnceCell::new(),
             warned: Cell::new(false),
@@ -129,8 +136,10 @@ impl<'a> Executor<'a> {
 
     fn image(&mut self) -> Result<Image, BuildError> {
         for (position, stage) in self.plan.stages.iter().enumerate() {
+            self.position = position;
             let done = self.stage(position, stage)?;
             self.done.insert(position, done);
+            self.bases.leave(position);
             // What nobody uses any more is let go: long chains of stages would else hold a history for each.
             let Executor { done, last_uses, .. } = self;
             done.retain(|other, _| last_uses[*other] > position);
@@ -177,7 +186,8 @@ impl<'a> Executor<'a> {
 
     /// Fetches and unpacks what of `image` has not been. `reference` is the base it stands on.
     pub(super) fn unpack(&self, image: &Image, reference: &str) -> Result<Chain, BuildErrorKind> {
-        self.services.source.unpack(image).map_err(|source: ServiceError| {
+        let unpack = || self.services.source.unpack(image);
+        self.bases.get(image, self.position, unpack).map_err(|source: ServiceError| {
             // What is damaged in the store is removed when it is read.
             let is_lost = |layer: &crate::image::manifest::Layer| {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)

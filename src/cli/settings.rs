@@ -54,7 +54,7 @@ impl Environment {
         self.value(name).filter(|value| !value.is_empty())
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    pub(super) fn text(&self, name: &str) -> Option<String> {
         self.get(name).map(|value| value.to_string_lossy().into_owned())
     }
 

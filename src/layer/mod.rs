@@ -1,6 +1,7 @@
 //! Changesets as tar archives (OCI image-spec `layer.md`): read, applied to a tree, and written.
 
 pub mod apply;
+pub mod changes;
 pub mod compression;
 pub mod gzip;
 #[cfg(test)]
@@ -16,11 +17,11 @@ pub mod zstd;
 use std::io;
 
 use crate::limit::Limit;
-use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Loss, LossKind, Losses, Names, Owners, Restricted, Rules, Whiteouts, apply, apply_unprivileged,
-    apply_with, remove_whiteouts,
+    Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
+    apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
 pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};
@@ -59,6 +60,9 @@ pub struct Limits {
     pub bytes: Limit,
     /// Bytes of the path names in [`Applied`], the only memory that grows with a layer.
     pub names: Limit,
+    /// Bytes of what the disk cannot hold of the files of a layer or step, beyond 200 an entry
+    /// ([`Rootfs::with_overrides`](crate::rootfs::Rootfs::with_overrides)).
+    pub overrides: Limit,
     /// Bytes of one extension of an entry: PAX records, a long name, a sparse map.
     pub extension: Limit,
     /// Bytes that a decompressor has to remember: the window of zstd, the dictionary of xz.
@@ -88,6 +92,7 @@ impl Default for Limits {
             entries: Self::ENTRIES,
             bytes: Self::BYTES,
             names: Self::NAMES,
+            overrides: Overrides::LIMIT,
             extension: Self::EXTENSION,
             window: Self::WINDOW,
             written: Self::WRITTEN,

@@ -465,7 +465,7 @@ mod tests {
     use crate::layer::Formats;
     use crate::layer::tar::{EntryKind, Reader};
     use crate::rootfs::testing::inside;
-    use crate::rootfs::{DirectoryEntry, set_times_at, set_xattr_at};
+    use crate::rootfs::{DirectoryEntry, Overrides, set_times_at, set_xattr_at};
 
     fn tree() -> (tempfile::TempDir, Rootfs) {
         let directory = tempfile::tempdir().unwrap();
@@ -735,7 +735,7 @@ mod tests {
 
     fn tree_with_overrides() -> (tempfile::TempDir, Rootfs) {
         let (directory, root) = tree();
-        (directory, root.with_overrides(Arc::default()))
+        (directory, root.with_overrides(Arc::default(), Overrides::LIMIT))
     }
 
     proptest! {

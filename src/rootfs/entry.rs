@@ -351,3 +351,177 @@ impl<'a> DirectoryEntry<'a> {
         Ok(rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time })?)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests prepare trees on the host")]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::sync::Arc;
+
+    use super::super::testing::inside;
+    use super::super::{Follow, Overrides};
+    use super::*;
+
+    const FOREIGN: Owner = Owner { uid: 70_001, gid: 70_002 };
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::clamp(text.as_bytes()).unwrap()
+    }
+
+    fn tree() -> (tempfile::TempDir, Rootfs) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        (directory, root.with_overrides(Arc::default(), Overrides::LIMIT))
+    }
+
+    /// What `name` is, as the tree says it and as the disk does: kind, mode, owner.
+    fn both(root: &Rootfs, directory: &tempfile::TempDir, name: &str) -> (String, String) {
+        let is = root.metadata(&path(name), Follow::No).unwrap().unwrap();
+        let shown = std::fs::symlink_metadata(directory.path().join(name)).unwrap();
+        (
+            format!("{:?} {:o} {}:{}", is.kind, is.mode, is.owner.uid, is.owner.gid),
+            format!("{:o} {}:{}", shown.mode() & 0o7777, shown.uid(), shown.gid()),
+        )
+    }
+
+    #[test]
+    fn what_the_disk_refuses_is_held_until_somebody_sets_it_anew() {
+        if !inside!(SingleId) {
+            return;
+        }
+        let (directory, root) = tree();
+        let file = root.entry(&root, b"file");
+        let open = file.make_file().unwrap();
+        let file = file.opened(&open);
+        file.set_owner(FOREIGN).unwrap();
+        file.set_mode(0o6751).unwrap();
+        let device = root.entry(&root, b"null");
+        device.make_node(FileKind::CharDevice, rustix::fs::makedev(1, 3)).unwrap();
+        device.set_mode(0o666).unwrap();
+        device.set_xattr(b"trusted.a", b"1").unwrap();
+        assert_eq!(
+            [both(&root, &directory, "file"), both(&root, &directory, "null")],
+            [
+                ("File 6751 70001:70002".into(), "6751 0:0".into()),
+                ("CharDevice 666 0:0".into(), "0 0:0".into())
+            ]
+        );
+        assert_eq!(root.xattrs(&path("/null")).unwrap()[&b"trusted.a"[..]], b"1");
+        assert_eq!(root.read_dir(&path("/")).unwrap()[1], (b"null".to_vec(), FileKind::CharDevice));
+        assert!(root.read_small_file(&path("/null"), 10).is_err());
+        // A further name is the same file.
+        root.entry(&root, b"link").make_link(&root.entry(&root, b"file")).unwrap();
+        assert_eq!(both(&root, &directory, "link").0, "File 6751 70001:70002");
+        // By this program; as always, chown(2) clears these bits.
+        file.set_owner(Owner::ROOT).unwrap();
+        assert_eq!(both(&root, &directory, "file").0, "File 751 0:0");
+        device.remove_xattr(b"trusted.a").unwrap();
+        assert!(!root.xattrs(&path("/null")).unwrap().contains_key(&b"trusted.a"[..]));
+        // By another one: only of what it has changed nothing is known any more.
+        std::fs::set_permissions(directory.path().join("link"), PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(both(&root, &directory, "link").0, "File 600 70001:70002");
+        std::fs::write(directory.path().join("null"), "x").unwrap();
+        assert_eq!(both(&root, &directory, "null").0, "File 0 0:0");
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_removed_or_replaced() {
+        if !inside!(SingleId) {
+            return;
+        }
+        let (directory, root) = tree();
+        let names = ["d", "d/e", "d/e/f", "d-too"];
+        root.create_dirs(&path("/d/e/f"), 0o700, FOREIGN).unwrap();
+        root.create_dirs(&path("/d-too"), 0o700, FOREIGN).unwrap();
+        for name in names {
+            assert_eq!(both(&root, &directory, name).0, "Directory 700 70001:70002", "{name}");
+        }
+        root.remove(&path("/d")).unwrap();
+        root.create_dirs(&path("/d/e/f"), 0o755, Owner::ROOT).unwrap();
+        for name in &names[..3] {
+            assert_eq!(both(&root, &directory, name).0, "Directory 755 0:0", "{name}");
+        }
+        assert_eq!(both(&root, &directory, "d-too").0, "Directory 700 70001:70002");
+        let learned = root.take_learned();
+        assert_eq!(learned.keys().map(ToString::to_string).collect::<Vec<_>>(), ["/d-too"]);
+    }
+
+    #[test]
+    fn entries_have_paths_in_a_mount_that_is_nowhere() {
+        use rustix::mount::{OpenTreeFlags, open_tree};
+        if !inside!(SingleId) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b (deleted)")).unwrap();
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        for root in [
+            Rootfs::open(directory.path()).unwrap(),
+            Rootfs::from_fd(open_tree(rustix::fs::CWD, directory.path(), flags).unwrap()),
+            Rootfs::open(std::path::Path::new("/")).unwrap(),
+        ] {
+            let top = if root.metadata(&path("/a"), Follow::No).unwrap().is_some() {
+                path("/")
+            } else {
+                path(directory.path().to_str().unwrap())
+            };
+            for name in ["/", "/a", "/a/b (deleted)"] {
+                let at = top.join(&name.as_bytes()[1..]).unwrap();
+                assert_eq!(root.real_path(root.directory(&at).unwrap().as_fd()).unwrap(), at);
+            }
+        }
+        let (_outside, other) = tree();
+        assert!(other.real_path(Rootfs::open(directory.path()).unwrap().as_fd()).is_err());
+    }
+
+    #[test]
+    fn an_ordinary_user_can_go_on_whatever_the_modes_are() {
+        if !inside!(OrdinaryUser) {
+            return;
+        }
+        let (directory, root) = tree();
+        root.create_dirs(&path("/closed"), 0o000, Owner::ROOT).unwrap();
+        let closed = root.directory(&path("/closed")).unwrap();
+        let file = root.entry(&closed, b"file");
+        file.make_file().unwrap();
+        file.set_owner(Owner { uid: 1234, gid: 0 }).unwrap();
+        file.set_mode(0o100).unwrap();
+        file.set_xattr(b"user.a", b"1").unwrap();
+        assert_eq!(
+            [both(&root, &directory, "closed"), both(&root, &directory, "closed/file")],
+            [
+                ("Directory 0 0:0".into(), "700 1234:1234".into()),
+                ("File 100 1234:0".into(), "700 1234:1234".into())
+            ]
+        );
+        // What others make in the tree is root's.
+        std::fs::write(directory.path().join("new"), "").unwrap();
+        assert_eq!(both(&root, &directory, "new").0, "File 644 0:0");
+    }
+
+    #[test]
+    fn what_is_held_has_a_limit_and_the_error_says_how_to_raise_it() {
+        if !inside!(SingleId) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let root = root.with_overrides(Arc::default(), Overrides::LIMIT.with(1000));
+        let entry = root.entry(&root, b"file");
+        entry.make_file().unwrap();
+        entry.set_owner(FOREIGN).unwrap();
+        for _ in 0..10 {
+            entry.set_xattr(b"trusted.a", &[b'x'; 500]).unwrap();
+        }
+        let error = entry.set_xattr(b"trusted.b", &[b'x'; 500]).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("1000 bytes") && message.contains("--limit layer-overrides=N"), "{message}");
+        // Short ones are many.
+        for name in 0..100 {
+            let name = name.to_string().into_bytes();
+            let entry = root.entry(&root, &name);
+            entry.make_file().unwrap();
+            entry.set_owner(FOREIGN).unwrap();
+        }
+    }
+}

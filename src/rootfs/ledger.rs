@@ -11,6 +11,7 @@ use rustix::thread::CapabilitySet;
 use super::metadata::{FileKind, Metadata, Owner, Xattrs};
 use super::overrides::{Held, Override, Overrides};
 use super::{GuestPath, Rootfs};
+use crate::limit::Limit;
 
 /// What this process may do to files that belong to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +41,8 @@ impl Caller {
     }
 
     /// Root, or one who may do as much.
-    #[must_use]
-    pub fn root() -> Self {
+    #[cfg(test)]
+    pub(crate) fn root() -> Self {
         Self { root: Owner::ROOT, ignores_permissions: true }
     }
 
@@ -85,9 +86,18 @@ impl Caller {
 /// What has been learned since the tree was opened; none for an entry of which nothing is held any more.
 pub type Learned = BTreeMap<GuestPath, Option<Override>>;
 
-/// The most that overrides may take, in bytes: for each entry this much, and for all together the rest.
+/// Bytes that every override may take. What is more counts for the limit.
 const EACH: u64 = 200;
-const REST: u64 = 64 << 20;
+
+/// Why an override is not kept.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "what the disk cannot hold (owners, modes, devices, attributes) takes more than {} bytes beyond {EACH} an entry; {limit}",
+    limit.value
+)]
+pub struct TooMuch {
+    limit: Limit,
+}
 
 #[derive(Debug, Default)]
 struct Recent {
@@ -101,14 +111,15 @@ struct Recent {
 pub(super) struct Ledger {
     known: Arc<Overrides>,
     pub(super) caller: Caller,
+    limit: Limit,
     recent: Mutex<Recent>,
     /// Whether there has ever been anything in `recent`.
     written: AtomicBool,
 }
 
 impl Ledger {
-    pub(super) fn new(known: Arc<Overrides>, caller: Caller) -> Self {
-        Self { known, caller, recent: Mutex::default(), written: AtomicBool::new(false) }
+    pub(super) fn new(known: Arc<Overrides>, caller: Caller, limit: Limit) -> Self {
+        Self { known, caller, limit, recent: Mutex::default(), written: AtomicBool::new(false) }
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
@@ -200,13 +211,11 @@ impl Ledger {
         self.written.store(true, Ordering::Relaxed);
         let excess = |held: Option<&Override>| held.map_or(0, |held| held.cost(&path).saturating_sub(EACH));
         let before = excess(recent.learned.get(&path).and_then(Option::as_ref));
-        recent.excess = recent.excess - before + excess(new.as_ref());
-        if recent.excess > REST {
-            return Err(io::Error::other(format!(
-                "owners, modes and attributes that the disk cannot hold take more than {} MiB of memory",
-                REST >> 20
-            )));
+        let after = recent.excess - before + excess(new.as_ref());
+        if self.limit.is_exceeded_by(after) {
+            return Err(io::Error::other(TooMuch { limit: self.limit }));
         }
+        recent.excess = after;
         if new.is_none() && self.known.get(&path).is_none() {
             recent.learned.remove(&path);
         } else {

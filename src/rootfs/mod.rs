@@ -3,6 +3,8 @@
 //! Every path is resolved by the kernel inside the tree (openat2(2), `RESOLVE_IN_ROOT`): absolute links and `..` mean
 //! what they would mean after chroot(2). Whatever is found is used by descriptor; no path is resolved twice.
 
+pub mod content;
+pub mod copy;
 pub mod entry;
 pub mod guest_path;
 pub mod ids;
@@ -13,6 +15,7 @@ pub mod overrides;
 pub(crate) mod testing;
 pub mod tree;
 pub mod users;
+pub(crate) mod visit;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,8 +27,11 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::limit::Limit;
 use ledger::Ledger;
 
+pub use content::ContentWriter;
+pub use copy::{CopyTreeError, TreeCopy};
 pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
@@ -133,16 +139,10 @@ impl Rootfs {
     }
 
     /// The tree as the overrides say that it is. What is written to it through this handle, and those made from it, and
-    /// cannot be held by the disk, adds to them.
+    /// cannot be held by the disk, adds to them, up to `limit`: bytes beyond 200 an entry.
     #[must_use]
-    pub fn with_overrides(self, overrides: Arc<Overrides>) -> Self {
-        self.with_overrides_of(overrides, Caller::current())
-    }
-
-    /// [`Rootfs::with_overrides`] for a process that may do what `caller` may.
-    #[must_use]
-    pub fn with_overrides_of(self, overrides: Arc<Overrides>, caller: Caller) -> Self {
-        Self { ledger: Some(Arc::new(Ledger::new(overrides, caller))), ..self }
+    pub fn with_overrides(self, overrides: Arc<Overrides>, limit: Limit) -> Self {
+        Self { ledger: Some(Arc::new(Ledger::new(overrides, Caller::current(), limit))), ..self }
     }
 
     /// Whether what the disk refuses is kept elsewhere.

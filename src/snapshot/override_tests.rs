@@ -8,6 +8,7 @@ use rustix::mount::MoveMountFlags;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::DiffId;
 use crate::layer::{Formats, Limits, decompress, write};
+use crate::rootfs::Overrides;
 use crate::rootfs::testing::inside;
 use crate::store::layer_laws;
 use crate::store::testing::{can_mount, dump, run};
@@ -85,9 +86,14 @@ impl Ground {
     fn new() -> Self {
         let store = layer_laws::Ground::new();
         let base = vec![store.add(&archive())];
-        let chain = store.chain(&base).unwrap();
+        let chain = store.chain(&base).unwrap().into();
         let workspace = Workspace::create(&store.directory.path().join("tmp"), None).unwrap();
-        Self { snapshotter: OverlaySnapshotter::new(Arc::new(workspace)), store, base, chain }
+        Self {
+            snapshotter: OverlaySnapshotter::new(Arc::new(workspace), Overrides::LIMIT),
+            store,
+            base,
+            chain,
+        }
     }
 
     /// Runs one step after the other; gives the tree in the end, one line a path, and what is in the last layer. The tree

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::rootfs::testing::{World, all_pass_in};
-use crate::rootfs::{resolve_chown, users::DATABASE_LIMIT};
+use crate::rootfs::{Overrides, resolve_chown, users::DATABASE_LIMIT};
 
 pub(in crate::build) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 
@@ -29,7 +29,11 @@ impl Ground {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
         std::fs::write(directory.path().join("canary"), "untouched").unwrap();
-        let open = |name| Rootfs::open(&directory.path().join(name)).unwrap().with_overrides(Arc::default());
+        let open = |name| {
+            Rootfs::open(&directory.path().join(name))
+                .unwrap()
+                .with_overrides(Arc::default(), Overrides::LIMIT)
+        };
         Some(Self { rules: None, from: open("context"), onto: open("root"), directory })
     }
 

@@ -188,3 +188,98 @@ fn parse(line: &[u8]) -> Option<(GuestPath, Override)> {
     let rare = Some(Box::new(rare)).filter(|rare| **rare != Rare::default());
     Some((path, Override { shown, mode, owner, rare }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given() -> Overrides {
+        let shown = |kind| Shown { kind, mode: 0o640, owner: Owner::ROOT };
+        let plain = |kind, mode, uid, gid| Override {
+            shown: shown(kind),
+            mode,
+            owner: Owner { uid, gid },
+            rare: None,
+        };
+        let device = |kind, major, minor| Rare {
+            device: Some((kind, rustix::fs::makedev(major, minor))),
+            xattrs: Xattrs::new(),
+        };
+        let xattrs = [(&b"user.a b"[..], &b"%=\n\0\xff"[..]), (b"trusted.=", b"")];
+        let xattrs = xattrs.map(|(key, value)| (key.to_vec(), value.to_vec())).into();
+        let entries: [(&[u8], Override); 6] = [
+            (b"/", plain(FileKind::Directory, 0o755, 1, u32::MAX - 1)),
+            (b"/etc/shadow", plain(FileKind::File, 0o640, 0, 42)),
+            (b"/a b\n%c=\xff", plain(FileKind::Symlink, 0o777, 5, 6)),
+            (
+                b"/dev/null",
+                Override {
+                    rare: Some(Box::new(device(FileKind::CharDevice, 1, 3))),
+                    ..plain(FileKind::File, 0o666, 0, 0)
+                },
+            ),
+            (
+                b"/dev/disk",
+                Override {
+                    rare: Some(Box::new(Rare { xattrs, ..device(FileKind::BlockDevice, 300, 70_000) })),
+                    ..plain(FileKind::File, 0o7777, 0, 6)
+                },
+            ),
+            (b"/pipe", plain(FileKind::Fifo, 0o6755, 7, 8)),
+        ];
+        entries.into_iter().map(|(path, held)| (GuestPath::parse(path).unwrap(), held)).collect()
+    }
+
+    fn read(mut text: &[u8]) -> Result<Overrides, OverridesError> {
+        Overrides::read(&mut text)
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let mut text = Vec::new();
+        given().write(&mut text).unwrap();
+        let shown = String::from_utf8(text.clone()).unwrap();
+        assert!(shown.starts_with("overrides 1\n/ d 640 0:0 755 1:4294967294\n"), "{shown}");
+        assert!(shown.contains("\n/dev/null f 640 0:0 666 0:0 c1:3\n"), "{shown}");
+        assert!(shown.contains("/a%20b%0a%25c%3d%ff l "), "{shown}");
+        assert_eq!(read(&text).unwrap(), given());
+        assert_eq!(read(b"overrides 1\nend 0\n").unwrap(), Overrides::default());
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error() {
+        let mut text = Vec::new();
+        given().write(&mut text).unwrap();
+        // Whatever is missing at its end.
+        for end in 0..text.len() {
+            assert!(read(&text[..end]).is_err(), "{}", text[..end].escape_ascii());
+        }
+        let line = |line: &str| format!("overrides 1\n{line}\nend 1\n").into_bytes();
+        let good = "/a f 644 0:0 644 1:1";
+        assert_eq!(read(&line(good)).unwrap().len(), 1);
+        for wrong in [
+            "",
+            "/a f 644 0:0 644",
+            "/a x 644 0:0 644 1:1",
+            "/a f 10000 0:0 644 1:1",
+            "/a f 644 0:0 644 1",
+            "/a f 644 0:0 644 1:4294967296",
+            "/a%0 f 644 0:0 644 1:1",
+            "/a%00 f 644 0:0 644 1:1",
+            "../a f 644 0:0 644 1:1",
+            "/a f 644 0:0 644 1:1 p1:3",
+            "/a f 644 0:0 644 1:1 c1",
+            "/a f 644 0:0 644 1:1 ",
+        ] {
+            assert!(matches!(read(&line(wrong)), Err(OverridesError::Line { line: 2 })), "{wrong}");
+        }
+        for (wrong, what) in [
+            (format!("overrides 2\n{good}\nend 1\n"), "another version"),
+            (format!("overrides 1\n{good}\nend 2\n"), "another count"),
+            (format!("overrides 1\n{good}\nend 1\nmore"), "more behind the end"),
+            (format!("overrides 1\n{}", "x".repeat(5 << 20)), "a line without end"),
+        ] {
+            assert!(read(wrong.as_bytes()).is_err(), "{what}");
+        }
+    }
+}

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use super::metadata::{FileKind, Metadata, Owner, Xattrs};
 use super::{Caller, GuestPath, Learned};
+use crate::limit::Limit;
 
 pub use file::OverridesError;
 
@@ -180,6 +181,9 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// 64 MiB of memory for those of one layer or step, beyond 200 bytes an entry.
+    pub const LIMIT: Limit = Limit::new("layer-overrides", 64 << 20);
+
     /// Whether the disk holds everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
