@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::store::mount::{self, Upper};
-use crate::store::unpacked::{Chain, UnpackedLayer};
+use crate::store::unpacked::{Chain, Likeness, UnpackedLayer};
 use crate::store::workspace::Workspace;
 
 use super::upper::{self, Found};
@@ -85,6 +85,9 @@ impl Recording for OverlayRecording {
         let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
         let Found { changes, visited, likeness } =
             upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
+        // Where the root is not what the layers say, its copy in this layer is not either.
+        let mut below = self.below.layers().iter().map(UnpackedLayer::likeness);
+        let likeness = if below.all(|one| one == Likeness::Equal) { likeness } else { Likeness::Other };
         let chain = self.below.with(UnpackedLayer::temporary(&self.files, likeness));
         Ok(Recorded { changes, files: written, chain, visited })
     }
@@ -102,7 +105,6 @@ mod tests {
     use crate::rootfs::Follow;
     use crate::store::layer_laws;
     use crate::store::testing::{can_mount, dump, links, run, settle_times};
-    use crate::store::unpacked::Likeness;
 
     use super::*;
 
@@ -352,6 +354,15 @@ mod tests {
             assert_eq!(text(&recorded.changes), expected, "{script}");
             chain = recorded.chain;
         }
+        // What is not in the layer of one step is below the next.
+        let likeness = |chain: &Chain, script: &str| {
+            let chain = ground.step(chain, script).unwrap().chain;
+            (chain.layers().last().unwrap().likeness(), chain)
+        };
+        let (first, chain) = likeness(&chain, "echo > a");
+        let (second, chain) = likeness(&chain, "chmod 700 .");
+        let (third, _) = likeness(&chain, "echo > b");
+        assert_eq!([first, second, third], [Likeness::Equal, Likeness::Other, Likeness::Other]);
     }
 
     #[test]
