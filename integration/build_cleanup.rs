@@ -11,7 +11,7 @@ use crate::support::fake_registry::{Answer, Ending, FakeRegistry};
 use crate::support::ground::{Ground, ground};
 use crate::support::oci::skopeo;
 use crate::support::traces::{self, Family, Running};
-use crate::support::{Builder, Context, Finished, scratch};
+use crate::support::{Builder, Context, Finished, finish, scratch};
 
 /// Leaves daemons behind, then says that it is there.
 const DAEMONS: &str = "setsid sleep 1000 & (trap '' TERM INT HUP; sleep 1000) & touch /made; echo ready";
@@ -114,7 +114,7 @@ impl Build {
 
     /// Builds the same with another RUN, in the same store.
     #[track_caller]
-    fn assert_a_rebuild_works(&self) {
+    fn assert_a_rebuild_works(&self) -> Finished {
         let dockerfile = format!("FROM {}\nRUN touch /made\n", self.ground.name("busybox:latest"));
         self.context.write("Dockerfile", dockerfile);
         let finished = Running::start(&mut self.command()).end(Duration::from_secs(60)).success();
@@ -124,6 +124,7 @@ impl Build {
             assert!(self.out.path().join(name).exists(), "{name}");
         }
         traces::assert_none(self.builder.store());
+        finished
     }
 }
 
@@ -214,7 +215,30 @@ fn the_next_build_removes_what_is_left_when_the_janitor_is_killed_too() {
     let left = traces::of(build.builder.store());
     assert!(left.iter().all(|line| line.ends_with("is left")), "{left:?}");
     assert!(!left.is_empty(), "nothing to sweep");
-    build.assert_a_rebuild_works();
+    let sweeping = "removing what a killed build left in the store";
+    let finished = build.assert_a_rebuild_works();
+    assert!(finished.says(&[sweeping]), "{}", finished.stderr);
+    assert!(!build.assert_a_rebuild_works().says(&[sweeping]));
+}
+
+#[test]
+fn what_a_killed_build_left_on_a_full_disk_goes_before_the_next_one_needs_the_room() {
+    let builder = Builder::new();
+    let context = Context::new("FROM scratch\nCOPY large /\n");
+    context.write("large", vec![b'x'; 3 << 20]);
+    let script = "mount -t tmpfs -o size=8m none \"$BUILDER_STORE\"; \"$@\"
+        left=$BUILDER_STORE/tmp/build-0000000000000001; mkdir -p $left/step-0
+        ! cat /dev/zero >$left/step-0/file 2>/dev/null
+        \"$@\"; ls \"$BUILDER_STORE/tmp\"";
+    let plain = builder.command();
+    let mut command = Command::new("unshare");
+    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+        .args(["--mount", "--propagation", "private", "sh", "-euc", script, "sh"])
+        .arg(plain.get_program());
+    let finished = finish(command.args(["--no-push", "--context"]).arg(context.path())).success();
+    assert_eq!(finished.stdout.lines().count(), 2, "{finished:?}");
+    assert!(finished.says(&["removing what a killed build left in the store"]), "{}", finished.stderr);
 }
 
 /// An image with one layer in a registry that can be told to be slow.

@@ -66,10 +66,15 @@ impl Shown {
     }
 
     #[track_caller]
-    fn assert_same(&self, other: &Self) {
+    fn assert_same_tree(&self, other: &Self) {
         let differences = self.tree.iter().zip(&other.tree).filter(|(one, other)| one != other);
         assert_eq!(differences.collect::<Vec<_>>(), []);
         assert_eq!(self.tree.len(), other.tree.len());
+    }
+
+    #[track_caller]
+    fn assert_same(&self, other: &Self) {
+        self.assert_same_tree(other);
         assert_eq!(self.config, other.config);
         for (one, other) in self.layers.iter().flatten().zip(other.layers.iter().flatten()) {
             assert_eq!(one, other);
@@ -129,7 +134,7 @@ COPY busybox /bin/busybox
 SHELL ["/bin/busybox", "sh", "-c"]
 RUN /bin/busybox --install -s /bin && mkdir -p /d/sub /etc && echo 1 >/d/sub/one
 RUN rm -rf /d && mkdir /d && touch /d/new && chown 0:0 /d/new && mkfifo /d/pipe && ln /bin/busybox /d/hard
-RUN id -u; id -g; ls /proc | grep -c '^[0-9]'
+RUN id -u; id -g; echo /proc/[0-9]*
 WORKDIR /work
 FROM scratch
 COPY --from=one / /
@@ -156,6 +161,98 @@ fn a_user_with_one_id_builds_what_needs_no_other() {
         ["only users 0 and groups 0", "`ground-single` has no ids in /etc/subuid", "usermod --add-subuids"];
     assert!(by_user.says(&says), "{}", by_user.stderr);
     assert!(!by_root.says(&["only users"]), "{}", by_root.stderr);
+}
+
+/// Steps that give files to many, and others that leave them what they are. RUN itself chowns nothing.
+const FOREIGN_STEPS: &str = r#"
+COPY --chown=1000:1001 archive.tar /own/file
+COPY --chown=7 busybox /own/tool
+COPY --chown=70000:4242 --chmod=6755 busybox /own/set-id
+ADD archive.tar /add/
+WORKDIR /work/of
+USER user
+WORKDIR /tmp/mine
+USER 0
+RUN echo more >>/own/file && touch /tmp/mine/new && chmod 700 /own
+RUN mv /own/tool /own/renamed && rm /add/gone && echo again >/add/gone
+RUN rm -rf /home && mkdir /home && rm /add/disk
+"#;
+
+fn archive() -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut add = |name: &str, kind, mode, owner: (u64, u64), device: (u32, u32), link: &str| {
+        let mut header = tar::Header::new_ustar();
+        header.set_path(name).expect("path");
+        if !link.is_empty() {
+            header.set_link_name(link).expect("link");
+        }
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_uid(owner.0);
+        header.set_gid(owner.1);
+        header.set_device_major(device.0).expect("major");
+        header.set_device_minor(device.1).expect("minor");
+        header.set_mtime(1_000_000_000);
+        header.set_size(0);
+        header.set_cksum();
+        archive.append(&header, &[][..]).expect("entry");
+    };
+    use tar::EntryType as Kind;
+    add("d/", Kind::Directory, 0o2750, (12, 13), (0, 0), "");
+    add("d/shadow", Kind::Regular, 0o640, (0, 42), (0, 0), "");
+    add("d/link", Kind::Symlink, 0o777, (3, 4), (0, 0), "shadow");
+    add("d/hard", Kind::Link, 0o640, (0, 42), (0, 0), "d/shadow");
+    add("d/pipe", Kind::Fifo, 0o622, (5, 6), (0, 0), "");
+    add("null", Kind::Char, 0o666, (0, 0), (1, 3), "");
+    add("disk", Kind::Block, 0o660, (0, 6), (8, 1), "");
+    add("gone", Kind::Regular, 0o644, (9, 9), (0, 0), "");
+    archive.into_inner().expect("archive")
+}
+
+/// The disk holds neither those owners nor the devices; the image has them.
+#[test]
+fn a_user_with_one_id_builds_images_that_have_files_of_others() {
+    let user = User::with_single_id();
+    let context = user.context(&format!(
+        "FROM {base} AS one\n{FOREIGN_STEPS}\nFROM {base}\nCOPY --from=one / /from/\nCOPY --from=one --chown=user /own /e\n",
+        base = ground().name("busybox:latest")
+    ));
+    fs::write(context.join("archive.tar"), archive()).expect("archive");
+    let layouts = [user.path("by-user"), user.path("by-root"), user.path("again")];
+    let build = |command: &mut Command, layout: &Path| {
+        let command =
+            command.args(NATIVE).args(["--no-push", "-d", "x.example/x:latest", "--oci-layout-path"]);
+        finish(command.arg(layout).arg("-c").arg(&context)).success()
+    };
+    let by_user = build(&mut user.command(), &layouts[0]);
+    let by_root = build(&mut Builder::new().command(), &layouts[1]);
+    assert!(by_user.says(&["only users 0 and groups 0"]), "{}", by_user.stderr);
+    assert!(!by_user.says(&["left out"]) && !by_root.says(&["left out"]), "{}", by_user.stderr);
+    // What a later build finds in the store is as good: its last steps alone are done again.
+    let dockerfile = fs::read_to_string(context.join("Dockerfile")).expect("Dockerfile");
+    let dockerfile = dockerfile.replace("COPY --from=one / /from/", "COPY --from=one /. /from");
+    fs::write(context.join("Dockerfile"), dockerfile).expect("Dockerfile");
+    let later = build(&mut user.command(), &layouts[2]);
+    let as_expected = later.says(&["CACHED [one 12/12]"]) && later.says(&["[stage-1 2/3] done"]);
+    assert!(as_expected, "{}", later.stderr);
+    let [by_user_image, by_root_image, again] = layouts.each_ref().map(|layout| Shown::of(layout, "latest"));
+    by_user_image.assert_same(&by_root_image);
+    again.assert_same_tree(&by_root_image);
+    for line in [
+        "/from/own directory 0700 1000:1001",
+        "/from/own/file file 0644 1000:1001",
+        "/from/own/renamed file 0755 7:7",
+        "/from/own/set-id file 6755 70000:4242",
+        "/from/add/d directory 2750 12:13",
+        "/from/add/d/shadow file 0640 0:42",
+        "/from/add/null ",
+        "/from/add/gone file 0644 0:0",
+        "/from/tmp/mine directory 0755 1000:1001",
+        "/from/tmp/mine/new file 0644 0:0",
+        "/e/renamed file 0755 1000:1001",
+    ] {
+        assert!(by_user_image.tree.iter().any(|found| found.starts_with(line)), "no {line}");
+    }
 }
 
 #[test]
@@ -194,7 +291,7 @@ fn a_user_that_no_range_has_is_named() {
 
 /// What a step tries that it must not be able to do, and looks at what it must not see.
 const PROBES: &str = r#"
-RUN ls /proc | grep -c '^[0-9]'; cat /proc/1/comm; kill -9 -1; echo alive
+RUN echo /proc/[0-9]*; cat /proc/1/comm; kill -9 -1 2>/dev/null; echo alive
 RUN grep -E '^(Cap|Seccomp:|NoNewPrivs)' /proc/self/status; umask; ulimit -c
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null /; do umount $place 2>/dev/null && echo unmounted $place; done; echo tried
 RUN for place in /proc/sys /sys/firmware /proc/keys /sys /dev/null; do unshare -Urm umount $place 2>/dev/null && echo unmounted $place; done; echo tried
@@ -345,6 +442,24 @@ fn where_user_namespaces_are_refused_the_cause_is_named() {
         finished.stderr
     );
     assert!(finished.says(&["hint: build outside of the chroot"]), "{}", finished.stderr);
+}
+
+#[test]
+fn where_parts_of_proc_are_hidden_that_is_said() {
+    let user = User::with_ranges();
+    let context = user.context(&format!("FROM {}\nRUN true\n", ground().name("busybox:latest")));
+    let script = "mount -t tmpfs none /proc/bus; exec setpriv --reuid=\"$1\" --regid=\"$2\" --clear-groups \"$3\" \
+                  --no-push --store \"$4\" -c \"$5\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-euc", script, "sh"]).arg(user.uid.to_string()).arg(user.gid.to_string());
+    command.arg(user.program()).arg(user.store()).arg(context).env("HOME", user.home());
+    let finished = finish(&mut command).exited(1);
+    assert!(
+        finished.says(&["error: cannot mount a `/proc` of its own", "hidden, as in containers"]),
+        "{}",
+        finished.stderr
+    );
+    traces::assert_none(&user.store());
 }
 
 #[test]

@@ -9,11 +9,11 @@
 //! | 0 | [`limit`] | a limit that the user may raise | – |
 //! | 1 | [`image`] | OCI values; no input or output | `limit` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
-//! | 1 | [`rootfs`] | a hostile directory tree behind one handle | `limit` |
+//! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit` |
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | – |
 //! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `limit`, `rootfs` |
 //! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs` |
-//! | 2 | [`sandbox`] | one process inside a root, and whether this machine can run it | `rootfs`, `sys` |
+//! | 2 | [`sandbox`] | one process inside a root, whether this machine can run it, and the user namespace to do that in | `rootfs`, `sys` |
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
 //! | 3 | [`registry`] | OCI distribution client | `image`, `http`, `limit` |
 //! | 4 | [`snapshot`] | what a step changed | `layer`, `rootfs`, `store` |

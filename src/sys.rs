@@ -302,6 +302,20 @@ fn wait_for(process: libc::pid_t) -> io::Result<i32> {
     if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Ok(libc::EINTR) }
 }
 
+/// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file
+/// that is longer than the limit (`ulimit -f`) fails instead of ending the process without a word.
+pub fn settle_inherited_signals() {
+    // SAFETY: SIG_DFL and SIG_IGN are no handlers, so no code runs in signal context; the set is initialised by
+    // sigemptyset before it is read.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}
+
 /// Ignores the signals by which terminals, shells and supervisors end or stop a process.
 pub fn ignore_ending_signals() {
     for signal in [

@@ -112,12 +112,14 @@ fn command(args: &[&str]) -> Process {
     Process {
         args: args.iter().map(|argument| argument.as_bytes().to_vec()).collect(),
         env: vec![(b"PATH".to_vec(), b"/bin".to_vec())],
+        secret_env: Vec::new(),
         cwd: GuestPath::root(),
         user: user(0, 0, &[]),
         hostname: HOSTNAME.to_owned(),
         hosts: HOSTS.as_bytes().to_vec(),
         resolv_conf: RESOLV_CONF.as_bytes().to_vec(),
         scripts: Vec::new(),
+        mounts: Vec::new(),
         presentation: Presentation::Native,
     }
 }
@@ -253,7 +255,7 @@ fn rights_are_those_of_docker() {
         assert_eq!(image.run(&process).out, expected);
     }
     let nobody = image.failure(&Process { user: user(u32::MAX, 0, &[]), ..command(&["true"]) });
-    assert!(matches!(nobody, SandboxError::Setup { .. }), "{nobody}");
+    assert!(matches!(nobody, SandboxError::UnknownId { kind: "user", id: u32::MAX, .. }), "{nobody}");
 }
 
 #[test]

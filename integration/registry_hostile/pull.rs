@@ -47,11 +47,13 @@ fn manifests_that_are_too_long_are_not_read() {
     registry.fault("GET", "manifests", 1, Answer::new(200).body("[".repeat(1 << 16)).ending(Ending::Endless));
     let tester = Tester::new();
     assert!(
-        line(tester.client.manifest(&reference(&registry, "app:1"))).contains("longer than 4194304 bytes")
+        line(tester.client.manifest(&reference(&registry, "app:1")))
+            .contains("longer than the limit of 4194304 bytes")
     );
     registry.fault("GET", "manifests", 1, Answer::new(200).body(vec![b' '; 5 << 20]));
     assert!(
-        line(tester.client.manifest(&reference(&registry, "app:1"))).contains("longer than 4194304 bytes")
+        line(tester.client.manifest(&reference(&registry, "app:1")))
+            .contains("longer than the limit of 4194304 bytes")
     );
     assert!(tester.waits().is_empty());
 }

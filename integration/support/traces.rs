@@ -135,6 +135,11 @@ impl Family {
         self.0.iter().find(|(_, (_, name))| name == wanted).map(|(process, _)| *process)
     }
 
+    /// All of them.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = i32> {
+        self.0.keys().copied()
+    }
+
     /// How many there were.
     pub(crate) fn size(&self) -> usize {
         self.0.len()
@@ -197,6 +202,12 @@ impl Running {
             assert!(began.elapsed() < PATIENCE, "{}: no `{what}`\n{stderr}", self.shown);
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// How many lines of stderr there are, until it has ended.
+    pub(crate) fn lines(&mut self) -> Option<usize> {
+        let ended = self.child.try_wait().expect("wait").is_some();
+        (!ended).then(|| self.stderr.lock().expect("stderr").lines().count())
     }
 
     /// Sends a signal to the process.

@@ -3,13 +3,14 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::context_view::ContextViews;
 use super::error::{BuildError, BuildErrorKind};
 use super::finished::finished;
 use super::key;
 use super::progress::Event;
 use super::recall::Count;
 use super::services::{ServiceError, Services};
-use super::step::{CopyFrom, CopyStep, Plan, PlannedStep, StageBase, StagePlan, Step};
+use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan};
 use crate::cache::{CacheKey, RememberedLayer};
 use crate::image::digest::Digest;
 use crate::image::manifest::{Image, Origin};
@@ -68,7 +69,7 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
     }
 }
 
-/// For each stage the position of the last one that stands on it or copies from it. The result is used at the end.
+/// For each stage the position of the last one that stands on it or reads its files. The result is used at the end.
 fn last_uses(plan: &Plan) -> Vec<usize> {
     let mut last: Vec<usize> = (0..plan.stages.len()).collect();
     for (position, stage) in plan.stages.iter().enumerate() {
@@ -76,8 +77,10 @@ fn last_uses(plan: &Plan) -> Vec<usize> {
             last[below] = position;
         }
         for step in &stage.steps {
-            if let Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) = &step.step {
-                last[*other] = position;
+            for from in step.step.reads() {
+                if let CopyFrom::Stage(other) = from {
+                    last[*other] = position;
+                }
             }
         }
     }
@@ -104,6 +107,8 @@ pub(super) struct Executor<'a> {
     pub(super) told: BTreeSet<Digest>,
     /// Whether files could not be had because a remembered layer is lost.
     lost: Cell<bool>,
+    /// The build context as mounts show it.
+    pub(super) context: ContextViews<'a>,
 }
 
 impl<'a> Executor<'a> {
@@ -118,6 +123,7 @@ impl<'a> Executor<'a> {
             count: Count::default(),
             told: BTreeSet::new(),
             lost: Cell::new(false),
+            context: ContextViews::new(services.context, services.workspace),
         }
     }
 
@@ -140,9 +146,9 @@ impl<'a> Executor<'a> {
 
     /// What the stage at `position` begins with: `below`, handed over for good where nobody else uses that.
     pub(super) fn stage_below(&mut self, below: usize, position: usize, stage: &StagePlan) -> Done {
-        let copies = |step: &PlannedStep| matches!(&step.step, Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) if *other == below);
+        let reads = |step: &PlannedStep| step.step.reads().any(|from| *from == CopyFrom::Stage(below));
         if self.last_uses[below] == position
-            && !stage.steps.iter().any(copies)
+            && !stage.steps.iter().any(reads)
             && let Some(done) = self.done.remove(&below)
         {
             return done;

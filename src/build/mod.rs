@@ -2,18 +2,24 @@
 
 pub mod add;
 pub mod clock;
+pub mod context_view;
 pub mod copy;
 pub mod error;
 pub mod execute;
 mod finished;
 mod interpret;
 pub mod key;
+pub mod mount;
+mod mounted;
+mod origin;
 mod perform;
 pub mod plan;
 pub mod preview;
 pub mod progress;
 mod recall;
+mod redact;
 pub mod scope;
+mod selection;
 pub mod services;
 mod stage;
 pub mod step;

@@ -1,16 +1,20 @@
 //! `builder build` and `builder plan`.
 
+use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
 
+use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
+use super::secrets;
 use super::settings::{Given, Settings};
+use super::stop::Stop;
+use super::sweep::Sweep;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
@@ -24,20 +28,16 @@ use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
+use crate::sandbox::{Exit, Isolated, SandboxError, Secret, StartProblem};
 use crate::snapshot::OverlaySnapshotter;
-use crate::store::export::{Content, Export};
+use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
-use crate::store::workspace::{Workspace, sweep};
-use crate::store::{Store, archive, layout};
+use crate::store::workspace::Workspace;
+use crate::store::{Store, StoreError, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
-
-/// How long a build that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
-/// its files, the kernel its processes and mounts.
-const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What both commands begin with.
 struct Opened {
@@ -69,28 +69,20 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let opened = open(settings, &*progress)?;
+    let mut opened = open(settings, &*progress)?;
+    let secrets = secrets::read(&settings.secrets)?;
     let entered = own::enter(Wish::All, &*progress)?;
+    opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, entered, stop: &stop }.run();
-    match (result, stop.signal()) {
-        // A signal that comes when everything is done changes nothing.
-        (Ok(()), _) => Ok(()),
-        (Err(failure), 0) => Err(failure),
-        (Err(_), signal) => Err(stopped(signal)),
-    }
-}
-
-/// The end that somebody asked for. The exit code is that of a shell whose command is ended by the signal.
-fn stopped(signal: i32) -> Failure {
-    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-    Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
+    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
+    stop.judge(result)
 }
 
 struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
+    secrets: BTreeMap<String, Secret>,
     entered: Entered,
     stop: &'a Stop,
 }
@@ -101,23 +93,31 @@ impl Build<'_> {
         let store = open_store(settings, self.progress)?;
         check_machine(&store)?;
         hide_outputs(&mut self.opened.context, settings)?;
-        sweep(&store.temporary()).map_err(|error| Failure::from_error(&error))?;
+        let sweep = Sweep::begin(&store, self.progress)?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
-            .map_err(|error| Failure::from_error(&error))?;
-        let workspace = Arc::new(workspace);
+            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
+        self.run_in(&Arc::new(workspace), &store).map_err(|failure| failure.advised(store.root()))?;
+        sweep.finish(&self.stop.cancel);
+        Ok(())
+    }
+
+    /// Builds with `workspace` for temporary files.
+    fn run_in(&self, workspace: &Arc<Workspace>, store: &Store) -> Result<(), Failure> {
+        let settings = self.settings;
         let client = client(settings, self.progress)?;
-        self.stop.watch(client.clone())?;
+        let waiting = client.clone();
+        self.stop.watch(move || waiting.cancel())?;
         let unpacking = Unpacking {
             unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
                 .map_err(|error| Failure::from_error(&error))?,
-            workspace: &workspace,
+            workspace,
             cancel: &self.stop.cancel,
             limits: settings.limits.layers,
         };
         let progress: &dyn Progress = &**self.progress;
         let images = Images {
             client: &client,
-            store: &store,
+            store,
             progress,
             limits: settings.limits.documents,
             unpacking: Some(unpacking),
@@ -130,14 +130,18 @@ impl Build<'_> {
         }
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
-        let image = self.execute(&plan, &images, Arc::clone(&workspace))?;
+        let image = self.execute(&plan, &images, Arc::clone(workspace))?;
         publish(settings, &images, &image, plan.clock)
     }
 
     fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            snapshotter: &OverlaySnapshotter::new(workspace),
+            workspace: &workspace,
+            snapshotter: &OverlaySnapshotter::new(
+                Arc::clone(&workspace),
+                self.settings.limits.layers.overrides,
+            ),
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
@@ -147,6 +151,7 @@ impl Build<'_> {
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
+            secrets: self.secrets.clone(),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
@@ -191,54 +196,12 @@ fn check_machine(store: &Store) -> Result<(), Failure> {
 
 /// Opens the store and tells what was wrong with it.
 fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
-    let store = Store::open(&settings.store).map_err(|error| Failure::from_error(&error))?;
+    let store =
+        Store::open(&settings.store).map_err(|error| Failure::from_error(&error).advised(&settings.store))?;
     for warning in store.warnings() {
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }
     Ok(store)
-}
-
-/// Stops a build when a signal asks for it.
-struct Stop {
-    cancel: Cancel,
-    signal: Arc<AtomicI32>,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Failure> {
-        let cancel = Cancel::new()
-            .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
-        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
-    }
-
-    /// The signal that came, or 0.
-    fn signal(&self) -> i32 {
-        self.signal.load(Ordering::SeqCst)
-    }
-
-    /// Waits for signals in a thread. The first stops the build in an orderly way, the second at once.
-    fn watch(&self, client: Arc<Client>) -> Result<(), Failure> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
-        let cancel = self.cancel.clone();
-        let received = Arc::clone(&self.signal);
-        std::thread::spawn(move || {
-            for signal in signals.forever() {
-                if received.swap(signal, Ordering::SeqCst) != 0 {
-                    // Asked for twice: the janitor and the kernel clean up.
-                    std::process::exit(128 + signal);
-                }
-                cancel.cancel("a signal asked for it");
-                client.cancel();
-                std::thread::spawn(move || {
-                    std::thread::sleep(PATIENCE);
-                    std::process::exit(128 + signal);
-                });
-            }
-        });
-        Ok(())
-    }
 }
 
 fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure> {
@@ -322,13 +285,13 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
     let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
     let blobs = images.store.blobs();
     if let Some(path) = &settings.layout {
-        layout::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+        twice_if_damaged(images, image, encoded, || layout::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
+        twice_if_damaged(images, image, encoded, || archive::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     push(images, image, encoded, &settings.push, progress)?;
@@ -337,6 +300,27 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
         write_digest(path, &digest.to_string())?;
     }
     super::print(&format!("{digest}\n"))
+}
+
+/// Writes an output; when that finds a damaged layer, once more after that was fetched again.
+fn twice_if_damaged(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    write: impl Fn() -> Result<(), ExportError>,
+) -> Result<(), Failure> {
+    let written = match write() {
+        Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
+            images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+            match write() {
+                // One of this build's own, which nobody else has.
+                Err(ExportError::Store(StoreError::Missing(_))) => Err(StoreError::Corrupt(mismatch).into()),
+                again => again,
+            }
+        }
+        once => once,
+    };
+    written.map_err(|error| Failure::from_error(&error))
 }
 
 /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
@@ -430,28 +414,29 @@ fn make_parent(path: &Path) -> Result<(), Failure> {
 /// The digest alone, without a line feed, as kaniko writes it. A file that is there is
 /// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
 fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
-    let failed = |error: &std::io::Error| {
-        Failure::new(format!("cannot write `{}`: {error}", path.display())).of_flag("--digest-file")
-    };
     make_parent(path)?;
     let is_new = !path.exists();
-    std::fs::write(path, digest).map_err(|error| {
+    overwrite(path, digest.as_bytes()).map_err(|source| {
         if is_new {
             // An empty file would be taken for a digest.
             let _ = std::fs::remove_file(path);
         }
-        failed(&error)
+        let error = ExportError::Io { action: "write", path: path.to_owned(), source };
+        Failure::from_error(&error).of_flag("--digest-file")
     })
+}
+
+/// Writes a small file over what is there, cutting that off last: a full disk does not take what was there before.
+fn overwrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(content)?;
+    // A pipe or terminal has no end.
+    if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
 }
 
 /// Adds the lines of the Dockerfile and what to do.
 fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     let mut failure = Failure::from_error(error);
-    if is_full_disk(error) {
-        failure.hint = Some(
-            "the disk that holds the store is full: make room, or choose another with --store".to_owned(),
-        );
-    }
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
@@ -460,6 +445,7 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 Exit::Code(code) => *code,
                 Exit::Signal(_) => 255,
             };
+            failure.trouble = Some(Trouble::Step);
         }
         BuildErrorKind::Epoch(_) => {
             failure = failure.hint("give seconds since 1970 as one number");
@@ -468,6 +454,10 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
             }
         }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::SecretMissing(id) => {
+            failure = failure
+                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
+        }
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
         {
@@ -484,19 +474,6 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
         _ => {}
     }
     failure
-}
-
-/// Whether a disk without room is behind it all.
-fn is_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let io = error.downcast_ref::<std::io::Error>();
-        if io.is_some_and(|error| error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())) {
-            return true;
-        }
-        next = error.source();
-    }
-    false
 }
 
 fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {

@@ -2,7 +2,9 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::path::Path;
 
+use super::advice::Trouble;
 use super::progress::{Colour, escaped};
 use crate::dockerfile::Span;
 
@@ -40,6 +42,8 @@ pub(super) struct Failure {
     pub(super) hint: Option<String>,
     /// The exit code of the process.
     pub(super) code: u8,
+    /// The system's part in it.
+    pub(super) trouble: Option<Trouble>,
 }
 
 /// Lines of a Dockerfile.
@@ -68,12 +72,19 @@ impl Excerpt {
 impl Failure {
     /// A failure with nothing but a sentence; exit code 1.
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), excerpt: None, causes: Vec::new(), hint: None, code: 1 }
+        Self {
+            message: message.into(),
+            excerpt: None,
+            causes: Vec::new(),
+            hint: None,
+            code: 1,
+            trouble: None,
+        }
     }
 
     /// `error` with all its sources.
     pub(super) fn from_error(error: &(dyn Error + 'static)) -> Self {
-        let mut failure = Self::new(error.to_string());
+        let mut failure = Self { trouble: Trouble::behind(error), ..Self::new(error.to_string()) };
         let mut source = error.source();
         while let Some(cause) = source {
             let text = cause.to_string();
@@ -95,6 +106,14 @@ impl Failure {
     /// Adds what to do.
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds what to do about the system's part in it, unless something else was said. To be asked while the build's
+    /// temporary files are there: they may be what the disk has no room for.
+    pub(super) fn advised(mut self, store: &Path) -> Self {
+        let advice = || self.trouble.as_ref().and_then(|trouble| trouble.advice(store));
+        self.hint = self.hint.take().or_else(advice);
         self
     }
 

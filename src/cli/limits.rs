@@ -7,7 +7,7 @@ use crate::dockerfile::suggest;
 use crate::image::document::DocumentLimits;
 use crate::layer;
 use crate::limit::Limit;
-use crate::rootfs::users::DATABASE_LIMIT;
+use crate::rootfs::{Overrides, users::DATABASE_LIMIT};
 
 /// The limits of all modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Lim
 }
 
 /// All of them, in the order of the documentation.
-const SETTINGS: [Setting; 14] = [
+const SETTINGS: [Setting; 15] = [
     bytes(
         layer::Limits::BYTES,
         "a layer or an archive for ADD, uncompressed, and all its files together, holes included",
@@ -76,6 +76,11 @@ const SETTINGS: [Setting; 14] = [
         layer::Limits::NAMES,
         "names that must be remembered of a layer: directories without entry, hard links into lower layers",
         |limits| &mut limits.layers.names,
+    ),
+    bytes(
+        Overrides::LIMIT,
+        "what the disk cannot hold of the files of a layer or step (owners, devices, attributes), beyond 200 an entry: without privileges, memory that is taken",
+        |limits| &mut limits.layers.overrides,
     ),
     bytes(
         layer::Limits::EXTENSION,

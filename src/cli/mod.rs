@@ -1,12 +1,17 @@
 //! The command line: flags, environment, progress, errors, exit codes.
 
+mod advice;
 mod args;
 mod build;
+mod extract;
 mod failure;
 mod limits;
 mod own;
 mod progress;
+mod secrets;
 mod settings;
+mod stop;
+mod sweep;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -15,10 +20,13 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{Command, CommandLine};
+use args::{Command, CommandLine, ImageCommand};
+use extract::ExtractSettings;
 use failure::Failure;
 use progress::Colour;
 use settings::{Environment, Purpose, Settings};
+
+use crate::sys;
 
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
 /// RUN's own code; 130 or 143 after SIGINT or SIGTERM; 1 every other failure, usage included.
@@ -26,21 +34,28 @@ use settings::{Environment, Purpose, Settings};
 /// Call it before any thread exists: a build forks.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    sys::settle_inherited_signals();
     let environment = Environment::read();
     let colour = if std::io::stderr().is_terminal() && !environment.forbids_colour() {
         Colour::Yes
     } else {
         Colour::No
     };
-    let line = match CommandLine::try_parse_from(args::with_command(arguments)) {
+    let arguments = args::with_command(arguments);
+    let command = args::command_of(&arguments);
+    let line = match CommandLine::try_parse_from(&arguments) {
         Ok(line) => line,
-        Err(error) => return usage(&error, colour),
+        Err(error) => return usage(&error, command, colour),
     };
     let done = match line.command {
         Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build)
             .and_then(|settings| build::build(&settings, colour)),
         Command::Plan(args) => Settings::resolve(&args, &environment, Purpose::Plan)
             .and_then(|settings| build::plan(&settings, colour)),
+        Command::Image(args) => match args.command {
+            ImageCommand::Extract(args) => ExtractSettings::resolve(&args, &environment)
+                .and_then(|settings| extract::extract(&settings, colour)),
+        },
         Command::Version => print(&format!("builder {}\n", env!("CARGO_PKG_VERSION"))),
     };
     match done {
@@ -54,17 +69,18 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Help goes to standard output and is no failure; everything else is one.
-fn usage(error: &clap::Error, colour: Colour) -> ExitCode {
+fn usage(error: &clap::Error, command: &str, colour: Colour) -> ExitCode {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
     };
     let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
         (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => {
-            let near =
-                args::near_flag(&flag).map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            let near = args::near_flag(&flag, command)
+                .map(|near| format!(" (did you mean `{near}`?)"))
+                .unwrap_or_default();
             Failure::new(format!("unknown flag `{flag}`{near}"))
-                .hint("`builder build --help` lists the flags that there are")
+                .hint(format!("`builder {command} --help` lists the flags that there are"))
         }
         (ErrorKind::InvalidSubcommand, _, Some(command)) => Failure::new(format!(
             "unknown command `{command}`"

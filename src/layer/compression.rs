@@ -1,13 +1,10 @@
 //! Undoing the compression of layers and archives, told by their first bytes.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read};
 
 use super::Limits;
 use super::gzip::GunzipReader;
-use crate::limit::Limit;
-
-/// The logarithms of the windows that zstd can be limited to (`ZSTD_WINDOWLOG_ABSOLUTEMIN` and `ZSTD_WINDOWLOG_MAX`).
-const ZSTD_WINDOW_LOGS: std::ops::RangeInclusive<u32> = 10..=31;
+use super::zstd::{Side, ZstdReader};
 
 /// Which compressions are undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,25 +52,46 @@ const HEAD: usize = 64;
 /// When the head cannot be read, the compression is not among `formats`, or needs more memory than allowed:
 /// [`Limits::window`] is the most for zstd's window (rounded down to a power of two) and for xz's dictionary.
 pub fn decompress<'a>(
+    reader: impl Read + Send + 'a,
+    formats: Formats,
+    limits: &Limits,
+) -> io::Result<Box<dyn Read + Send + 'a>> {
+    detect_and_decompress(reader, formats, limits, None)
+}
+
+/// [`decompress`] for one of several layers that are read at the same time: whoever has a zstd window of more than 8 MiB
+/// makes others who want one wait, until it reaches the end of such frames or is dropped.
+///
+/// # Errors
+/// As [`decompress`]. A reader that is stopped while it waits fails.
+pub fn decompress_beside<'a>(
+    reader: impl Read + Send + 'a,
+    formats: Formats,
+    limits: &Limits,
+    side: Side<'a>,
+) -> io::Result<Box<dyn Read + Send + 'a>> {
+    detect_and_decompress(reader, formats, limits, Some(side))
+}
+
+fn detect_and_decompress<'a>(
     mut reader: impl Read + Send + 'a,
     formats: Formats,
     limits: &Limits,
+    side: Option<Side<'a>>,
 ) -> io::Result<Box<dyn Read + Send + 'a>> {
     let window = limits.window;
     let mut head = Vec::with_capacity(HEAD);
     reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
     let compression = Compression::detect(&head);
     let xz_dictionary = xz_dictionary(&head);
-    let whole = BufReader::with_capacity(1 << 16, io::Cursor::new(head).chain(reader));
+    let whole = io::Cursor::new(head).chain(reader);
+    if compression == Compression::Zstd {
+        return Ok(Box::new(ZstdReader::new(whole, window, side)));
+    }
+    let whole = BufReader::with_capacity(1 << 16, whole);
     match (compression, formats) {
-        (Compression::None, _) => Ok(Box::new(whole)),
+        (Compression::None | Compression::Zstd, _) => Ok(Box::new(whole)),
         (Compression::Gzip, _) => Ok(Box::new(GunzipReader::new(whole))),
-        (Compression::Zstd, _) => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
-            let log = window.value.checked_ilog2().unwrap_or(0);
-            decoder.window_log_max(log.clamp(*ZSTD_WINDOW_LOGS.start(), *ZSTD_WINDOW_LOGS.end()))?;
-            Ok(Box::new(Zstd { decoder, window }))
-        }
         (Compression::Bzip2, Formats::Archive) => Ok(Box::new(bzip2::bufread::MultiBzDecoder::new(whole))),
         (Compression::Xz, Formats::Archive) if !window.is_exceeded_by(xz_dictionary) => {
             Ok(Box::new(lzma_rust2::XzReader::new(whole, true)))
@@ -90,28 +108,6 @@ pub fn decompress<'a>(
 
 pub(super) fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
-}
-
-/// zstd, with a message that names the limit: the library only says that it ran out of memory.
-struct Zstd<'a, R: BufRead> {
-    decoder: zstd::stream::read::Decoder<'a, R>,
-    window: Limit,
-}
-
-impl<R: BufRead> Read for Zstd<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.decoder.read(buffer).map_err(|error| {
-            if error.to_string().contains("too much memory") {
-                let window = self.window;
-                invalid(format!(
-                    "the zstd window is larger than the limit of {} bytes; {window}",
-                    window.value
-                ))
-            } else {
-                error
-            }
-        })
-    }
 }
 
 /// The dictionary size in the first block header of an xz file (The .xz File Format, 3.1 and 5.3.1); 0 when there is

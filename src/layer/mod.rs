@@ -11,17 +11,18 @@ pub mod tar;
 #[cfg(test)]
 mod test_support;
 pub mod write;
+pub mod zstd;
 
 use std::io;
 
 use crate::limit::Limit;
-use crate::rootfs::{Escaped, GuestPath, GuestPathError, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
     Applied, Loss, LossKind, Losses, Names, Owners, Restricted, Rules, Whiteouts, apply, apply_unprivileged,
     apply_with, remove_whiteouts,
 };
-pub use compression::{Formats, decompress};
+pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
@@ -58,6 +59,9 @@ pub struct Limits {
     pub bytes: Limit,
     /// Bytes of the path names in [`Applied`], the only memory that grows with a layer.
     pub names: Limit,
+    /// Bytes of what the disk cannot hold of the files of a layer or step, beyond 200 an entry
+    /// ([`Rootfs::with_overrides`](crate::rootfs::Rootfs::with_overrides)).
+    pub overrides: Limit,
     /// Bytes of one extension of an entry: PAX records, a long name, a sparse map.
     pub extension: Limit,
     /// Bytes that a decompressor has to remember: the window of zstd, the dictionary of xz.
@@ -87,6 +91,7 @@ impl Default for Limits {
             entries: Self::ENTRIES,
             bytes: Self::BYTES,
             names: Self::NAMES,
+            overrides: Overrides::LIMIT,
             extension: Self::EXTENSION,
             window: Self::WINDOW,
             written: Self::WRITTEN,
@@ -132,6 +137,23 @@ impl LayerError {
     pub fn depends_on_lower_layers(&self) -> bool {
         let Self::Entry { problem, .. } = self else { return false };
         matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
+    }
+
+    /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would
+    /// fail as well.
+    #[must_use]
+    pub fn blames_the_machine(&self) -> bool {
+        use rustix::io::Errno;
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
+                let space = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO];
+                let limits = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+                return space.contains(&errno) || limits.contains(&errno);
+            }
+            next = error.source();
+        }
+        false
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs, metadata_at, xattrs_at};
+use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs};
 
 /// One header, field by field.
 pub(crate) struct Header {
@@ -146,7 +146,8 @@ pub(crate) fn dump(root: &Rootfs) -> Vec<String> {
     let mut pending = vec![GuestPath::root()];
     while let Some(next) = pending.pop() {
         let (parent, name) = root.parent(&next).unwrap();
-        let metadata = metadata_at(parent.as_fd(), &name).unwrap();
+        let entry = root.entry(&parent, &name);
+        let metadata = entry.metadata().unwrap();
         let owner = metadata.owner;
         let kind = format!("{:?}", metadata.kind).to_lowercase();
         let mut line = format!("{next} {kind} {:04o} {}:{}", metadata.mode, owner.uid, owner.gid);
@@ -160,7 +161,7 @@ pub(crate) fn dump(root: &Rootfs) -> Vec<String> {
             FileKind::CharDevice | FileKind::BlockDevice => line += &format!(" {}", metadata.rdev),
             _ => {}
         }
-        for (key, value) in xattrs_at(parent.as_fd(), &name).unwrap() {
+        for (key, value) in entry.xattrs().unwrap() {
             if key != b"security.selinux" {
                 line += &format!(" {}={}", key.escape_ascii(), value.escape_ascii());
             }

@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use super::apply::WHITEOUT_PREFIX;
 use super::gzip::GzipWriter;
 use super::tar::BLOCK;
-use super::{Change, Changeset, LayerError, Limits, WriteProblem, pax};
+use super::{Change, Changeset, LayerError, Limits, WriteProblem, is_overlay_attribute, pax};
 use crate::image::digest::{Algorithm, DiffId, Digester};
 use crate::limit::Limit;
 use crate::rootfs::{
-    Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at, metadata_of,
-    xattrs_at, xattrs_of,
+    Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, belongs_to_the_file,
+    metadata_at, metadata_of, xattrs_at, xattrs_of,
 };
 
 /// How a layer is written.
@@ -178,9 +178,8 @@ fn open(at: BorrowedFd<'_>, name: &[u8], announced: &Metadata) -> Result<OwnedFd
     }
 }
 
-fn attributes_of_the_file(found: io::Result<Xattrs>) -> Result<Xattrs, WriteProblem> {
-    let mut xattrs = io_problem(found, "read the extended attributes")?;
-    xattrs.retain(|key, _| belongs_to_the_file(key));
+fn attributes_of_the_file(mut xattrs: Xattrs) -> Result<Xattrs, WriteProblem> {
+    xattrs.retain(|key, _| belongs_to_the_file(key) && !is_overlay_attribute(key));
     match xattrs.keys().find(|key| key.contains(&b'=')) {
         Some(key) => Err(WriteProblem::Attribute(Escaped::new(key))),
         None => Ok(xattrs),
@@ -208,7 +207,7 @@ impl<W: Write> LayerWriter<'_, W> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(unwritable(WriteProblem::Missing));
             }
-            result => io_problem(result, "read metadata").map_err(&unwritable)?,
+            result => self.from.reveal(path, io_problem(result, "read metadata").map_err(&unwritable)?),
         };
         let mut entry_name = path.relative().to_vec();
         let mut link = Vec::new();
@@ -223,6 +222,8 @@ impl<W: Write> LayerWriter<'_, W> {
             Some(file) => xattrs_of(file),
             None => xattrs_at(at, name),
         };
+        let mut xattrs = io_problem(xattrs, "read the extended attributes").map_err(&unwritable)?;
+        self.from.reveal_xattrs(path, &mut xattrs);
         let xattrs = attributes_of_the_file(xattrs).map_err(&unwritable)?;
         let mut head = Head {
             name: &[],
@@ -406,14 +407,6 @@ impl<W: Write> LayerWriter<'_, W> {
     }
 }
 
-/// Whether an attribute is part of a file rather than of the machine it is on.
-fn belongs_to_the_file(key: &[u8]) -> bool {
-    let overlay = key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.");
-    let known =
-        [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| key.starts_with(prefix));
-    !overlay && (known || key == b"security.capability")
-}
-
 /// Puts a number and its final NUL into a field; if it does not fit, a 0.
 fn put_octal(field: &mut [u8], number: u64) -> bool {
     let width = field.len() - 1;
@@ -461,16 +454,18 @@ fn put_name(block: &mut [u8; BLOCK], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
+    use std::sync::Arc;
 
     use proptest::prelude::*;
-    use rustix::fs::{AtFlags, FileType};
+    use rustix::fs::AtFlags;
 
-    use super::super::test_support::{dump, is_root, path};
+    use super::super::test_support::{Header, dir, dump, file, hard_link, header, is_root, path, pax};
     use super::super::{Limits, Whiteouts, apply, decompress};
     use super::*;
     use crate::layer::Formats;
     use crate::layer::tar::{EntryKind, Reader};
-    use crate::rootfs::{set_mode_at, set_owner_at, set_times_at, set_xattr_at};
+    use crate::rootfs::testing::inside;
+    use crate::rootfs::{DirectoryEntry, Overrides, set_times_at, set_xattr_at};
 
     fn tree() -> (tempfile::TempDir, Rootfs) {
         let directory = tempfile::tempdir().unwrap();
@@ -677,59 +672,163 @@ mod tests {
             }
             let (at, name) = root.parent(&path).unwrap();
             let name = name.as_slice();
-            let special = |file_type, device| rustix::fs::mknodat(&at, name, file_type, Mode::RUSR, device);
+            let entry = root.entry(&at, name);
             let done = match node.what {
-                0 | 1 => root
-                    .open_file(&path, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, 0o600)
+                0 | 1 => entry
+                    .make_file()
                     .is_ok_and(|file| rustix::io::write(file, &vec![b'x'; node.size]).is_ok()),
-                2 => rustix::fs::mkdirat(&at, name, Mode::RWXU).is_ok(),
-                3 => rustix::fs::symlinkat(node.name.repeat(3).as_slice(), &at, name).is_ok(),
-                4 => special(FileType::Fifo, 0).is_ok(),
-                5 => special(FileType::CharacterDevice, rustix::fs::makedev(1, 3)).is_ok(),
-                6 => special(FileType::BlockDevice, rustix::fs::makedev(300, 70_000)).is_ok(),
+                2 => entry.make_directory().is_ok(),
+                3 => entry.make_symlink(&node.name.repeat(3)).is_ok(),
+                4 => entry.make_node(FileKind::Fifo, 0).is_ok(),
+                5 => entry.make_node(FileKind::CharDevice, rustix::fs::makedev(1, 3)).is_ok(),
+                6 => entry.make_node(FileKind::BlockDevice, rustix::fs::makedev(300, 70_000)).is_ok(),
                 _ => made.first().is_some_and(|(from, from_name, _): &(OwnedFd, Vec<u8>, Node)| {
-                    rustix::fs::linkat(from, from_name.as_slice(), &at, name, AtFlags::empty()).is_ok()
+                    entry.make_link(&root.entry(from, from_name)).is_ok()
                 }),
             };
+            // Times of directories come last. Further names have what the first one has.
+            if done && !matches!(node.what, 2 | 7..) {
+                describe(&entry, node);
+            }
             if done {
                 made.push((at, name.to_vec(), node.clone()));
             }
         }
-        // Backwards, so that times of directories come last.
-        for (at, name, node) in made.iter().rev() {
-            let at = at.as_fd();
-            set_owner_at(at, name, Owner { uid: node.uid, gid: node.gid }).unwrap();
-            if metadata_at(at, name).unwrap().kind != FileKind::Symlink {
-                set_mode_at(at, name, node.mode).unwrap();
-            }
-            if let Some(value) = &node.attribute {
-                set_xattr_at(at, name, b"trusted.test", value).unwrap();
-            }
-            set_times_at(at, name, Timestamp { seconds: node.seconds, nanoseconds: node.nanoseconds })
-                .unwrap();
+        for (at, name, node) in made.iter().rev().filter(|(_, _, node)| node.what == 2) {
+            describe(&root.entry(at, name), node);
         }
+    }
+
+    /// Gives an entry what `node` says, and looks whether it has it.
+    fn describe(entry: &DirectoryEntry<'_>, node: &Node) {
+        let owner = Owner { uid: node.uid, gid: node.gid };
+        entry.set_owner(owner).unwrap();
+        let is_link = entry.metadata().unwrap().kind == FileKind::Symlink;
+        if !is_link {
+            entry.set_mode(node.mode).unwrap();
+        }
+        if let Some(value) = &node.attribute {
+            entry.set_xattr(b"trusted.test", value).unwrap();
+        }
+        entry.set_times(Timestamp { seconds: node.seconds, nanoseconds: node.nanoseconds }).unwrap();
+        let after = entry.metadata().unwrap();
+        assert_eq!((after.owner, is_link || after.mode == node.mode), (owner, true));
+        assert_eq!(entry.xattrs().unwrap().get(&b"trusted.test"[..]), node.attribute.as_ref());
+    }
+
+    /// A layer of a random tree, applied, is the tree, and written again, the layer.
+    fn check_round_trip(nodes: &[Node], tree: impl Fn() -> (tempfile::TempDir, Rootfs)) {
+        let (_directory, root) = tree();
+        plant(&root, nodes);
+        let (_, tar) = written(&everything(&root), &root, &options(1));
+        for whiteouts in [Whiteouts::Overlay, Whiteouts::Remove] {
+            let (_directory, again) = tree();
+            let applied = apply(&mut Cursor::new(&tar), &again, whiteouts, &Limits::default()).unwrap();
+            assert!(applied.losses == Default::default() && applied.implied.is_empty());
+            let (before, after) = (dump(&root), dump(&again));
+            // The first line is the root, which has no entry.
+            assert_eq!(&before[1..], &after[1..]);
+            let (_, twice) = written(&everything(&again), &again, &options(2));
+            assert!(tar == twice);
+        }
+    }
+
+    fn tree_with_overrides() -> (tempfile::TempDir, Rootfs) {
+        let (directory, root) = tree();
+        (directory, root.with_overrides(Arc::default(), Overrides::LIMIT))
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn applying_what_was_written_gives_the_tree_again(nodes in nodes()) {
-            if !is_root() {
-                return Ok(());
+            if is_root() {
+                check_round_trip(&nodes, tree);
+                check_round_trip(&nodes, tree_with_overrides);
             }
+        }
+    }
+
+    /// [`check_round_trip`] on random trees, for a test that runs with less than root has.
+    fn check_round_trips() {
+        let config = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(config, |(nodes in nodes())| check_round_trip(&nodes, tree_with_overrides));
+    }
+
+    #[test]
+    fn in_a_user_namespace_it_gives_the_tree_again_too() {
+        if inside!(SingleId) {
+            check_round_trips();
+        }
+    }
+
+    #[test]
+    fn for_an_ordinary_user_it_gives_the_tree_again_too() {
+        if inside!(OrdinaryUser) {
+            check_round_trips();
+        }
+    }
+
+    /// The digest of the layer that comes of one with all that only root may make, unpacked and written again.
+    const RICH: &str = "sha256:776cc235d09ace09f69d958ba9cd4a1eed44c556a7c2af4bde6da3b731dc208b";
+
+    fn check_rich_layer(tree: impl Fn() -> (tempfile::TempDir, Rootfs)) {
+        let owned = |name: &str, flag, mode, (uid, gid): (u32, u32)| {
+            let ids = [uid.to_string(), gid.to_string()];
+            let records = [("uid", ids[0].as_bytes()), ("gid", ids[1].as_bytes())];
+            [pax(&records), Header { mode, ..header(name, flag) }.bytes()].concat()
+        };
+        let with_attribute = |key: &str, value: &[u8], entry: Vec<u8>| {
+            [pax(&[(&format!("SCHILY.xattr.{key}"), value)]), entry].concat()
+        };
+        let device = |name: &str, flag, device| Header { device, mode: 0o666, ..header(name, flag) }.bytes();
+        let capability = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        let list = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\xe9\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\x10\0\x04\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
+        let mut entries = vec![
+            owned("etc/", b'5', 0o755, (0, 0)),
+            owned("etc/shadow", b'0', 0o640, (0, 42)),
+            owned("dev/", b'5', 0o755, (0, 0)),
+            device("dev/null", b'3', (1, 3)),
+            device("dev/zero-zero", b'3', (0, 0)),
+            device("dev/disk", b'4', (8, 70_000)),
+            hard_link("dev/null-too", "dev/null"),
+            owned("pipe", b'6', 0o622, (7, 8)),
+            owned("unreadable", b'0', 0, (0, 0)),
+            owned("closed/", b'5', 0o500, (1000, 1000)),
+            owned("closed/setuid", b'0', 0o6755, (1000, 0)),
+            hard_link("closed/setuid-too", "closed/setuid"),
+            owned("closed/setgid/", b'5', 0o2775, (0, 50)),
+            Header { link: b"nowhere".to_vec(), uid: 33, ..header("link", b'2') }.bytes(),
+            with_attribute("security.capability", capability, file("capable", b"x")),
+            with_attribute("trusted.t", b"\0=\n", file("trusted", b"x")),
+            with_attribute(
+                "system.posix_acl_access",
+                list,
+                Header { mode: 0o644, ..header("list", b'0') }.bytes(),
+            ),
+            with_attribute("user.u", b"u", dir("attribute/")),
+            // What is replaced leaves nothing.
+            owned("again", b'0', 0o640, (5, 5)),
+            file("again", b""),
+            owned("gone/", b'5', 0o711, (5, 5)),
+            owned("gone/x", b'0', 0o711, (5, 5)),
+            file("gone", b""),
+        ];
+        entries.extend((0..70).map(|id| owned(&format!("id{id}"), b'0', 0o600, (id * 1000, id * 1000))));
+        let tar = entries.concat();
+        for whiteouts in [Whiteouts::Overlay, Whiteouts::Remove] {
             let (_directory, root) = tree();
-            plant(&root, &nodes);
-            let (_, tar) = written(&everything(&root), &root, &options(1));
-            for whiteouts in [Whiteouts::Overlay, Whiteouts::Remove] {
-                let (_directory, again) = tree();
-                let applied = apply(&mut Cursor::new(&tar), &again, whiteouts, &Limits::default()).unwrap();
-                prop_assert!(applied.losses == Default::default() && applied.implied.is_empty());
-                let (before, after) = (dump(&root), dump(&again));
-                // The first line is the root, which has no entry.
-                prop_assert_eq!(&before[1..], &after[1..]);
-                let (_, twice) = written(&everything(&again), &again, &options(2));
-                prop_assert!(tar == twice);
-            }
+            let applied = apply(&mut Cursor::new(&tar), &root, whiteouts, &Limits::default()).unwrap();
+            assert_eq!(applied.losses, Default::default());
+            let (written, _) = written(&everything(&root), &root, &options(1));
+            assert_eq!(written.diff_id.0.to_string(), RICH, "{:#?}", dump(&root));
+        }
+    }
+
+    #[test]
+    fn a_layer_is_the_same_whoever_unpacks_it() {
+        if inside!(SingleId) || inside!(OrdinaryUser) || is_root() {
+            check_rich_layer(tree_with_overrides);
         }
     }
 }

@@ -89,6 +89,8 @@ pub struct Metadata {
     pub inode: u64,
     /// How many names the file has.
     pub links: u32,
+    /// Whether this is a device that the disk holds no more than a place for: an empty file.
+    pub placeholder: bool,
 }
 
 impl Metadata {
@@ -106,13 +108,14 @@ impl Metadata {
             device: (stat.stx_dev_major, stat.stx_dev_minor),
             inode: stat.stx_ino,
             links: stat.stx_nlink,
+            placeholder: false,
         })
     }
 
     /// Whether this is how overlayfs stores a removed name: a character device 0:0.
     #[must_use]
     pub fn is_overlay_whiteout(&self) -> bool {
-        self.kind == FileKind::CharDevice && self.rdev == 0
+        self.kind == FileKind::CharDevice && self.rdev == 0 && !self.placeholder
     }
 
     /// Whether `other` is the same file: equal file system and number.
@@ -120,6 +123,14 @@ impl Metadata {
     pub fn same_file(&self, other: &Self) -> bool {
         self.device == other.device && self.inode == other.inode
     }
+}
+
+/// Whether an extended attribute is of a kind that belongs to a file rather than to the machine it is on, as labels of
+/// security modules do.
+#[must_use]
+pub fn belongs_to_the_file(key: &[u8]) -> bool {
+    [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| key.starts_with(prefix))
+        || key == b"security.capability"
 }
 
 /// Extended attributes, values by name.

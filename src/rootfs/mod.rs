@@ -3,9 +3,16 @@
 //! Every path is resolved by the kernel inside the tree (openat2(2), `RESOLVE_IN_ROOT`): absolute links and `..` mean
 //! what they would mean after chroot(2). Whatever is found is used by descriptor; no path is resolved twice.
 
+pub mod content;
+pub mod copy;
+pub mod entry;
 pub mod guest_path;
 pub mod ids;
+pub mod ledger;
 pub mod metadata;
+pub mod overrides;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod tree;
 pub mod users;
 
@@ -14,16 +21,25 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::limit::Limit;
+use ledger::Ledger;
+
+pub use content::ContentWriter;
+pub use copy::{CopyTreeError, TreeCopy};
+pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
+pub use ledger::{Caller, Learned};
 pub use metadata::{
-    FileKind, Metadata, Owner, Timestamp, Xattrs, metadata_at, metadata_of, remove_xattr_at, set_mode_at,
-    set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
+    FileKind, Metadata, Owner, Timestamp, Xattrs, belongs_to_the_file, metadata_at, metadata_of,
+    remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
+pub use overrides::{Override, Overrides, OverridesError};
 pub use tree::remove_tree;
 pub use users::{ResolvedUser, UserError, name_of_user, numeric_chown, resolve_chown, resolve_user};
 
@@ -101,6 +117,8 @@ const MAX_LINKS: usize = 40;
 #[derive(Debug)]
 pub struct Rootfs {
     root: OwnedFd,
+    /// What the disk does not hold of the tree; without it the disk is the truth, and what it refuses is an error.
+    ledger: Option<Arc<Ledger>>,
 }
 
 impl Rootfs {
@@ -110,13 +128,74 @@ impl Rootfs {
     /// When `path` is no directory or cannot be reached.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
+        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())?, ledger: None })
     }
 
     /// Takes a directory that is already open.
     #[must_use]
     pub fn from_fd(root: OwnedFd) -> Self {
-        Self { root }
+        Self { root, ledger: None }
+    }
+
+    /// The tree as the overrides say that it is. What is written to it through this handle, and those made from it, and
+    /// cannot be held by the disk, adds to them, up to `limit`: bytes beyond 200 an entry.
+    #[must_use]
+    pub fn with_overrides(self, overrides: Arc<Overrides>, limit: Limit) -> Self {
+        Self { ledger: Some(Arc::new(Ledger::new(overrides, Caller::current(), limit))), ..self }
+    }
+
+    /// Whether what the disk refuses is kept elsewhere.
+    #[must_use]
+    pub fn has_overrides(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// What is held of the entry at the real path `path`.
+    #[must_use]
+    pub fn override_of(&self, path: &GuestPath) -> Option<Override> {
+        self.ledger.as_ref()?.of(path)
+    }
+
+    /// Holds `held` of the entry at the real path `path`, and nothing else.
+    ///
+    /// # Errors
+    /// When that is more than is kept in memory.
+    pub fn set_override(&self, path: GuestPath, held: Option<Override>) -> io::Result<()> {
+        match &self.ledger {
+            Some(ledger) if held.is_some() || ledger.has(&path) => ledger.set(path, held),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what has been learned about the tree since it got its overrides.
+    #[must_use]
+    pub fn take_learned(&self) -> Learned {
+        self.ledger.as_ref().map(|ledger| ledger.take()).unwrap_or_default()
+    }
+
+    /// What the entry at the real path `path` is, of which the disk shows `shown`.
+    #[must_use]
+    pub fn reveal(&self, path: &GuestPath, shown: Metadata) -> Metadata {
+        match &self.ledger {
+            Some(ledger) => ledger.reveal(path, shown),
+            None => shown,
+        }
+    }
+
+    /// Adds to `xattrs` those of the entry at the real path `path` that are not on disk.
+    pub fn reveal_xattrs(&self, path: &GuestPath, xattrs: &mut Xattrs) {
+        if let Some(ledger) = &self.ledger {
+            ledger.reveal_xattrs(path, xattrs);
+        }
+    }
+
+    /// What is open as `fd`.
+    fn metadata_of(&self, fd: BorrowedFd<'_>) -> io::Result<Metadata> {
+        let shown = metadata_of(fd)?;
+        match &self.ledger {
+            Some(ledger) if !ledger.is_trivial() => Ok(ledger.reveal(&self.real_path(fd)?, shown)),
+            _ => Ok(shown),
+        }
     }
 
     /// A second handle of the same directory.
@@ -124,7 +203,7 @@ impl Rootfs {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { root: self.root.try_clone()? })
+        Ok(Self { root: self.root.try_clone()?, ledger: self.ledger.clone() })
     }
 
     fn resolve_to_fd(&self, path: &GuestPath, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
@@ -200,7 +279,7 @@ impl Rootfs {
     pub fn metadata(&self, path: &GuestPath, follow: Follow) -> Result<Option<Metadata>, RootfsError> {
         let flags = if follow == Follow::No { OFlags::PATH | OFlags::NOFOLLOW } else { OFlags::PATH };
         match self.resolve_to_fd(path, flags, Mode::empty()) {
-            Ok(fd) => at(metadata_of(fd), "read metadata of", path).map(Some),
+            Ok(fd) => at(self.metadata_of(fd.as_fd()), "read metadata of", path).map(Some),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(error) => at(Err(error), "find", path),
         }
@@ -213,7 +292,7 @@ impl Rootfs {
     pub fn exact_metadata(&self, path: &GuestPath) -> Result<Option<Metadata>, RootfsError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         match self.resolve_with(path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            Ok(fd) => at(metadata_of(fd), "read metadata of", path).map(Some),
+            Ok(fd) => at(self.metadata_of(fd.as_fd()), "read metadata of", path).map(Some),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(error) => at(Err(error), "find", path),
         }
@@ -235,7 +314,23 @@ impl Rootfs {
     pub fn read_dir(&self, path: &GuestPath) -> Result<Vec<(Vec<u8>, FileKind)>, RootfsError> {
         let fd =
             at(self.resolve_to_fd(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()), "list", path)?;
-        at(entries_of(&fd), "list", path)
+        let mut entries = at(entries_of(&fd), "list", path)?;
+        if self.ledger.as_ref().is_some_and(|ledger| !ledger.is_empty()) {
+            at(self.reveal_kinds(&fd, &mut entries), "list", path)?;
+        }
+        Ok(entries)
+    }
+
+    /// Devices that are but files on disk are devices.
+    fn reveal_kinds(&self, directory: &OwnedFd, entries: &mut [(Vec<u8>, FileKind)]) -> io::Result<()> {
+        let path = self.real_path(directory.as_fd())?;
+        for (name, kind) in entries.iter_mut().filter(|(_, kind)| *kind == FileKind::File) {
+            let child = path.child(name);
+            if self.ledger.as_ref().is_some_and(|ledger| ledger.is_device(&child)) {
+                *kind = self.reveal(&child, metadata_at(directory.as_fd(), name)?).kind;
+            }
+        }
+        Ok(())
     }
 
     /// The whole regular file `path`, links followed; none when there is nothing.
@@ -251,7 +346,7 @@ impl Rootfs {
             Err(Errno::NXIO | Errno::NODEV) => return Err(RootfsError::NotAFile { path: path.clone() }),
             Err(error) => return at(Err(error), "open", path),
         };
-        if at(metadata_of(&fd), "read metadata of", path)?.kind != FileKind::File {
+        if at(self.metadata_of(fd.as_fd()), "read metadata of", path)?.kind != FileKind::File {
             return Err(RootfsError::NotAFile { path: path.clone() });
         }
         let mut bytes = Vec::new();
@@ -268,7 +363,7 @@ impl Rootfs {
     /// When `path` is not there or its attributes cannot be read.
     pub fn xattrs(&self, path: &GuestPath) -> Result<Xattrs, RootfsError> {
         let (parent, name) = self.parent(path)?;
-        at(xattrs_at(parent.as_fd(), &name), "read attributes of", path)
+        at(self.entry(&parent, &name).xattrs(), "read attributes of", path)
     }
 
     /// Sets one extended attribute of `path` itself; a symbolic link is not followed.
@@ -277,7 +372,7 @@ impl Rootfs {
     /// Those of lsetxattr(2).
     pub fn set_xattr(&self, path: &GuestPath, key: &[u8], value: &[u8]) -> Result<(), RootfsError> {
         let (parent, name) = self.parent(path)?;
-        at(set_xattr_at(parent.as_fd(), &name, key, value), "set an attribute of", path)
+        at(self.entry(&parent, &name).set_xattr(key, value), "set an attribute of", path)
     }
 
     /// Makes the directory `path` and those above it that are missing, through links, dangling ones included. `mode`
@@ -298,19 +393,18 @@ impl Rootfs {
                 return Ok(());
             }
             let (parent, name) = self.parent(missing)?;
-            match rustix::fs::mkdirat(&parent, name.as_slice(), Mode::RWXU) {
-                Err(Errno::EXIST) => return Ok(()),
+            match self.entry(&parent, &name).make_directory() {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
                 result => at(result, "make directory", missing)?,
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let new =
                 at(rustix::fs::openat(&parent, name.as_slice(), flags, Mode::empty()), "open", missing)?;
-            let current = at(metadata_of(&new), "read metadata of", missing)?;
-            if current.owner != owner {
-                let (uid, gid) = (rustix::fs::Uid::from_raw(owner.uid), rustix::fs::Gid::from_raw(owner.gid));
-                at(rustix::fs::fchown(&new, Some(uid), Some(gid)), "set the owner of", missing)?;
+            let entry = self.entry(&parent, &name).opened(&new);
+            if at(entry.metadata(), "read metadata of", missing)?.owner != owner {
+                at(entry.set_owner(owner), "set the owner of", missing)?;
             }
-            at(rustix::fs::fchmod(&new, Mode::from_raw_mode(mode)), "set the mode of", missing)?;
+            at(entry.set_mode(mode), "set the mode of", missing)?;
             made.push(missing.clone());
             Ok(())
         })?;
@@ -327,7 +421,7 @@ impl Rootfs {
     pub fn remove(&self, path: &GuestPath) -> Result<(), RootfsError> {
         if path.is_root() {
             for (name, _) in self.read_dir(path)? {
-                at(remove_tree(self.root.as_fd(), &name), "remove", &path.child(&name))?;
+                at(self.entry(&self.root, &name).remove(), "remove", &path.child(&name))?;
             }
             return Ok(());
         }
@@ -337,7 +431,7 @@ impl Rootfs {
             }
             result => result?,
         };
-        at(remove_tree(parent.as_fd(), &name), "remove", path)
+        at(self.entry(&parent, &name).remove(), "remove", path)
     }
 
     /// `path` with every symbolic link replaced by where it points inside the root. What does not exist is kept as

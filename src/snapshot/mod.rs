@@ -1,6 +1,8 @@
 //! What a step changed in the files of its stage.
 
 pub mod overlay;
+#[cfg(test)]
+mod override_tests;
 mod upper;
 
 use std::io;
@@ -8,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use crate::layer::Changeset;
-use crate::rootfs::{GuestPath, Rootfs};
+use crate::rootfs::{GuestPath, Rootfs, RootfsError};
 use crate::store::mount::MountError;
 use crate::store::unpacked::Chain;
 use crate::store::workspace::WorkspaceError;
@@ -94,6 +96,9 @@ pub enum SnapshotError {
         #[source]
         cause: io::Error,
     },
+    /// What the disk does not hold of the step's files could not be found out.
+    #[error("cannot find out what became of files that belong to others or are devices")]
+    Overrides(#[from] RootfsError),
     /// An entry could not be read.
     #[error("cannot find out whether `{path}` changed")]
     Compare {

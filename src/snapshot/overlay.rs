@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::Mode;
-
 use crate::layer::Marks;
-use crate::rootfs::{GuestPath, Rootfs};
+use crate::limit::Limit;
+use crate::rootfs::{GuestPath, Overrides, Rootfs};
 use crate::store::mount::{self, Upper};
+use crate::store::overrides;
 use crate::store::unpacked::{Chain, Likeness, UnpackedLayer};
-use crate::store::workspace::Workspace;
+use crate::store::workspace::{Scratch, Workspace};
 
 use super::upper::{self, Found};
 use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
@@ -20,39 +20,42 @@ use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
 #[derive(Debug)]
 pub struct OverlaySnapshotter {
     workspace: Arc<Workspace>,
+    limit: Limit,
 }
 
 impl OverlaySnapshotter {
-    /// Steps of the build that `workspace` belongs to.
+    /// Steps of the build that `workspace` belongs to. `limit` is that of the overrides of one step.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>) -> Self {
-        Self { workspace }
+    pub fn new(workspace: Arc<Workspace>, limit: Limit) -> Self {
+        Self { workspace, limit }
     }
 }
 
 impl Snapshotter for OverlaySnapshotter {
     fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
         let lower = self.view(&on)?;
-        let directory = self.workspace.directory("step")?;
+        let directory = self.workspace.scratch("step")?;
         // Alone in a directory, as the store has layers: it may become one.
-        let files = self.workspace.directory("layer")?.join(UnpackedLayer::ROOT);
-        let [work, scratch] = ["work", "scratch"].map(|name| directory.join(name));
-        for path in [&files, &work, &scratch] {
-            rustix::fs::mkdir(path, Mode::RWXU).map_err(|cause| prepare(path, cause.into()))?;
-        }
+        let layer = self.workspace.scratch("layer")?;
+        let files = layer.directory(UnpackedLayer::ROOT)?;
+        let [work, scratch] = ["work", "scratch"].map(|name| directory.directory(name));
+        let (work, scratch) = (work?, scratch?);
         // The mount's root is the upper directory itself, with the metadata that has.
         let inherited = Rootfs::open(&files)
             .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?);
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
+            .with_overrides(Arc::clone(on.overrides()), self.limit);
         let workspace = Arc::clone(&self.workspace);
-        Ok(Box::new(OverlayRecording { root, lower, below: on, files, _workspace: workspace }))
+        let own = [layer, directory];
+        Ok(Box::new(OverlayRecording { root, lower, below: on, files, own, _workspace: workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
         let scratch = self.workspace.directory("view")?;
-        Ok(View { root: Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?) })
+        let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?);
+        Ok(View { root: root.with_overrides(Arc::clone(on.overrides()), self.limit) })
     }
 }
 
@@ -66,7 +69,8 @@ struct OverlayRecording {
     /// The layers of `lower`.
     below: Chain,
     files: PathBuf,
-    /// The directories of the mount are in it.
+    /// The directory of what is written, and that of what the mount needs. Both go with a step that is not finished.
+    own: [Scratch; 2],
     _workspace: Arc<Workspace>,
 }
 
@@ -81,15 +85,21 @@ impl Recording for OverlayRecording {
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
         // Nothing is written out to disk: the upper directory has it all in memory, for this process too.
+        let learned = self.root.take_learned();
         drop(self.root);
-        let written = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
-        let Found { changes, visited, likeness } =
-            upper::changes(written.as_fd(), self.lower.root().as_fd(), Marks::usual())?;
+        let (lower, marks) = (self.lower.root(), Marks::usual());
+        let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
+        let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
+        let files = files.with_overrides(Arc::clone(&written.all), Overrides::LIMIT);
+        let Found { changes, visited, likeness } = upper::changes(&files, lower, marks)?;
         // Where the root is not what the layers say, its copy in this layer is not either.
         let mut below = self.below.layers().iter().map(UnpackedLayer::likeness);
         let likeness = if below.all(|one| one == Likeness::Equal) { likeness } else { Likeness::Other };
-        let chain = self.below.with(UnpackedLayer::temporary(&self.files, likeness));
-        Ok(Recorded { changes, files: written, chain, visited })
+        let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
+        let chain = self.below.with_overrides(layer, written.all);
+        let [layer, _] = self.own;
+        layer.keep();
+        Ok(Recorded { changes, files, chain, visited })
     }
 }
 
@@ -98,7 +108,7 @@ mod tests {
     use std::sync::Mutex;
 
     use proptest::prelude::*;
-    use rustix::fs::FileType;
+    use rustix::fs::{FileType, Mode};
     use rustix::mount::MoveMountFlags;
 
     use crate::layer::{Change, Formats, Limits, Whiteouts, apply, decompress, write};
@@ -129,12 +139,9 @@ mod tests {
         run(&base, script);
         settle_times(&base);
         let workspace = Workspace::create(&directory.path().join("tmp"), None).unwrap();
-        let snapshotter = OverlaySnapshotter::new(Arc::new(workspace));
-        Ground {
-            base: Chain::empty().with(UnpackedLayer::temporary(&base, Likeness::Equal)),
-            directory,
-            snapshotter,
-        }
+        let snapshotter = OverlaySnapshotter::new(Arc::new(workspace), Overrides::LIMIT);
+        let layer = UnpackedLayer::temporary(&base, Likeness::Equal, Overrides::default());
+        Ground { base: Chain::empty().with(layer).unwrap(), directory, snapshotter }
     }
 
     impl Ground {
@@ -478,5 +485,28 @@ mod tests {
         let script = format!("python3 {}", ground.directory.path().join("deep.py").display());
         let error = ground.step_unseen(&ground.base, &script).unwrap_err();
         assert!(matches!(&error, SnapshotError::PathTooLong { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_step_that_is_not_finished_leaves_nothing() {
+        if !can_mount() {
+            return;
+        }
+        let ground = ground("echo a > a");
+        let steps = || {
+            let names = std::fs::read_dir(ground.snapshotter.workspace.path()).unwrap();
+            names
+                .filter(|name| name.as_ref().unwrap().file_name().to_str().unwrap().starts_with("step"))
+                .count()
+        };
+        let recording = ground.snapshotter.begin(ground.base.clone()).unwrap();
+        ground.run_in(recording.mount(), "echo b > b");
+        assert_eq!(steps(), 1);
+        drop(recording);
+        assert_eq!(steps(), 0);
+        let kept = ground.step(&ground.base, "echo c > c").unwrap();
+        assert_eq!(steps(), 1);
+        let view = ground.snapshotter.view(&kept.chain).unwrap();
+        assert!(dump(view.root()).contains("\n/c File "), "what a finished step wrote stays");
     }
 }

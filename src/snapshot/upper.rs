@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::layer::{Change, Changeset, Marks, is_overlay_attribute};
-use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, metadata_at, xattrs_at};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Xattrs, metadata_at, xattrs_at};
 use crate::store::unpacked::Likeness;
 
 use super::SnapshotError;
@@ -45,11 +45,7 @@ pub(super) struct Found {
 }
 
 /// The changes in `upper`, the upper directory of an overlay over the tree `lower`. Nothing may write to either meanwhile.
-pub(super) fn changes(
-    upper: BorrowedFd<'_>,
-    lower: BorrowedFd<'_>,
-    marks: Marks,
-) -> Result<Found, SnapshotError> {
+pub(super) fn changes(upper: &Rootfs, lower: &Rootfs, marks: Marks) -> Result<Found, SnapshotError> {
     let mut walk = Walk::new(upper, lower, marks);
     let root = GuestPath::root();
     let below = walk.root(&root)?;
@@ -64,8 +60,8 @@ pub(super) fn changes(
 }
 
 struct Walk<'a> {
-    upper: BorrowedFd<'a>,
-    lower: BorrowedFd<'a>,
+    upper: &'a Rootfs,
+    lower: &'a Rootfs,
     marks: Marks,
     pending: Vec<(GuestPath, Below)>,
     /// One list, sorted in the end: of all that is in memory, only this grows with every file.
@@ -82,14 +78,15 @@ struct Linked {
     unchanged: Option<u64>,
 }
 
-/// An open directory of either tree.
+/// An entry of an open directory of either tree.
 struct Place<'a> {
+    tree: &'a Rootfs,
     directory: &'a OwnedFd,
     name: &'a [u8],
 }
 
 impl<'a> Walk<'a> {
-    fn new(upper: BorrowedFd<'a>, lower: BorrowedFd<'a>, marks: Marks) -> Self {
+    fn new(upper: &'a Rootfs, lower: &'a Rootfs, marks: Marks) -> Self {
         Self {
             upper,
             lower,
@@ -105,7 +102,11 @@ impl<'a> Walk<'a> {
     /// The root is a change of its own only if its owner, mode or attributes differ: its modification time does after
     /// nearly every step, and layers usually leave the root out.
     fn root(&mut self, path: &GuestPath) -> Result<Below, SnapshotError> {
-        let read = |tree: BorrowedFd<'_>| Ok((metadata_at(tree, b".")?, xattrs_at(tree, b".")?));
+        let read = |tree: &Rootfs| {
+            let mut xattrs = xattrs_at(tree.as_fd(), b".")?;
+            tree.reveal_xattrs(path, &mut xattrs);
+            Ok((tree.reveal(path, metadata_at(tree.as_fd(), b".")?), xattrs))
+        };
         let (new, new_xattrs) = read(self.upper).map_err(compare(path))?;
         let (old, old_xattrs) = read(self.lower).map_err(compare(path))?;
         let same =
@@ -137,8 +138,8 @@ impl<'a> Walk<'a> {
         let names = names_in(&upper).map_err(compare(path))?;
         for name in &names {
             let child = child_of(path, name)?;
-            let lower = lower.as_ref().map(|directory| Place { directory, name });
-            self.entry(child, &Place { directory: &upper, name }, lower, below)?;
+            let lower = lower.as_ref().map(|directory| Place { tree: self.lower, directory, name });
+            self.entry(child, &Place { tree: self.upper, directory: &upper, name }, lower, below)?;
         }
         if let Some(lower) = lower.filter(|_| below == Below::Hidden) {
             for name in names_in(&lower).map_err(compare(path))? {
@@ -178,13 +179,14 @@ impl<'a> Walk<'a> {
         if upper.name.starts_with(b".wh.") {
             return Err(SnapshotError::WhiteoutName { path });
         }
-        let lower = lower.zip(old);
+        let new = self.upper.reveal(&path, new);
+        let lower = lower.zip(old.map(|old| self.lower.reveal(&path, old)));
         if new.kind == FileKind::Directory {
             return self.subdirectory(path, upper, &new, lower, below);
         }
         let old_inode = lower.as_ref().map(|(_, old)| old.inode);
         let same = match &lower {
-            Some((lower, old)) => same(upper, &new, lower, old).map_err(compare(&path))?,
+            Some((lower, old)) => same(&path, (upper, &new), (lower, old)).map_err(compare(&path))?,
             None => false,
         };
         if new.links > 1 {
@@ -210,10 +212,10 @@ impl<'a> Walk<'a> {
                 Below::Nothing
             }
             Some((lower, old)) => {
-                let xattrs = upper.xattrs().map_err(compare(&path))?;
+                let xattrs = upper.xattrs(&path).map_err(compare(&path))?;
                 let below = self.below(&path, &xattrs, parent)?;
                 if !same_metadata(new, &old)
-                    || !of_image(&xattrs).eq(of_image(&lower.xattrs().map_err(compare(&path))?))
+                    || !of_image(&xattrs).eq(of_image(&lower.xattrs(&path).map_err(compare(&path))?))
                 {
                     self.changes.push(Change::Put(path.clone()));
                 }
@@ -259,12 +261,16 @@ impl<'a> Walk<'a> {
 }
 
 impl Place<'_> {
+    /// What the disk shows.
     fn metadata(&self) -> io::Result<Metadata> {
         metadata_at(self.directory.as_fd(), self.name)
     }
 
-    fn xattrs(&self) -> io::Result<Xattrs> {
-        xattrs_at(self.directory.as_fd(), self.name)
+    /// All attributes of the entry, whose path is `path`.
+    fn xattrs(&self, path: &GuestPath) -> io::Result<Xattrs> {
+        let mut xattrs = xattrs_at(self.directory.as_fd(), self.name)?;
+        self.tree.reveal_xattrs(path, &mut xattrs);
+        Ok(xattrs)
     }
 
     fn target(&self) -> io::Result<Vec<u8>> {
@@ -290,7 +296,7 @@ fn child_of(parent: &GuestPath, name: &[u8]) -> Result<GuestPath, SnapshotError>
 }
 
 /// Opens `path` of `tree`, no component of which may be a link.
-fn open(tree: BorrowedFd<'_>, path: &GuestPath, flags: OFlags) -> io::Result<OwnedFd> {
+fn open(tree: &Rootfs, path: &GuestPath, flags: OFlags) -> io::Result<OwnedFd> {
     let name = if path.is_root() { b"." } else { path.relative() };
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -330,8 +336,12 @@ fn same_metadata(new: &Metadata, old: &Metadata) -> bool {
 
 /// Whether an entry that is no directory is what it was, though it was copied up: opening it for writing, or setting
 /// what was set already, does that.
-fn same(upper: &Place<'_>, new: &Metadata, lower: &Place<'_>, old: &Metadata) -> io::Result<bool> {
-    if !same_metadata(new, old) || !of_image(&upper.xattrs()?).eq(of_image(&lower.xattrs()?)) {
+fn same(
+    path: &GuestPath,
+    (upper, new): (&Place<'_>, &Metadata),
+    (lower, old): (&Place<'_>, &Metadata),
+) -> io::Result<bool> {
+    if !same_metadata(new, old) || !of_image(&upper.xattrs(path)?).eq(of_image(&lower.xattrs(path)?)) {
         return Ok(false);
     }
     match new.kind {

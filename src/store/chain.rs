@@ -4,12 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::image::digest::ChainId;
+use crate::layer::Marks;
+use crate::rootfs::{GuestPath, Overrides, Rootfs, RootfsError};
+
+use super::overrides::stacked;
 
 /// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
 #[derive(Debug, Clone)]
 pub struct UnpackedLayer {
     chain: Option<ChainId>,
     root: Arc<Path>,
+    /// What the files are beyond what the disk shows. Of a layer in a chain, which knows that of all its layers, empty
+    /// unless the layer is temporary.
+    overrides: Arc<Overrides>,
     likeness: Likeness,
 }
 
@@ -28,13 +35,18 @@ impl UnpackedLayer {
 
     /// A layer that is not kept: what a step wrote, in a directory that is gone with the build's workspace.
     #[must_use]
-    pub fn temporary(root: &Path, likeness: Likeness) -> Self {
-        Self { chain: None, root: root.into(), likeness }
+    pub fn temporary(root: &Path, likeness: Likeness, overrides: Overrides) -> Self {
+        Self { chain: None, root: root.into(), overrides: Arc::new(overrides), likeness }
     }
 
     /// A layer that the store keeps, in the directory `root`.
-    pub(super) fn kept(chain: ChainId, root: &Path) -> Self {
-        Self { chain: Some(chain), root: root.into(), likeness: Likeness::Equal }
+    pub(super) fn kept(chain: ChainId, root: &Path, overrides: Overrides) -> Self {
+        Self {
+            chain: Some(chain),
+            root: root.into(),
+            overrides: Arc::new(overrides),
+            likeness: Likeness::Equal,
+        }
     }
 
     /// The layer with all that are below it; none for what a step of this build wrote.
@@ -49,6 +61,12 @@ impl UnpackedLayer {
         self.likeness
     }
 
+    /// What the files of a temporary layer are beyond what the disk shows.
+    #[must_use]
+    pub fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
     /// The directory with the layer's files, whiteouts as character devices 0:0.
     #[must_use]
     pub fn root_dir(&self) -> &Path {
@@ -58,7 +76,11 @@ impl UnpackedLayer {
 
 /// Layers that are stacked, bottom first.
 #[derive(Debug, Clone, Default)]
-pub struct Chain(Vec<UnpackedLayer>);
+pub struct Chain {
+    layers: Vec<UnpackedLayer>,
+    /// What the files of the stack are beyond what the disk shows.
+    overrides: Arc<Overrides>,
+}
 
 impl Chain {
     /// No layers: an empty root.
@@ -67,34 +89,57 @@ impl Chain {
         Self::default()
     }
 
-    /// This chain with one more layer on top.
-    #[must_use]
-    pub fn with(&self, layer: UnpackedLayer) -> Self {
-        Self(self.0.iter().cloned().chain([layer]).collect())
+    /// This chain with one more layer on top, which knows all of its own entries.
+    ///
+    /// # Errors
+    /// When the layer cannot be read: it must be where the disk does not hold all of the layers below.
+    pub fn with(&self, mut layer: UnpackedLayer) -> Result<Self, RootfsError> {
+        let own = std::mem::take(&mut layer.overrides);
+        if self.overrides.is_empty() {
+            return Ok(self.with_overrides(layer, own));
+        }
+        let failed =
+            |source| RootfsError::Io { action: "open the layer below", path: GuestPath::root(), source };
+        let files = Rootfs::open(layer.root_dir()).map_err(failed)?;
+        let overrides = stacked(&self.overrides, &files, own, Marks::usual())?;
+        Ok(self.with_overrides(layer, overrides))
     }
 
-    /// The layers but the topmost, and that; none of an empty chain.
+    /// This chain with one more layer on top; `overrides` are those of the whole stack.
     #[must_use]
-    pub fn split_top(&self) -> Option<(Self, &UnpackedLayer)> {
-        let (top, below) = self.0.split_last()?;
-        Some((Self(below.to_vec()), top))
+    pub fn with_overrides(&self, layer: UnpackedLayer, overrides: Arc<Overrides>) -> Self {
+        Self { layers: self.layers.iter().cloned().chain([layer]).collect(), overrides }
+    }
+
+    /// What the files of the stack are beyond what the disk shows.
+    #[must_use]
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// This chain with its topmost layer in another place.
+    #[must_use]
+    pub fn with_top(&self, top: UnpackedLayer) -> Self {
+        let below = &self.layers[..self.layers.len().saturating_sub(1)];
+        let layers = below.iter().cloned().chain([top]).collect();
+        Self { layers, overrides: Arc::clone(&self.overrides) }
     }
 
     /// Whether there are no layers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.layers.is_empty()
     }
 
     /// The layers, bottom first.
     #[must_use]
     pub fn layers(&self) -> &[UnpackedLayer] {
-        &self.0
+        &self.layers
     }
 
     /// The directories of the layers, bottom first.
     #[must_use]
     pub fn root_dirs(&self) -> Vec<&Path> {
-        self.0.iter().map(UnpackedLayer::root_dir).collect()
+        self.layers.iter().map(UnpackedLayer::root_dir).collect()
     }
 }

@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest};
-use crate::layer::{Limits, Whiteouts, apply};
-use crate::rootfs::{IdMap, Rootfs, Timestamp, set_mode_at, set_times_at};
+use crate::layer::{Limits, Owners, Whiteouts, apply};
+use crate::rootfs::testing::inside;
+use crate::rootfs::{IdMap, Overrides, Rootfs, Timestamp, set_mode_at, set_times_at};
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
@@ -121,19 +122,21 @@ impl Ground {
                 cancelled: &|| false,
                 jobs: 2,
                 limits: &Limits::default(),
+                owners: Owners::Required,
             },
         )
     }
 
     pub(crate) fn view(&self, chain: &Chain) -> Rootfs {
         let scratch = self.workspace.directory("view").unwrap();
-        Rootfs::from_fd(overlay(&chain.root_dirs(), None, &scratch).unwrap())
+        let root = Rootfs::from_fd(overlay(&chain.root_dirs(), None, &scratch).unwrap());
+        root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT)
     }
 
     /// The layers applied to one directory, one after the other.
     pub(crate) fn plain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Rootfs, String> {
         let path = self.workspace.directory("plain").unwrap();
-        let root = Rootfs::open(&path).unwrap();
+        let root = Rootfs::open(&path).unwrap().with_overrides(Arc::default(), Overrides::LIMIT);
         set_mode_at(root.as_fd(), b".", 0o755).unwrap();
         set_times_at(root.as_fd(), b".", Timestamp::default()).unwrap();
         for (_, blob) in layers {
@@ -234,9 +237,19 @@ pub(crate) fn stack() -> impl Strategy<Value = Vec<Vec<Entry>>> {
 
 #[test]
 fn layers_unpacked_side_by_side_show_what_bottom_up_application_gives() {
-    if !can_mount() {
-        return;
+    if can_mount() {
+        check_random_stacks();
     }
+}
+
+#[test]
+fn they_do_in_a_namespace_that_holds_no_owner_too() {
+    if inside!(SingleId) && can_mount() {
+        check_random_stacks();
+    }
+}
+
+fn check_random_stacks() {
     // PROPTEST_CASES asks for more.
     let cases = ProptestConfig::default().cases / 2;
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -285,9 +298,19 @@ pub(crate) fn entries(text: &str) -> Vec<Entry> {
 
 #[test]
 fn odd_stacks_are_right() {
-    if !can_mount() {
-        return;
+    if can_mount() {
+        check_odd_stacks();
     }
+}
+
+#[test]
+fn odd_stacks_are_right_in_a_namespace_that_holds_no_owner_too() {
+    if inside!(SingleId) && can_mount() {
+        check_odd_stacks();
+    }
+}
+
+fn check_odd_stacks() {
     let ground = Ground::new();
     for layers in [
         // What layers often do.

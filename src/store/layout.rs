@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::LAYOUT_FILE;
 use super::blobs::BlobStore;
 use super::catalog::REF_NAME;
+use super::choice::LayoutImage;
 use super::export::{Export, ExportError, Plan};
 use super::staged::{self, StagedDir};
 use crate::image::config::parse_config;
@@ -20,9 +21,13 @@ use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Mismatch, VerifyingReader};
 use crate::image::document::{Document, DocumentError, DocumentLimits, Kind, parse, too_long};
 use crate::image::index::{Index, parse_index};
+use crate::image::manifest::parse_manifest;
 use crate::image::matching::is_attestation;
 use crate::image::shown;
 use crate::limit::Limit;
+
+/// The annotations that name an entry.
+const NAMES: [&str; 2] = [REF_NAME, "io.containerd.image.name"];
 
 /// The most bytes of the file `oci-layout`.
 const LAYOUT_FILE_LIMIT: u64 = 4096;
@@ -326,17 +331,76 @@ impl Layout {
     /// # Errors
     /// [`LayoutError::NoSuchName`] and [`LayoutError::NotOne`].
     pub fn find(&self, name: Option<&str>) -> Result<&Descriptor, LayoutError> {
-        let Some(name) = name else {
-            let different: BTreeSet<_> = self.entries().iter().map(|entry| &entry.digest).collect();
-            return match self.entries() {
-                [first, ..] if different.len() == 1 => Ok(first),
-                _ => Err(LayoutError::NotOne(different.len())),
-            };
+        let entries = self.named(name)?;
+        let different: BTreeSet<_> = entries.iter().map(|entry| &entry.digest).collect();
+        match entries.first() {
+            Some(first) if name.is_some() || different.len() == 1 => Ok(first),
+            _ => Err(LayoutError::NotOne(different.len())),
+        }
+    }
+
+    /// All entries with a name: their tag, their complete name or their digest; without one, all there are.
+    ///
+    /// # Errors
+    /// [`LayoutError::NoSuchName`].
+    pub(super) fn named(&self, name: Option<&str>) -> Result<Vec<&Descriptor>, LayoutError> {
+        let Some(name) = name else { return Ok(self.entries().iter().collect()) };
+        let has_name = |entry: &&Descriptor| {
+            NAMES.into_iter().any(|key| entry.annotation(key) == Some(name))
+                || entry.digest.to_string() == name
         };
-        let names = |entry: &&Descriptor| {
-            [REF_NAME, "io.containerd.image.name"].into_iter().any(|key| entry.annotation(key) == Some(name))
-        };
-        self.entries().iter().find(names).ok_or_else(|| LayoutError::NoSuchName(shown(name)))
+        let entries: Vec<&Descriptor> = self.entries().iter().filter(has_name).collect();
+        if entries.is_empty() { Err(LayoutError::NoSuchName(shown(name))) } else { Ok(entries) }
+    }
+
+    /// The name of an entry.
+    pub(super) fn name_of(entry: &Descriptor) -> Option<&str> {
+        NAMES.into_iter().find_map(|key| entry.annotation(key))
+    }
+
+    /// How large documents may be.
+    pub(super) fn limits(&self) -> &DocumentLimits {
+        &self.limits
+    }
+
+    /// An index like the layout's own, with these entries.
+    pub(super) fn index_of(&self, manifests: Vec<Descriptor>) -> Index {
+        Index { manifests, ..self.index.clone() }
+    }
+
+    /// The index that `entry` points to.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when it cannot be read, or is none.
+    pub(super) fn index(&self, entry: &Descriptor) -> Result<Index, LayoutError> {
+        let bytes = self.read(entry, self.limits.index)?;
+        parse_index(&bytes, Some(&entry.media_type), &self.limits)
+            .map_err(|source| invalid(&entry.digest, source))
+    }
+
+    /// The image that `entry` points to: its manifest and its config, which agree.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when one of them cannot be read, or is none.
+    pub(super) fn image(&self, entry: &Descriptor) -> Result<LayoutImage, LayoutError> {
+        let limits = &self.limits;
+        let manifest = parse_manifest(&self.read(entry, limits.manifest)?, Some(&entry.media_type), limits)
+            .map_err(|source| invalid(&entry.digest, source))?;
+        let config = parse_config(&self.read(&manifest.config, limits.config)?, limits)
+            .map_err(|source| invalid(&manifest.config.digest, source))?;
+        let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
+        if layers != diff_ids {
+            return Err(LayoutError::Layers { digest: entry.digest.clone(), layers, diff_ids });
+        }
+        Ok(LayoutImage { manifest, digest: entry.digest.clone(), config, notes: Vec::new() })
+    }
+
+    /// Opens a blob. What is read from it is not verified.
+    ///
+    /// # Errors
+    /// When it is not there, or no regular file.
+    pub fn open_blob(&self, digest: &Digest) -> io::Result<File> {
+        self.directory.file(&format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))
     }
 
     /// Opens a blob; reading it ends with an error when it is not what it should be.
@@ -345,8 +409,7 @@ impl Layout {
     /// [`LayoutError::Blob`] when it is not there or of another size.
     pub fn reader(&self, blob: &Descriptor) -> Result<VerifyingReader<File>, LayoutError> {
         let open = || {
-            let name = format!("blobs/{}/{}", blob.digest.algorithm().name(), blob.digest.hex());
-            let file = self.directory.file(&name)?;
+            let file = self.open_blob(&blob.digest)?;
             let actual = file.metadata()?.len();
             if actual == blob.size {
                 return Ok(VerifyingReader::new(file, blob.digest.clone(), blob.size));
@@ -363,6 +426,10 @@ impl Layout {
     pub fn read(&self, blob: &Descriptor, limit: Limit) -> Result<Vec<u8>, LayoutError> {
         if limit.is_exceeded_by(blob.size) {
             return Err(LayoutError::TooLarge { digest: blob.digest.clone(), size: blob.size, limit });
+        }
+        // What a descriptor has inline has been compared with its digest when the document around it was read.
+        if let Ok(Some(bytes)) = blob.inline_data() {
+            return Ok(bytes);
         }
         let mut bytes = Vec::new();
         let read = self.reader(blob)?.read_to_end(&mut bytes);
@@ -397,15 +464,14 @@ impl Layout {
                 Document::Index(index) => {
                     open.extend(index.manifests.into_iter().rev().map(|e| (e, depth + 1)))
                 }
-                Document::Manifest(manifest) => {
-                    let config = self.read(&manifest.config, limits.config)?;
-                    let config = parse_config(&config, limits)
-                        .map_err(|source| invalid(&manifest.config.digest, source))?;
-                    let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
-                    if layers != diff_ids {
-                        return Err(LayoutError::Layers { digest: entry.digest, layers, diff_ids });
-                    }
-                    for layer in manifest.layers.iter().filter(|layer| seen.insert(layer.digest.clone())) {
+                Document::Manifest(_) => {
+                    for layer in self
+                        .image(&entry)?
+                        .manifest
+                        .layers
+                        .iter()
+                        .filter(|layer| seen.insert(layer.digest.clone()))
+                    {
                         self.pass(layer)?;
                     }
                 }

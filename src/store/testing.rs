@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 
 use crate::image::digest::Digest;
 use crate::layer::is_overlay_attribute;
-use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs, xattrs_at};
+use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs};
 use crate::store::mount::enter_private_mounts;
 
 /// Whether this thread is in a mount namespace of its own from now on and may mount overlays; says so if not.
@@ -47,7 +46,6 @@ pub(crate) fn dump(root: &Rootfs) -> String {
     let mut pending = vec![GuestPath::root()];
     while let Some(path) = pending.pop() {
         let metadata = root.metadata(&path, Follow::No).unwrap().unwrap();
-        let (parent, name) = root.parent(&path).unwrap();
         let time = metadata.mtime;
         let owner = metadata.owner;
         write!(text, "{path} {:?} {:04o} {}:{} ", metadata.kind, metadata.mode, owner.uid, owner.gid)
@@ -68,7 +66,7 @@ pub(crate) fn dump(root: &Rootfs) -> String {
             }
             FileKind::Fifo | FileKind::Socket => {}
         }
-        let xattrs = xattrs_at(parent.as_fd(), &name).unwrap();
+        let xattrs = root.xattrs(&path).unwrap();
         for (key, value) in xattrs.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
             write!(text, " {}={}", key.escape_ascii(), value.escape_ascii()).unwrap();
         }

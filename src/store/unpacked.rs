@@ -6,11 +6,11 @@
 //! (links in its paths, hard links to files it does not hold), it is applied anew, to a mount of the layers below.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::FlockOperation;
 use rustix::fs::{Mode, OFlags};
@@ -19,13 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
-use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
+use crate::layer::zstd::{LargeWindows, Side};
+use crate::layer::{self, Applied, LayerError, Limits, Marks, Owners, Restricted, Rules, Whiteouts};
 use crate::rootfs::{
-    GuestPath, IdMap, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree, set_times_at,
+    Caller, GuestPath, IdMap, Overrides, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree,
+    set_times_at,
 };
 
 pub use super::chain::{Chain, Likeness, UnpackedLayer};
 use super::mount::{self, MountError, Upper};
+use super::overrides::written;
 use super::settle::{self, RootEntry, Settled};
 use super::workspace::{Workspace, WorkspaceError};
 
@@ -135,12 +138,16 @@ pub struct Unpack<'a> {
     pub jobs: usize,
     /// What a layer may hold.
     pub limits: &'a Limits,
+    /// What becomes of owners that cannot be given to files.
+    pub owners: Owners,
 }
 
 /// The version of the layout of a layer's directory; others are unpacked anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const METADATA: &str = "layer.json";
 const METADATA_LIMIT: u64 = 1 << 16;
+/// The file for what the entries in `root` are beyond what the disk shows; there is none if the disk shows all.
+const OVERRIDES: &str = "overrides";
 const ROOT: &str = UnpackedLayer::ROOT;
 
 /// What is known of a layer that was unpacked: `layer.json` beside its `root`. A directory with this file is complete.
@@ -150,6 +157,8 @@ struct Metadata {
     version: u32,
     diff_id: DiffId,
     blob: Digest,
+    /// How many lines about entries are in `overrides`.
+    overrides: usize,
     /// Since which start of the machine; none if the files were written out to disk. Waiting for the disk with every
     /// layer would cost more than unpacking it, so what was not certainly on disk when the machine stopped is unpacked
     /// anew.
@@ -162,6 +171,8 @@ pub struct Unpacked {
     directory: PathBuf,
     boot: Option<String>,
     unpacked: AtomicU64,
+    /// One for all layers: the memory of a build must not grow with how many it unpacks at once.
+    windows: LargeWindows,
 }
 
 impl Unpacked {
@@ -174,11 +185,11 @@ impl Unpacked {
     /// # Errors
     /// [`UnpackError::Directory`].
     pub fn open(all: &Path, ids: &IdMap) -> Result<Self, UnpackError> {
-        let directory = all.join(kind(ids, Marks::usual()));
+        let directory = all.join(kind(ids, Marks::usual(), &Caller::current()));
         std::fs::create_dir_all(&directory).map_err(|cause| failed(&directory, cause))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let boot = boot.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        Ok(Self { directory, boot, unpacked: AtomicU64::new(0) })
+        Ok(Self { directory, boot, unpacked: AtomicU64::new(0), windows: LargeWindows::default() })
     }
 
     /// How many layers this value has unpacked.
@@ -197,7 +208,7 @@ impl Unpacked {
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
-        let mut alone = unpack_each(&missing, layers, unpack)?.into_iter();
+        let mut alone = unpack_each(&missing, layers, unpack, &self.windows)?.into_iter();
         let mut chain = Chain::empty();
         for (position, found) in found.into_iter().enumerate() {
             let (diff_id, blob) = &layers[position];
@@ -208,11 +219,13 @@ impl Unpacked {
                 }
                 None => {
                     let Some(alone) = alone.next() else { return Err(UnpackError::Cancelled) };
-                    let source = Source { diff_id, blob, unpack };
+                    let source = Source { diff_id, blob, unpack, windows: &self.windows };
                     self.add(&ids[position], &chain, alone, &source)?
                 }
             };
-            chain = chain.with(layer);
+            chain = chain
+                .with(layer)
+                .map_err(|cause| UnpackError::Settle { blob: blob.digest.clone(), cause })?;
         }
         Ok(chain)
     }
@@ -229,7 +242,7 @@ impl Unpacked {
         chain: &Chain,
         workspace: &Workspace,
     ) -> Result<Option<Chain>, UnpackError> {
-        let (Some((below, top)), Some((diff_id, blob))) = (chain.split_top(), layers.last()) else {
+        let (Some((top, below)), Some((diff_id, blob))) = (chain.layers().split_last(), layers.last()) else {
             return Ok(None);
         };
         let Some(directory) = top.root_dir().parent() else { return Ok(None) };
@@ -243,7 +256,7 @@ impl Unpacked {
         let Some(id) = ids(layers).pop() else { return Ok(None) };
         // No layer has a time for the root, so it is that of the root below.
         let root = open(top.root_dir())?;
-        let below_root = below.layers().last().map(|layer| open(layer.root_dir())).transpose()?;
+        let below_root = below.last().map(|layer| open(layer.root_dir())).transpose()?;
         let mtime = match &below_root {
             Some(below) => metadata_of(below).map_err(|cause| failed(top.root_dir(), cause))?.mtime,
             None => Timestamp::default(),
@@ -253,10 +266,14 @@ impl Unpacked {
             version: VERSION,
             diff_id: diff_id.clone(),
             blob: blob.digest.clone(),
+            overrides: top.overrides().len(),
             boot: self.boot.clone(),
         };
+        save(top.overrides(), directory)?;
         self.publish(&id, directory, &metadata, workspace)?;
-        Ok(Some(below.with(UnpackedLayer::kept(id.clone(), &self.place(&id).join(ROOT)))))
+        let place = self.place(&id).join(ROOT);
+        // What its files are, the chain knows.
+        Ok(Some(chain.with_top(UnpackedLayer::kept(id, &place, Overrides::default()))))
     }
 
     fn place(&self, id: &ChainId) -> PathBuf {
@@ -271,7 +288,15 @@ impl Unpacked {
         let metadata: Metadata = serde_json::from_slice(&text).ok()?;
         let kept = metadata.boot.is_none() || metadata.boot == self.boot;
         let known = metadata.version == VERSION && metadata.diff_id == *diff_id && kept;
-        known.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT)))
+        if !known {
+            return None;
+        }
+        let overrides = match metadata.overrides {
+            0 => Overrides::default(),
+            _ => Overrides::read(&mut BufReader::new(File::open(place.join(OVERRIDES)).ok()?)).ok()?,
+        };
+        let complete = overrides.len() == metadata.overrides;
+        complete.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT), overrides))
     }
 
     /// Settles a layer that was unpacked alone and puts it into the store.
@@ -283,7 +308,7 @@ impl Unpacked {
         source: &Source<'_>,
     ) -> Result<UnpackedLayer, UnpackError> {
         let lower = view(below, source.unpack.workspace)?;
-        let (directory, applied) = match source.settle(alone, &lower)? {
+        let Unsettled { directory, applied, overrides } = match source.settle(alone, &lower)? {
             Some(settled) => settled,
             None => source.apply_onto(below, &lower)?,
         };
@@ -291,12 +316,14 @@ impl Unpacked {
             version: VERSION,
             diff_id: source.diff_id.clone(),
             blob: source.blob.digest.clone(),
+            overrides: overrides.len(),
             boot: self.boot.clone(),
         };
+        save(&overrides, &directory)?;
         self.publish(id, &directory, &metadata, source.unpack.workspace)?;
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (source.unpack.progress)(Progress::Finished(source.blob, &applied));
-        Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT)))
+        Ok(UnpackedLayer::kept(id.clone(), &self.place(id).join(ROOT), overrides))
     }
 
     /// Gives a complete layer its name, by which others find it. Who comes second discards its own, which is equal.
@@ -350,10 +377,11 @@ fn ids(layers: &[(DiffId, Descriptor)]) -> Vec<ChainId> {
 }
 
 /// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary
-/// user with subordinate ids. A very long one is its digest instead.
-fn kind(ids: &IdMap, marks: Marks) -> String {
+/// user with subordinate ids, `all.user.as-1000-1000` for one who is in no namespace and has nothing but files of its own.
+/// A very long one is its digest instead.
+fn kind(ids: &IdMap, marks: Marks, caller: &Caller) -> String {
     const LONGEST: usize = 200;
-    let name = format!("{}.{}", ids.name(), marks.name());
+    let name = format!("{}.{}{}", ids.name(), marks.name(), caller.name());
     if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 
@@ -375,14 +403,38 @@ fn discard(directory: &Path) {
 }
 
 fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
-    Ok(Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?))
+    let root = Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?);
+    Ok(root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT))
+}
+
+/// Writes `overrides` into the directory of their layer.
+fn save(overrides: &Overrides, directory: &Path) -> Result<(), UnpackError> {
+    if overrides.is_empty() {
+        return Ok(());
+    }
+    let path = directory.join(OVERRIDES);
+    let write = || {
+        let mut file = BufWriter::new(File::create(&path)?);
+        overrides.write(&mut file)?;
+        file.flush()
+    };
+    write().map_err(|cause| failed(&path, cause))
+}
+
+/// A layer in a directory of the workspace.
+struct Unsettled {
+    directory: PathBuf,
+    applied: Applied,
+    /// What its entries are beyond what the disk shows.
+    overrides: Overrides,
 }
 
 /// A layer that was unpacked as if it were the only one.
-struct Alone {
-    directory: PathBuf,
-    /// None if an entry was wrong, which may be right when something is below it: a link may lead there, for instance.
-    applied: Option<Applied>,
+enum Alone {
+    /// All of it could be unpacked.
+    Whole(Box<Unsettled>),
+    /// An entry was wrong, which may be right when something is below it: a link may lead there, for instance.
+    Wrong(PathBuf),
 }
 
 /// Unpacks the layers at the positions `missing`, several at once; the results are in that order.
@@ -390,6 +442,7 @@ fn unpack_each(
     missing: &[usize],
     layers: &[(DiffId, Descriptor)],
     unpack: &Unpack<'_>,
+    windows: &LargeWindows,
 ) -> Result<Vec<Alone>, UnpackError> {
     let stop = AtomicBool::new(false);
     let stopped = || stop.load(Ordering::Relaxed) || (unpack.cancelled)();
@@ -399,7 +452,7 @@ fn unpack_each(
         while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (diff_id, blob) = &layers[*position];
             let unpack = Unpack { cancelled: &stopped, ..*unpack };
-            let result = Source { diff_id, blob, unpack: &unpack }.apply_alone();
+            let result = Source { diff_id, blob, unpack: &unpack, windows }.apply_alone();
             if result.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -425,10 +478,11 @@ fn unpack_each(
 }
 
 /// Where a layer's content comes from.
-struct Source<'a> {
-    diff_id: &'a DiffId,
-    blob: &'a Descriptor,
-    unpack: &'a Unpack<'a>,
+pub(super) struct Source<'a> {
+    pub(super) diff_id: &'a DiffId,
+    pub(super) blob: &'a Descriptor,
+    pub(super) unpack: &'a Unpack<'a>,
+    pub(super) windows: &'a LargeWindows,
 }
 
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
@@ -447,38 +501,48 @@ impl Source<'_> {
         let directory = self.unpack.workspace.directory("layer")?;
         let path = directory.join(ROOT);
         make_directory(&path)?;
-        let root = open(&path)?;
+        let root = open(&path)?.with_overrides(Arc::default(), self.unpack.limits.overrides);
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
-            Ok(applied) => Ok(Alone { directory, applied: Some(applied) }),
-            Err(UnpackError::Layer { cause: LayerError::Entry { .. }, .. }) => {
-                Ok(Alone { directory, applied: None })
+            Ok(applied) => {
+                let overrides = Overrides::default().with(root.take_learned());
+                Ok(Alone::Whole(Box::new(Unsettled { directory, applied, overrides })))
+            }
+            Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
+                if !cause.blames_the_machine() =>
+            {
+                Ok(Alone::Wrong(directory))
             }
             Err(error) => Err(error),
         }
     }
 
     /// Settles a layer with those below it; none if it must be applied anew.
-    fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<(PathBuf, Applied)>, UnpackError> {
-        let Alone { directory, applied } = alone;
-        let applied = match applied {
-            None => None,
-            Some(applied) => {
-                let root = open(&directory.join(ROOT))?;
-                let settled = settle::settle(&root, &applied, lower, root_entry(&root)?);
-                let settled =
-                    settled.map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
-                Some(applied).filter(|_| settled == Settled::Done)
+    fn settle(&self, alone: Alone, lower: &Rootfs) -> Result<Option<Unsettled>, UnpackError> {
+        let Unsettled { directory, applied, overrides } = match alone {
+            Alone::Whole(layer) => *layer,
+            Alone::Wrong(directory) => {
+                discard(&directory);
+                return Ok(None);
             }
         };
-        if applied.is_none() {
+        let overrides = Arc::new(overrides);
+        let root =
+            open(&directory.join(ROOT))?.with_overrides(Arc::clone(&overrides), self.unpack.limits.overrides);
+        let settled = settle::settle(&root, &applied, lower, root_entry(&root)?)
+            .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
+        let learned = root.take_learned();
+        drop(root);
+        if settled == Settled::ReachesBelow {
             discard(&directory);
+            return Ok(None);
         }
-        Ok(applied.map(|applied| (directory, applied)))
+        let overrides = Arc::unwrap_or_clone(overrides).with(learned);
+        Ok(Some(Unsettled { directory, applied, overrides }))
     }
 
     /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
-    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<(PathBuf, Applied), UnpackError> {
+    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<Unsettled, UnpackError> {
         let directory = self.unpack.workspace.directory("layer")?;
         let scratch = self.unpack.workspace.directory("scratch")?;
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
@@ -487,27 +551,49 @@ impl Source<'_> {
         mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
             .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
+        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?)
+            .with_overrides(Arc::clone(below.overrides()), self.unpack.limits.overrides);
         let applied = self.apply(&root, Whiteouts::Remove)?;
-        Ok((directory, applied))
+        let learned = root.take_learned();
+        drop(root);
+        let written = written(below.overrides(), learned, &open(&files)?, lower, Marks::usual())
+            .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
+        Ok(Unsettled { directory, applied, overrides: written.own() })
     }
 
     fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        let result = self.apply_blob(onto, whiteouts);
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(whiteouts) };
+        self.apply_by(&mut |archive| layer::apply_with(archive, onto, &rules, self.unpack.limits))
+    }
+
+    /// Applies the layer to a tree with all layers below it, for a process that may have no privileges.
+    pub(super) fn apply_unprivileged(
+        &self,
+        onto: &Rootfs,
+        restricted: &mut Restricted,
+    ) -> Result<Applied, UnpackError> {
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(Whiteouts::Remove) };
+        let limits = self.unpack.limits;
+        self.apply_by(&mut |archive| layer::apply_unprivileged(archive, onto, &rules, limits, restricted))
+    }
+
+    fn apply_by(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
+        let result = self.apply_blob(apply);
         // Whatever it is that failed then, it says nothing about the layer.
         if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
     }
 
-    fn apply_blob(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
+    fn apply_blob(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
         let blob = &self.blob.digest;
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
         let file = (self.unpack.open_blob)(blob);
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let archive =
-            layer::decompress(&mut stored, layer::Formats::Layer, self.unpack.limits).map_err(read)?;
-        let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
+        let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
+        let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
+            .map_err(read)?;
+        let (applied, actual) = self.apply_archive(archive, apply)?;
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
         if actual != *self.diff_id {
@@ -517,18 +603,16 @@ impl Source<'_> {
         Ok(applied)
     }
 
-    fn apply_archive(
-        &self,
-        archive: impl Read,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-    ) -> Result<(Applied, DiffId), UnpackError> {
+    fn apply_archive(&self, archive: impl Read, apply: Apply<'_>) -> Result<(Applied, DiffId), UnpackError> {
         let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
-        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
+        let applied = apply(&mut archive)
+            .map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
         Ok((applied, DiffId(archive.digester.finish())))
     }
 }
+
+/// Applies an uncompressed archive.
+type Apply<'a> = &'a mut dyn FnMut(&mut dyn Read) -> Result<Applied, LayerError>;
 
 /// Makes a directory that may become the root of a tree: mode 0755 whatever the umask.
 fn make_directory(path: &Path) -> Result<(), UnpackError> {
@@ -571,6 +655,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::image::descriptor::media_type;
+    use crate::rootfs::testing::inside;
     use crate::store::layer_laws::{Ground, archive, entries};
     use crate::store::testing::can_mount;
 
@@ -593,6 +678,7 @@ mod tests {
             cancelled: &|| false,
             jobs: 3,
             limits: &Limits::default(),
+            owners: Owners::Required,
         };
         let chain = ground.unpacked.chain(layers, &unpack);
         (chain, opened.into_inner().unwrap())
@@ -661,7 +747,12 @@ mod tests {
             let directory = ground.workspace.directory("layer").unwrap();
             std::fs::create_dir_all(directory.join(ROOT).join("a")).unwrap();
             std::fs::write(directory.join(ROOT).join("a/y"), "y").unwrap();
-            (below.with(UnpackedLayer::temporary(&directory.join(ROOT), likeness)), directory)
+            let layer = UnpackedLayer::temporary(
+                &directory.join(ROOT),
+                likeness,
+                crate::rootfs::Overrides::default(),
+            );
+            (below.with(layer).unwrap(), directory)
         };
         let adopt = |chain: &Chain, layers| ground.unpacked.adopt(layers, chain, &ground.workspace).unwrap();
         // What no layer holds is not for others; nor is what is kept already, or has other layers below it.
@@ -737,6 +828,7 @@ mod tests {
             cancelled: &|| asked.fetch_add(1, Ordering::Relaxed) > 1,
             jobs: 1,
             limits: &Limits::default(),
+            owners: Owners::Required,
         };
         assert!(matches!(ground.unpacked.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
     }
@@ -744,14 +836,15 @@ mod tests {
     #[test]
     fn layers_of_other_ids_or_marks_have_their_own_directory() {
         let extent = |inside, outside, count| crate::rootfs::Extent { inside, outside, count };
+        let root = Caller::root();
         let whole = IdMap::new(vec![extent(0, 0, u32::MAX)], vec![extent(0, 0, u32::MAX)]);
         let ranges = vec![extent(0, 1000, 1), extent(1, 100_000, 65_536)];
         let user = IdMap::new(ranges.clone(), ranges);
-        assert_eq!(kind(&whole, Marks::Trusted), "all.trusted");
-        assert_eq!(kind(&whole, Marks::User), "all.user");
-        assert_eq!(kind(&user, Marks::User), "0-1000-1_1-100000-65536.user");
+        assert_eq!(kind(&whole, Marks::Trusted, &root), "all.trusted");
+        assert_eq!(kind(&whole, Marks::User, &root), "all.user");
+        assert_eq!(kind(&user, Marks::User, &root), "0-1000-1_1-100000-65536.user");
         let many: Vec<_> = (0..100).map(|id| extent(id, 2 * id, 1)).collect();
-        assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User).len(), 64);
+        assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User, &root).len(), 64);
     }
 
     #[test]
@@ -767,7 +860,7 @@ mod tests {
         let text = std::fs::read_to_string(&file).unwrap();
         let boot = ground.unpacked.boot.clone().unwrap();
         for damaged in
-            [text.replace(&boot, "another"), text.replace("\"version\":1", "\"version\":2"), "{".to_owned()]
+            [text.replace(&boot, "another"), text.replace("\"version\":2", "\"version\":3"), "{".to_owned()]
         {
             assert_ne!(damaged, text);
             std::fs::write(&file, damaged).unwrap();
@@ -780,5 +873,35 @@ mod tests {
         let before = ground.unpacked.unpacked_layers();
         ground.chain(&layers).unwrap();
         assert_eq!(ground.unpacked.unpacked_layers(), before);
+    }
+
+    #[test]
+    fn what_the_disk_does_not_hold_is_kept_beside_the_layer_for_later_builds() {
+        if !inside!(SingleId) || !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        // Directories of the second user; one of the second layer has them from the first.
+        let layers = stack(&ground, &["a/ a/b/ a/x", "a/b/y", "z", "a/.wh.b"]);
+        let chains: Vec<Chain> = (1..=4).map(|count| ground.chain(&layers[..count]).unwrap()).collect();
+        let counts: Vec<usize> = chains.iter().map(|chain| chain.overrides().len()).collect();
+        assert_eq!(counts, [2, 2, 2, 1]);
+        assert!(
+            Arc::ptr_eq(chains[1].overrides(), chains[2].overrides()) || chains[1].overrides().len() == 2
+        );
+        let file = |layer: usize| chains[3].layers()[layer].root_dir().parent().unwrap().join(OVERRIDES);
+        assert!(file(0).exists() && file(1).exists() && !file(2).exists());
+        let text = std::fs::read_to_string(file(0)).unwrap();
+        assert!(text.starts_with("overrides 1\n/a d 700 0:0 700 1:2\n"), "{text}");
+        let unpacked = ground.unpacked.unpacked_layers();
+        for damaged in [&text[..text.len() - 2], "overrides 1\nend 0\n", "", "-"] {
+            match damaged {
+                "-" => std::fs::remove_file(file(0)).unwrap(),
+                _ => std::fs::write(file(0), damaged).unwrap(),
+            }
+            assert_eq!(ground.chain(&layers).unwrap().overrides(), chains[3].overrides(), "{damaged}");
+            assert_eq!(std::fs::read_to_string(file(0)).unwrap(), text);
+        }
+        assert_eq!(ground.unpacked.unpacked_layers(), unpacked + 4);
     }
 }

@@ -28,6 +28,8 @@ use super::staged;
 
 /// Workspaces are `build-` and sixteen hexadecimal digits; beside each lies its lock, with this ending.
 const PREFIX: &str = "build-";
+/// What takes the place of that where others have files as well.
+const HIDDEN_PREFIX: &str = ".builder-extract-";
 const LOCK: &str = ".lock";
 
 /// A pipe takes messages of up to this many bytes in one piece (`PIPE_BUF`), so threads cannot mix theirs.
@@ -86,13 +88,26 @@ impl Workspace {
     /// # Errors
     /// [`WorkspaceError::Create`] or [`WorkspaceError::Lock`].
     pub fn create(temporary: &Path, janitor: Option<&Janitor>) -> Result<Self, WorkspaceError> {
+        let failed = |cause| WorkspaceError::Create { path: temporary.to_owned(), cause };
+        std::fs::create_dir_all(temporary).map_err(failed)?;
+        Self::create_as(PREFIX, temporary, janitor)
+    }
+
+    /// Makes a new workspace in `directory`, which is somebody's own, under a hidden name.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`] or [`WorkspaceError::Lock`].
+    pub fn create_hidden(directory: &Path, janitor: Option<&Janitor>) -> Result<Self, WorkspaceError> {
+        Self::create_as(HIDDEN_PREFIX, directory, janitor)
+    }
+
+    fn create_as(prefix: &str, directory: &Path, janitor: Option<&Janitor>) -> Result<Self, WorkspaceError> {
         let failed = |path: &Path, cause| WorkspaceError::Create { path: path.to_owned(), cause };
         // The janitor's current directory is another.
-        let temporary = std::path::absolute(temporary).map_err(|e| failed(temporary, e))?;
-        std::fs::create_dir_all(&temporary).map_err(|e| failed(&temporary, e))?;
+        let directory = std::path::absolute(directory).map_err(|e| failed(directory, e))?;
         loop {
-            let number = random().map_err(|e| failed(&temporary, e))?;
-            let path = temporary.join(format!("{PREFIX}{number:016x}"));
+            let number = random().map_err(|e| failed(&directory, e))?;
+            let path = directory.join(format!("{prefix}{number:016x}"));
             let Some(lock) = take_new_lock(&lock_of(&path))? else { continue };
             if let Some(janitor) = janitor {
                 janitor.tell(b'+', &path);
@@ -119,6 +134,51 @@ impl Workspace {
             Ok(()) => Ok(path),
             Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
         }
+    }
+
+    /// Makes a new empty directory like [`Workspace::directory`], for a shorter time.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn scratch(&self, purpose: &str) -> Result<Scratch, WorkspaceError> {
+        Ok(Scratch { path: self.directory(purpose)? })
+    }
+}
+
+/// A directory of a workspace that is removed with this value. What cannot be removed then goes with the workspace.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Where it is, absolutely.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes an empty directory (mode 0700) in it.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn directory(&self, name: &str) -> Result<PathBuf, WorkspaceError> {
+        let path = self.path.join(name);
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) => Ok(path),
+            Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
+        }
+    }
+
+    /// Leaves it to the workspace.
+    pub fn keep(mut self) {
+        self.path.clear();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
     }
 }
 
@@ -177,48 +237,83 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// How many workspaces in `temporary` are of builds that are no more.
+///
+/// # Errors
+/// [`WorkspaceError::Sweep`] when the directory cannot be read.
+pub fn dead(temporary: &Path) -> Result<usize, WorkspaceError> {
+    let found = workspaces(temporary)?;
+    Ok(found
+        .iter()
+        .filter(|path| matches!(take_over(path), Ok(lock) if lock.is_some() || path.exists()))
+        .count())
+}
+
 /// Removes the workspaces in `temporary` whose builds are no more. Those of living builds are left alone; so is what
 /// cannot be removed, for instance because it belongs to another user. Returns how many were removed.
 ///
 /// # Errors
 /// [`WorkspaceError::Sweep`] when the directory cannot be read.
-pub fn sweep(temporary: &Path) -> Result<u64, WorkspaceError> {
+pub fn sweep(temporary: &Path) -> Result<usize, WorkspaceError> {
+    Ok(workspaces(temporary)?.iter().filter(|path| sweep_one(path)).count())
+}
+
+/// The workspaces in `temporary`, living or dead.
+fn workspaces(temporary: &Path) -> Result<BTreeSet<PathBuf>, WorkspaceError> {
     let failed = |cause| WorkspaceError::Sweep { path: temporary.to_owned(), cause };
     let entries = match std::fs::read_dir(temporary) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         Err(error) => return Err(failed(error)),
     };
-    let mut removed = 0;
+    let mut found = BTreeSet::new();
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
-        let Some(stem) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        removed += u64::from(sweep_one(&temporary.join(stem.strip_suffix(LOCK).unwrap_or(stem))));
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        found.insert(temporary.join(name.strip_suffix(LOCK).unwrap_or(name)));
     }
-    Ok(removed)
+    Ok(found)
+}
+
+/// The lock of the workspace `path` if its build is no more; none inside if there is no lock.
+///
+/// # Errors
+/// When the build lives, or nobody can tell.
+fn take_over(path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // The lock is made before the directory and removed after it: a directory without one is dead.
+    let lock = match rustix::fs::open(lock_of(path), flags, Mode::empty()) {
+        Ok(lock) => lock,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(Some(lock))
+}
+
+/// [`sweep`] for workspaces that were made by [`Workspace::create_hidden`]. What cannot be read or removed stays.
+pub fn sweep_hidden(directory: &Path) {
+    let is_workspace = |name: &str| {
+        let number = name.strip_prefix(HIDDEN_PREFIX).map(|rest| rest.strip_suffix(LOCK).unwrap_or(rest));
+        number.is_some_and(|number| number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(name) = name.to_str().filter(|name| is_workspace(name)) {
+            sweep_one(&directory.join(name.strip_suffix(LOCK).unwrap_or(name)));
+        }
+    }
 }
 
 /// Whether the workspace `path` was dead and is gone now.
 fn sweep_one(path: &Path) -> bool {
-    let lock_path = lock_of(path);
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // The lock is made before the directory and removed after it: a directory without one is dead.
-    let lock = match rustix::fs::open(&lock_path, flags, Mode::empty()) {
-        Ok(lock) => Some(lock),
-        Err(Errno::NOENT) => None,
-        Err(_) => return false,
-    };
-    if let Some(lock) = &lock
-        && rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()
-    {
-        return false;
-    }
+    let Ok(lock) = take_over(path) else { return false };
     let existed = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     if remove(path).is_err() {
         return false;
     }
     if lock.is_some() {
-        let _ = rustix::fs::unlink(&lock_path);
+        let _ = rustix::fs::unlink(lock_of(path));
     }
     existed
 }
@@ -343,6 +438,12 @@ mod tests {
         let second = workspace.directory("layer").unwrap();
         assert_ne!(first, second);
         std::fs::write(first.join("file"), "x").unwrap();
+        let (kept, gone) = (workspace.scratch("short").unwrap(), workspace.scratch("short").unwrap());
+        let paths = [kept.path().to_owned(), gone.path().to_owned()];
+        gone.directory("a").unwrap();
+        kept.keep();
+        drop(gone);
+        assert_eq!(paths.map(|path| path.exists()), [true, false]);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 2);
         drop(workspace);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 0);
@@ -358,10 +459,26 @@ mod tests {
         std::fs::write(temporary.path().join("build-0000000000000002.lock"), "").unwrap();
         std::fs::write(temporary.path().join("build-0000000000000003.lock"), "").unwrap();
         std::fs::write(temporary.path().join("other"), "").unwrap();
+        assert_eq!(dead(temporary.path()).unwrap(), 3);
         assert_eq!(sweep(temporary.path()).unwrap(), 2);
+        assert_eq!(dead(temporary.path()).unwrap(), 0);
         assert!(alive.path().is_dir() && temporary.path().join("other").exists());
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 3);
         assert_eq!(sweep(&temporary.path().join("missing")).unwrap(), 0);
+    }
+
+    #[test]
+    fn hidden_workspaces_are_swept_and_nothing_that_looks_like_one() {
+        let home = tempfile::tempdir().unwrap();
+        let alive = Workspace::create_hidden(home.path(), None).unwrap();
+        let others = [".builder-extract-1", ".builder-extract-000000000000000g", "build-0000000000000001"];
+        for name in others.into_iter().chain([".builder-extract-0000000000000001"]) {
+            std::fs::create_dir_all(home.path().join(name).join("a")).unwrap();
+        }
+        sweep_hidden(home.path());
+        assert!(alive.path().is_dir() && others.iter().all(|name| home.path().join(name).is_dir()));
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 5);
+        sweep_hidden(&home.path().join("missing"));
     }
 
     /// Not a test of its own: the process that the tests below kill. Does nothing unless it is told a directory.

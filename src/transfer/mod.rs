@@ -16,7 +16,7 @@ use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse
 use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::layer::Limits;
+use crate::layer::{Limits, Owners};
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
@@ -160,6 +160,7 @@ impl ImageSource for Images<'_> {
             cancelled: &|| unpacking.cancel.is_cancelled(),
             jobs: JOBS,
             limits: &unpacking.limits,
+            owners: Owners::Required,
         };
         match unpacking.unpacked.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.
@@ -311,6 +312,11 @@ impl Images<'_> {
         layer.is_some_and(|layer| self.store.blobs().check(&layer.blob).is_err_and(|error| error.is_absent()))
     }
 
+    /// Whether the store has a blob that is not what it should be; it is gone then.
+    fn is_damaged(&self, blob: &Descriptor) -> bool {
+        matches!(self.store.blobs().check(blob), Err(StoreError::Corrupt(_)))
+    }
+
     /// Brings a layer's bytes into the store.
     fn fetch(&self, layer: &Layer) -> Result<(), ServiceError> {
         match &layer.origin {
@@ -380,7 +386,13 @@ impl Images<'_> {
             self.fetch(layer).map_err(io::Error::other)?;
             self.open(&layer.blob.digest)
         };
-        let how = match self.client.upload(destination, &layer.blob, &open, mount_from)? {
+        let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
+        let sent = match upload() {
+            // Registries refuse bytes that are not what they are called. A damaged blob is fetched once more.
+            Err(_) if self.is_damaged(&layer.blob) && layer.origin != Origin::Stored => upload(),
+            result => result,
+        };
+        let how = match sent? {
             Uploaded::Existed => "was there",
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",

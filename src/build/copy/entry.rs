@@ -1,17 +1,17 @@
 //! One entry other than a directory, with all its metadata.
 
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::content::{self, ContentError};
 use super::{Copier, CopyError, tried};
 use crate::rootfs::{
-    FileKind, GuestPath, Metadata, Owner, Timestamp, Xattrs, metadata_at, metadata_of, set_mode_at,
-    set_owner_at, set_times_at, set_xattr_at, xattrs_at, xattrs_of,
+    DirectoryEntry, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
+    metadata_of, xattrs_at, xattrs_of,
 };
 
 /// An entry by its directory and name: no link is followed.
@@ -24,8 +24,16 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn at(&self) -> (BorrowedFd<'_>, &[u8]) {
-        (self.directory.as_fd(), self.name)
+    /// The entry as one of `tree`, which its directory belongs to.
+    pub(super) fn entry<'s>(&'s self, tree: &'s Rootfs) -> DirectoryEntry<'s> {
+        tree.entry(self.directory, self.name)
+    }
+
+    /// All extended attributes of what is there, in `tree`; none if they cannot be read.
+    pub(super) fn xattrs(&self, tree: &Rootfs) -> Xattrs {
+        let mut xattrs = xattrs_at(self.directory.as_fd(), self.name).unwrap_or_default();
+        tree.reveal_xattrs(self.path, &mut xattrs);
+        xattrs
     }
 
     /// The metadata of what is there.
@@ -48,41 +56,38 @@ pub(super) struct Attributes {
     pub(super) xattrs: Xattrs,
 }
 
-/// Gives `to` its attributes, in the order in which none undoes another.
-pub(super) fn set_attributes(to: &Place<'_>, attributes: &Attributes) -> Result<(), CopyError> {
-    let (directory, name) = to.at();
-    tried(set_owner_at(directory, name, attributes.owner), "set the owner of", to.path)?;
+/// Gives the entry `to` at `path` its attributes, in the order in which none undoes another.
+pub(super) fn set_attributes(
+    to: &DirectoryEntry<'_>,
+    attributes: &Attributes,
+    path: &GuestPath,
+) -> Result<(), CopyError> {
+    tried(to.set_owner(attributes.owner), "set the owner of", path)?;
     for (key, value) in &attributes.xattrs {
-        // As far as possible: file systems and kernels differ in what they store (BuildKit ignores these as well).
-        let _ = set_xattr_at(directory, name, key, value);
+        stored(to.set_xattr(key, value), path)?;
     }
     // An access control list changes the mode.
     if let Some(mode) = attributes.mode {
-        tried(set_mode_at(directory, name, mode), "set the mode of", to.path)?;
+        tried(to.set_mode(mode), "set the mode of", path)?;
     }
-    tried(set_times_at(directory, name, attributes.mtime), "set the times of", to.path)
+    tried(to.set_times(attributes.mtime), "set the times of", path)
 }
 
-/// Gives an open file its attributes, in the same order.
-fn set_attributes_of(file: &File, attributes: &Attributes, path: &GuestPath) -> Result<(), CopyError> {
-    let (uid, gid) = (Uid::from_raw(attributes.owner.uid), Gid::from_raw(attributes.owner.gid));
-    tried(rustix::fs::fchown(file, Some(uid), Some(gid)), "set the owner of", path)?;
-    for (key, value) in &attributes.xattrs {
-        let _ = rustix::fs::fsetxattr(file, key.as_slice(), value, XattrFlags::empty());
+/// Extended attributes are set as far as possible: file systems and kernels differ in what they store (BuildKit ignores
+/// these as well). Where there is only no room for them, they must not be lost.
+fn stored(result: io::Result<()>, path: &GuestPath) -> Result<(), CopyError> {
+    match result.as_ref().map_err(Errno::from_io_error) {
+        // Without a number it was not the kernel: what it refused could not be kept elsewhere.
+        Err(None | Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::NOMEM | Errno::NAMETOOLONG)) => {
+            tried(result, "set an extended attribute of", path)
+        }
+        _ => Ok(()),
     }
-    if let Some(mode) = attributes.mode {
-        tried(rustix::fs::fchmod(file, Mode::from_raw_mode(mode)), "set the mode of", path)?;
-    }
-    let Timestamp { seconds, nanoseconds } = attributes.mtime;
-    let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
-    let times = Timestamps { last_access: time, last_modification: time };
-    tried(rustix::fs::futimens(file, &times), "set the times of", path)
 }
 
 /// What a copy of `from` gets.
 pub(super) fn attributes_of(copier: &Copier<'_>, from: &Place<'_>, metadata: &Metadata) -> Attributes {
-    let (directory, name) = from.at();
-    attributes(copier, metadata, xattrs_at(directory, name).unwrap_or_default())
+    attributes(copier, metadata, from.xattrs(copier.request.from.root))
 }
 
 fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> Attributes {
@@ -112,30 +117,32 @@ pub(super) fn copy(
         return Ok(());
     }
     make_room(to)?;
+    let entry = to.entry(copier.onto);
     match metadata.kind {
         FileKind::Symlink => {
             let target =
                 tried(rustix::fs::readlinkat(from.directory, from.name, Vec::new()), "read link", from.path)?;
-            tried(rustix::fs::symlinkat(&target, to.directory, to.name), "make link", to.path)?;
+            tried(entry.make_symlink(target.as_bytes()), "make link", to.path)?;
         }
-        FileKind::Fifo => make_node(to, FileType::Fifo, 0)?,
-        FileKind::CharDevice => make_node(to, FileType::CharacterDevice, metadata.rdev)?,
-        FileKind::BlockDevice => make_node(to, FileType::BlockDevice, metadata.rdev)?,
+        FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice => {
+            tried(entry.make_node(metadata.kind, metadata.rdev), "make", to.path)?;
+        }
         // A socket without a process is nothing; BuildKit leaves an empty file.
-        FileKind::File | FileKind::Socket => drop(create(to)?),
+        FileKind::File | FileKind::Socket => drop(create(copier.onto, to)?),
         FileKind::Directory => return Err(CopyError::CannotCopyToNonDirectory { path: to.path.clone() }),
     }
-    set_attributes(to, &attributes_of(copier, from, metadata))?;
+    set_attributes(&entry, &attributes_of(copier, from, metadata), to.path)?;
     copier.done.files += 1;
     Ok(())
 }
 
 /// Makes `to` a file that holds `content`.
 pub(super) fn write(copier: &mut Copier<'_>, content: &[u8], to: &Place<'_>) -> Result<(), CopyError> {
-    tried(create(to)?.write_all(content), "write", to.path)?;
+    tried(create(copier.onto, to)?.write_all(content), "write", to.path)?;
     let owner = copier.request.chown.unwrap_or(Owner::ROOT);
     let mode = Some(copier.request.chmod.unwrap_or(0o644));
-    set_attributes(to, &Attributes { owner, mode, mtime: copier.now, xattrs: Xattrs::new() })?;
+    let attributes = Attributes { owner, mode, mtime: copier.now, xattrs: Xattrs::new() };
+    set_attributes(&to.entry(copier.onto), &attributes, to.path)?;
     copier.done.files += 1;
     copier.done.bytes += content.len() as u64;
     Ok(())
@@ -153,22 +160,16 @@ pub(super) fn make_room(to: &Place<'_>) -> Result<(), CopyError> {
 }
 
 /// Makes an empty file in place of what is there.
-fn create(to: &Place<'_>) -> Result<File, CopyError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || rustix::fs::openat(to.directory, to.name, flags, Mode::RUSR | Mode::WUSR);
-    let file = match open() {
-        Err(Errno::EXIST) => {
+fn create(tree: &Rootfs, to: &Place<'_>) -> Result<File, CopyError> {
+    let entry = to.entry(tree);
+    let file = match entry.make_file() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             make_room(to)?;
-            open()
+            entry.make_file()
         }
         result => result,
     };
     tried(file, "make", to.path).map(File::from)
-}
-
-pub(super) fn make_node(to: &Place<'_>, file_type: FileType, device: u64) -> Result<(), CopyError> {
-    let made = rustix::fs::mknodat(to.directory, to.name, file_type, Mode::RUSR | Mode::WUSR, device);
-    tried(made, "make", to.path)
 }
 
 /// Copies a file; returns its size.
@@ -184,14 +185,18 @@ fn copy_file(copier: &mut Copier<'_>, from: &Place<'_>, to: &Place<'_>) -> Resul
     if metadata.kind != FileKind::File {
         return Err(changed());
     }
-    let target = create(to)?;
+    let target = create(copier.onto, to)?;
     match content::copy(&source, &metadata, &target, &mut copier.buffer) {
         Ok(()) => {}
         Err(ContentError::Changed) => return Err(changed()),
         Err(ContentError::Read(error)) => return tried(Err(error), "read", from.path),
         Err(ContentError::Write(error)) => return tried(Err(error), "write", to.path),
     }
-    let attributes = attributes(copier, &metadata, xattrs_of(&source).unwrap_or_default());
-    set_attributes_of(&target, &attributes, to.path)?;
-    Ok(metadata.size)
+    let size = metadata.size;
+    let tree = copier.request.from.root;
+    let mut xattrs = xattrs_of(&source).unwrap_or_default();
+    tree.reveal_xattrs(from.path, &mut xattrs);
+    let attributes = attributes(copier, &tree.reveal(from.path, metadata), xattrs);
+    set_attributes(&to.entry(copier.onto).opened(&target), &attributes, to.path)?;
+    Ok(size)
 }

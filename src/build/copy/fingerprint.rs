@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
@@ -21,7 +20,7 @@ use super::walk::{Visitor, walk};
 use super::{CopyError, OwnerPolicy, Selected, SourceTree, select, tried};
 use crate::build::clock::Clock;
 use crate::image::digest::{Algorithm, Digest, Digester};
-use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_at, xattrs_of};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
 
 /// A file that changed less than this many seconds before it was looked at may change once more without getting another
 /// time: the clocks of file systems tick at intervals of some milliseconds, of a few of them seconds.
@@ -55,11 +54,22 @@ enum Depth {
     Witness,
 }
 
+/// How sources are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::build) enum Names {
+    /// As COPY has them: with wildcards; files may keep the names they are found by.
+    Patterns,
+    /// As mounts have them: as they are. What is found is seen as it is, under another name.
+    Literal,
+}
+
 /// The sources of an instruction, as they are to be found in a tree.
 #[derive(Clone, Copy)]
 pub(in crate::build) struct Sources<'a> {
     /// Paths and patterns as written, in order.
     pub(in crate::build) written: &'a [&'a [u8]],
+    /// What these are.
+    pub(in crate::build) names: Names,
     /// Where they are.
     pub(in crate::build) from: &'a SourceTree<'a>,
     /// Says whether to stop; asked often, from several threads.
@@ -94,7 +104,10 @@ impl Sources<'_> {
     fn look(&self, depth: Depth, recent: Timestamp) -> Result<(Digest, Digest), CopyError> {
         let mut selected = Vec::new();
         for written in self.written {
-            select::select(self.from, written, &mut selected)?;
+            match self.names {
+                Names::Patterns => select::select(self.from, written, &mut selected)?,
+                Names::Literal => selected.push(select::literal(self.from, written)?),
+            }
         }
         std::thread::scope(|scope| {
             let mut look = Look::new(self, depth, recent, scope);
@@ -171,7 +184,10 @@ impl<'scope, 'env> Look<'scope, 'env> {
         let Selected::Tree { name, path, metadata } = selected else { return Ok(()) };
         // Of a directory only the content is copied, whatever its name; a file may get the name that it was found by.
         let head = head(b'>', if metadata.kind == FileKind::Directory { b"" } else { name });
-        self.add(head, Facts { content: Vec::new(), witness: text(path.as_bytes()) })?;
+        // A mount shows the directory itself as well.
+        let seen = self.sources.names == Names::Literal && self.sources.from.owner == OwnerPolicy::Keep;
+        let content = if seen { attributes(metadata, &Xattrs::new(), OwnerPolicy::Keep) } else { Vec::new() };
+        self.add(head, Facts { content, witness: text(path.as_bytes()) })?;
         if metadata.kind == FileKind::Directory {
             self.links.clear();
             return walk(self.sources.from, path, self);
@@ -194,7 +210,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
             FileKind::BlockDevice => (b'b', metadata.rdev.to_le_bytes().to_vec()),
             FileKind::Socket => (b's', Vec::new()),
         };
-        let xattrs = xattrs_at(place.directory.as_fd(), place.name).unwrap_or_default();
+        let xattrs = place.xattrs(self.sources.from.root);
         let mut facts = self.facts(metadata, &xattrs);
         facts.content.extend_from_slice(&more);
         facts.witness.extend_from_slice(&more);
@@ -235,13 +251,13 @@ impl<'scope, 'env> Look<'scope, 'env> {
         }
         self.readers += 1;
         let queue = Arc::clone(&self.queue);
-        let (owner, recent, stopped) = (self.sources.from.owner, self.recent, self.sources.stopped);
+        let (from, recent, stopped) = (self.sources.from, self.recent, self.sources.stopped);
         self.scope.spawn(move || {
             let mut buffer = vec![0; CHUNK];
             loop {
                 let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(Job { file, path, result }) = job else { return };
-                let facts = read(&file, &path, owner, recent, stopped, &mut buffer);
+                let facts = read(&file, &path, from, recent, stopped, &mut buffer);
                 // Who does not wait for it any more has failed already.
                 let _ = result.send(facts);
             }
@@ -293,7 +309,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
 impl Visitor for Look<'_, '_> {
     fn enter(&mut self, directory: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
         self.position += 1;
-        let xattrs = xattrs_at(directory.directory.as_fd(), directory.name).unwrap_or_default();
+        let xattrs = directory.xattrs(self.sources.from.root);
         let content = match self.sources.from.owner {
             OwnerPolicy::Root => xattrs_text(&xattrs),
             OwnerPolicy::Keep => attributes(metadata, &xattrs, OwnerPolicy::Keep),
@@ -323,7 +339,7 @@ impl Visitor for Look<'_, '_> {
 fn read(
     mut file: &File,
     path: &GuestPath,
-    owner: OwnerPolicy,
+    from: &SourceTree<'_>,
     recent: Timestamp,
     stopped: &(dyn Fn() -> bool + Sync),
     buffer: &mut [u8],
@@ -332,7 +348,9 @@ fn read(
     if metadata.kind != FileKind::File {
         return Err(CopyError::Changed { path: path.clone() });
     }
-    let xattrs = xattrs_of(file).unwrap_or_default();
+    let metadata = from.root.reveal(path, metadata);
+    let mut xattrs = xattrs_of(file).unwrap_or_default();
+    from.root.reveal_xattrs(path, &mut xattrs);
     let mut digester = Digester::new(Algorithm::Sha256);
     loop {
         if stopped() {
@@ -346,7 +364,8 @@ fn read(
         }
     }
     let digest = text(digester.finish().hex().as_bytes());
-    let mut facts = Facts { content: attributes(&metadata, &xattrs, owner), witness: witness(&metadata) };
+    let mut facts =
+        Facts { content: attributes(&metadata, &xattrs, from.owner), witness: witness(&metadata) };
     facts.content.extend_from_slice(&digest);
     if metadata.ctime >= recent {
         facts.witness.extend_from_slice(&digest);
@@ -404,7 +423,6 @@ fn witness(metadata: &Metadata) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "the tests prepare trees of their own on the host")]
 mod tests {
     use std::process::Command;
 
@@ -437,7 +455,7 @@ mod tests {
         let rules = IgnoreRules::parse(rules.as_bytes()).unwrap();
         let from = SourceTree { root: &root, ignore: Some(&rules), owner };
         let written: Vec<&[u8]> = written.iter().map(|text| text.as_bytes()).collect();
-        act(Sources { written: &written, from: &from, stopped: GO_ON })
+        act(Sources { written: &written, names: Names::Patterns, from: &from, stopped: GO_ON })
     }
 
     fn content(directory: &tempfile::TempDir, owner: OwnerPolicy, written: &[&str]) -> Digest {
@@ -569,7 +587,7 @@ mod tests {
         let tree = tree("mkdir d; echo > d/f");
         let root = Rootfs::open(tree.path()).unwrap();
         let from = SourceTree { root: &root, ignore: None, owner: OwnerPolicy::Root };
-        let sources = Sources { written: &[b"d"], from: &from, stopped: &|| true };
+        let sources = Sources { written: &[b"d"], names: Names::Patterns, from: &from, stopped: &|| true };
         assert!(sources.fingerprint().unwrap_err().to_string().starts_with("cannot read"));
     }
 }

@@ -1,11 +1,13 @@
 //! COPY against directories of the test machine. The numbered cases are those that BuildKit was observed on.
 
 use std::fmt::Write as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::*;
-use crate::rootfs::{resolve_chown, users::DATABASE_LIMIT};
+use crate::rootfs::testing::{World, all_pass_in};
+use crate::rootfs::{Overrides, resolve_chown, users::DATABASE_LIMIT};
 
 pub(in crate::build) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 
@@ -13,21 +15,26 @@ pub(in crate::build) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, 
 pub(in crate::build) struct Ground {
     directory: tempfile::TempDir,
     pub(in crate::build) rules: Option<IgnoreRules>,
+    /// The context, or the root of another stage.
+    from: Rootfs,
+    /// The root that is copied to.
+    pub(in crate::build) onto: Rootfs,
 }
 
 impl Ground {
-    /// None, with a note, where the tests may not chown.
+    /// Owners and devices that the disk does not hold are kept, so that all tests can run without privileges too.
     pub(in crate::build) fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can give files to others");
-            return None;
-        }
         let directory = tempfile::tempdir().unwrap();
         for name in ["context", "root"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
         std::fs::write(directory.path().join("canary"), "untouched").unwrap();
-        Some(Self { directory, rules: None })
+        let open = |name| {
+            Rootfs::open(&directory.path().join(name))
+                .unwrap()
+                .with_overrides(Arc::default(), Overrides::LIMIT)
+        };
+        Some(Self { rules: None, from: open("context"), onto: open("root"), directory })
     }
 
     pub(in crate::build) fn context(&self, name: &str) -> PathBuf {
@@ -53,8 +60,7 @@ impl Ground {
         instruction: &str,
         act: impl Fn(&CopyRequest<'_>, &Rootfs) -> Result<Copied, CopyError>,
     ) -> Result<Copied, CopyError> {
-        let (root, context) =
-            (Rootfs::open(&self.root("")).unwrap(), Rootfs::open(&self.context("")).unwrap());
+        let root = &self.onto;
         let mut words: Vec<String> = match instruction.find('[') {
             Some(start) if instruction.ends_with("\"]") => {
                 serde_json::from_str(&instruction[start..]).unwrap()
@@ -64,7 +70,7 @@ impl Ground {
         let (mut chown, mut chmod, mut workdir) = (None, None, GuestPath::root());
         words.retain(|word| {
             if let Some(text) = word.strip_prefix("--chown=") {
-                chown = Some(resolve_chown(&root, text, DATABASE_LIMIT).unwrap());
+                chown = Some(resolve_chown(root, text, DATABASE_LIMIT).unwrap());
             } else if let Some(text) = word.strip_prefix("--chmod=") {
                 chmod = Some(u32::from_str_radix(text, 8).unwrap());
             } else if let Some(text) = word.strip_prefix("--workdir=") {
@@ -74,9 +80,9 @@ impl Ground {
         });
         let destination = words.pop().unwrap();
         let sources = words.iter().map(|word| CopySource::Path(word.as_bytes())).collect();
-        let from = SourceTree { root: &context, ignore: self.rules.as_ref(), owner: OwnerPolicy::Root };
+        let from = SourceTree { root: &self.from, ignore: self.rules.as_ref(), owner: OwnerPolicy::Root };
         let destination = destination.as_bytes();
-        act(&CopyRequest { sources, from, destination, workdir: &workdir, chown, chmod }, &root)
+        act(&CopyRequest { sources, from, destination, workdir: &workdir, chown, chmod }, root)
     }
 
     fn copy(&self, instruction: &str) -> Result<Copied, CopyError> {
@@ -85,7 +91,31 @@ impl Ground {
 
     /// `type mode uid:gid [->target] [=content]` of a path in the root.
     pub(in crate::build) fn describe(&self, name: &str) -> Option<String> {
-        describe(&self.root(name))
+        let path = GuestPath::clamp(name.as_bytes()).unwrap();
+        let metadata = self.onto.metadata(&path, Follow::No).unwrap()?;
+        let kind = match metadata.kind {
+            FileKind::Directory => "d",
+            FileKind::Symlink => "l",
+            FileKind::File => "f",
+            FileKind::Fifo => "p",
+            FileKind::CharDevice => "c",
+            _ => "?",
+        };
+        let owner = metadata.owner;
+        let mut text = format!("{kind} {:o} {}:{}", metadata.mode, owner.uid, owner.gid);
+        match metadata.kind {
+            FileKind::Symlink => {
+                let target = self.onto.read_link(&path).unwrap();
+                write!(text, " ->{}", String::from_utf8_lossy(&target)).unwrap();
+            }
+            FileKind::File => {
+                let content = std::fs::read(self.root(name)).unwrap();
+                write!(text, " ={}", String::from_utf8_lossy(&content)).unwrap();
+            }
+            FileKind::CharDevice => write!(text, " {:x}", metadata.rdev).unwrap(),
+            _ => {}
+        }
+        Some(text)
     }
 
     pub(in crate::build) fn check(&self, expected: &[(&str, &str)]) {
@@ -130,25 +160,6 @@ fn make(top: &Path, description: &str) {
     std::fs::write(&path, content).unwrap();
     let mode = u32::from_str_radix(mode.strip_prefix(':').unwrap_or("644"), 8).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-}
-
-fn describe(path: &Path) -> Option<String> {
-    let metadata = std::fs::symlink_metadata(path).ok()?;
-    let kind = match metadata.file_type() {
-        kind if kind.is_dir() => "d",
-        kind if kind.is_symlink() => "l",
-        kind if kind.is_file() => "f",
-        kind if kind.is_fifo() => "p",
-        kind if kind.is_char_device() => "c",
-        _ => "?",
-    };
-    let mut text = format!("{kind} {:o} {}:{}", metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
-    match kind {
-        "l" => write!(text, " ->{}", std::fs::read_link(path).unwrap().display()).unwrap(),
-        "f" => write!(text, " ={}", String::from_utf8_lossy(&std::fs::read(path).unwrap())).unwrap(),
-        _ => {}
-    }
-    Some(text)
 }
 
 struct Case {
@@ -615,24 +626,20 @@ fn special_files_are_made_anew_and_never_opened() {
     };
     node("d/fifo", rustix::fs::FileType::Fifo, 0).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(ground.context("d/socket")).unwrap();
-    let device = node("d/null", rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    let (directory, _) = ground.from.parent(&GuestPath::clamp(b"d/x").unwrap()).unwrap();
+    let device = ground.from.entry(&directory, b"null");
+    device.make_node(FileKind::CharDevice, rustix::fs::makedev(1, 3)).unwrap();
+    device.set_mode(0o640).unwrap();
     ground.copy("d /x").unwrap();
     ground.copy("d/fifo /named").unwrap();
     ground.check(&[("x/fifo", "p 640 0:0"), ("x/socket", "f 755 0:0 ="), ("named", "p 640"), ("x/f", "f")]);
-    match device {
-        Ok(()) => {
-            ground.check(&[("x/null", "c 640 0:0")]);
-            assert_eq!(std::fs::metadata(ground.root("x/null")).unwrap().rdev(), rustix::fs::makedev(1, 3));
-        }
-        Err(error) => eprintln!("skipped: cannot make devices: {error}"),
-    }
+    ground.check(&[("x/null", "c 640 0:0 103")]);
 }
 
 #[test]
 fn attributes_travel_except_those_of_the_system() {
     let Some(ground) = Ground::new() else { return };
     ground.file("d/f=F");
-    let context = Rootfs::open(&ground.context("")).unwrap();
     let path = |text: &str| GuestPath::clamp(text.as_bytes()).unwrap();
     let capability = b"\x01\0\0\x02\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     for (name, key, value) in [
@@ -641,13 +648,13 @@ fn attributes_travel_except_those_of_the_system() {
         ("d/f", b"trusted.overlay.opaque", b"y"),
         ("d/f", b"security.capability", capability),
     ] {
-        if let Err(error) = context.set_xattr(&path(name), key, value) {
+        if let Err(error) = ground.from.set_xattr(&path(name), key, value) {
             eprintln!("skipped: cannot set {}: {error}", String::from_utf8_lossy(key));
             return;
         }
     }
     ground.copy("--chown=3:4 / /x").unwrap();
-    let root = Rootfs::open(&ground.root("")).unwrap();
+    let root = &ground.onto;
     let expected: crate::rootfs::Xattrs = [(&b"user.a"[..], &b"1"[..]), (b"security.capability", capability)]
         .map(|(key, value)| (key.to_vec(), value.to_vec()))
         .into();
@@ -658,12 +665,15 @@ fn attributes_travel_except_those_of_the_system() {
 #[test]
 fn from_another_root_owners_are_kept() {
     let Some(ground) = Ground::new() else { return };
+    let give = |name: &str, uid, gid| {
+        let (directory, name) = ground.from.parent(&GuestPath::clamp(name.as_bytes()).unwrap()).unwrap();
+        ground.from.entry(&directory, &name).set_owner(Owner { uid, gid }).unwrap();
+    };
     for file in ["w/f=1", "w/s/g=2", "w/l->s"] {
         ground.file(file);
-        std::os::unix::fs::lchown(ground.context(file.split(['=', '-']).next().unwrap()), Some(7), Some(8))
-            .unwrap();
+        give(file.split(['=', '-']).next().unwrap(), 7, 8);
     }
-    std::os::unix::fs::lchown(ground.context("w/s"), Some(9), Some(9)).unwrap();
+    give("w/s", 9, 9);
     let from_root = |step| {
         let act = |request: &CopyRequest<'_>, onto: &Rootfs| {
             let from = SourceTree { owner: OwnerPolicy::Keep, ..request.from };
@@ -690,20 +700,18 @@ fn here_documents_are_new_files() {
     let Some(ground) = Ground::new() else { return };
     ground.in_root("dir/");
     let heredocs = |destination: &str, chown, chmod| {
-        let (root, context) =
-            (Rootfs::open(&ground.root("")).unwrap(), Rootfs::open(&ground.context("")).unwrap());
         let request = CopyRequest {
             sources: vec![
                 CopySource::Inline { name: b"a", content: b"one\n" },
                 CopySource::Inline { name: b"b", content: b"two\n" },
             ],
-            from: SourceTree { root: &context, ignore: None, owner: OwnerPolicy::Root },
+            from: SourceTree { root: &ground.from, ignore: None, owner: OwnerPolicy::Root },
             destination: destination.as_bytes(),
             workdir: &GuestPath::root(),
             chown,
             chmod,
         };
-        copy(&request, &root, NOW).unwrap()
+        copy(&request, &ground.onto, NOW).unwrap()
     };
     assert_eq!(heredocs("/x/", None, None), Copied { files: 2, bytes: 8 });
     heredocs("/dir", None, None);
@@ -790,8 +798,7 @@ fn a_tree_of_two_thousand_levels_is_copied() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     assert_eq!(ground.copy(". /x").unwrap().files, 1);
     let deepest = GuestPath::clamp(("x/".to_owned() + &"d/".repeat(2000) + "f").as_bytes()).unwrap();
-    let root = Rootfs::open(&ground.root("")).unwrap();
-    assert_eq!(root.metadata(&deepest, Follow::No).unwrap().unwrap().mode, 0o600);
+    assert_eq!(ground.onto.metadata(&deepest, Follow::No).unwrap().unwrap().mode, 0o600);
 }
 
 #[test]
@@ -809,4 +816,13 @@ fn nothing_is_written_when_a_source_is_missing() {
     ground.file("f=F");
     ground.copy("f nope /made/x/").unwrap_err();
     assert_eq!(std::fs::read_dir(ground.root("")).unwrap().count(), 0);
+}
+
+#[test]
+fn all_of_this_is_the_same_without_privileges() {
+    for world in [World::SingleId, World::OrdinaryUser] {
+        for tests in ["build::copy::tests::", "build::add::tests::"] {
+            all_pass_in(world, tests);
+        }
+    }
 }

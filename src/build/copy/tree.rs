@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::Mode;
-
 use super::entry::{self, Place};
 use super::walk::{self, OPEN_LEVELS, Visitor, open_directory, opened};
 use super::{Copier, CopyError, child, tried};
@@ -46,10 +44,11 @@ impl Merging<'_, '_> {
 
 impl Visitor for Merging<'_, '_> {
     fn enter(&mut self, from: &Place<'_>, _: &Metadata) -> Result<(), CopyError> {
+        let onto = self.copier.onto;
         let (directory, path) = self.place(from.name)?;
         let to = Place { directory, name: from.name, path: &path };
         match to.metadata()? {
-            None => tried(rustix::fs::mkdirat(directory, from.name, Mode::RWXU), "make directory", &path)?,
+            None => tried(to.entry(onto).make_directory(), "make directory", &path)?,
             Some(metadata) if metadata.kind == FileKind::Directory => {}
             Some(_) => return Err(CopyError::CannotCopyToNonDirectory { path }),
         }
@@ -83,8 +82,9 @@ impl Visitor for Merging<'_, '_> {
     fn leave(&mut self, from: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
         self.targets.pop();
         let attributes = entry::attributes_of(self.copier, from, metadata);
+        let onto = self.copier.onto;
         let (directory, path) = self.place(from.name)?;
-        entry::set_attributes(&Place { directory, name: from.name, path: &path }, &attributes)
+        entry::set_attributes(&onto.entry(directory, from.name), &attributes, &path)
     }
 }
 
@@ -97,8 +97,8 @@ fn link(
 ) -> Result<(), CopyError> {
     entry::make_room(to)?;
     let (directory, name) = copier.onto.parent(first).map_err(CopyError::Destination)?;
-    let linked = rustix::fs::linkat(&directory, name, to.directory, to.name, rustix::fs::AtFlags::empty());
-    tried(linked, "link", to.path)?;
+    let first = copier.onto.entry(&directory, &name);
+    tried(to.entry(copier.onto).make_link(&first), "link", to.path)?;
     copier.done.files += 1;
     copier.done.bytes += metadata.size;
     Ok(())

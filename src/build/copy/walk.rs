@@ -79,7 +79,7 @@ impl Walk<'_, '_> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(CopyError::Changed { path });
             }
-            result => tried(result, "read metadata of", &path)?,
+            result => from.root.reveal(&path, tried(result, "read metadata of", &path)?),
         };
         let is_directory = metadata.kind == FileKind::Directory;
         let excluded = from.ignore.is_some_and(|rules| rules.excludes(path.relative()));

@@ -1,18 +1,15 @@
 //! Giving a file the metadata of its entry.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Owners, Rules, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind};
-use crate::rootfs::{
-    Owner, Timestamp, Xattrs, remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
-    xattrs_at,
-};
+use crate::rootfs::{DirectoryEntry, Owner, Rootfs, Timestamp, Xattrs};
 
 /// What the file system or the kernel refused to do for one entry. A layer with attributes that mean nothing here is still
 /// usable; what is lost is reported.
@@ -28,14 +25,8 @@ pub(super) struct Refused {
 
 impl Refused {
     /// Takes the outcome of setting an owner.
-    fn owner(
-        &mut self,
-        owner: Owner,
-        owners: Owners,
-        result: Result<(), impl Into<io::Error>>,
-    ) -> Result<(), EntryError> {
+    fn owner(&mut self, owner: Owner, owners: Owners, result: io::Result<()>) -> Result<(), EntryError> {
         let Err(error) = result else { return Ok(()) };
-        let error = error.into();
         match Errno::from_io_error(&error) {
             // The second where a user namespace has no such owner, or the file system none at all.
             Some(reason @ (Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP)) if owners != Owners::Required => {
@@ -57,13 +48,9 @@ impl Refused {
         mode
     }
 
-    fn xattrs(
-        &mut self,
-        xattrs: &Xattrs,
-        set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
-    ) -> Result<(), EntryError> {
+    fn xattrs(&mut self, to: &DirectoryEntry<'_>, xattrs: &Xattrs) -> Result<(), EntryError> {
         for (key, value) in xattrs {
-            match set(key, value) {
+            match to.set_xattr(key, value) {
                 Err(error)
                     if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::PERM)) =>
                 {
@@ -76,46 +63,24 @@ impl Refused {
     }
 }
 
-/// Sets what an entry says about the link, device or FIFO `name` of `at`.
-pub(super) fn set_metadata_at(
-    at: BorrowedFd<'_>,
-    name: &[u8],
-    entry: &Entry,
-    rules: &Rules,
-) -> Result<Refused, EntryError> {
-    let owner = rules.owner.unwrap_or(entry.owner);
-    let mut refused = Refused::default();
-    refused.owner(owner, rules.owners, set_owner_at(at, name, owner))?;
-    refused.xattrs(&entry.xattrs, |key, value| set_xattr_at(at, name, key, value))?;
-    if entry.kind != EntryKind::Symlink {
-        let mode = refused.mode(entry.mode, rules.owners);
-        io_error(set_mode_at(at, name, mode), "set the mode")?;
-    }
-    io_error(set_times_at(at, name, entry.mtime), "set the times")?;
-    Ok(refused)
-}
-
-/// Sets what an entry says about an open file or directory: the owner first, as that clears setuid bits and
-/// capabilities, then the attributes, as long as the mode allows it, the times last.
-pub(super) fn set_metadata_of(
-    file: &OwnedFd,
+/// Sets what an entry of the archive says about one of the tree, but with `mode`: the owner first, as that clears setuid
+/// bits and capabilities, then the attributes, as long as the mode allows it, the times last.
+pub(super) fn set_metadata(
+    to: &DirectoryEntry<'_>,
     entry: &Entry,
     mode: u32,
     rules: &Rules,
 ) -> Result<Refused, EntryError> {
     let owner = rules.owner.unwrap_or(entry.owner);
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     let mut refused = Refused::default();
-    refused.owner(owner, rules.owners, rustix::fs::fchown(file, Some(uid), Some(gid)))?;
-    refused.xattrs(&entry.xattrs, |key, value| {
-        Ok(rustix::fs::fsetxattr(file, key, value, XattrFlags::empty())?)
-    })?;
-    // On directories these bits give nobody any rights.
-    let mode = if entry.kind == EntryKind::Directory { mode } else { refused.mode(mode, rules.owners) };
-    io_error(rustix::fs::fchmod(file, Mode::from_raw_mode(mode)), "set the mode")?;
-    let time = Timespec { tv_sec: entry.mtime.seconds, tv_nsec: entry.mtime.nanoseconds.into() };
-    let times = Timestamps { last_access: time, last_modification: time };
-    io_error(rustix::fs::futimens(file, &times), "set the times")?;
+    refused.owner(owner, rules.owners, to.set_owner(owner))?;
+    refused.xattrs(to, &entry.xattrs)?;
+    if entry.kind != EntryKind::Symlink {
+        // On directories these bits give nobody any rights.
+        let mode = if entry.kind == EntryKind::Directory { mode } else { refused.mode(mode, rules.owners) };
+        io_error(to.set_mode(mode), "set the mode")?;
+    }
+    io_error(to.set_times(entry.mtime), "set the times")?;
     Ok(refused)
 }
 
@@ -126,6 +91,7 @@ fn open_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, EntryError
 
 /// Gives a directory `mode`, everything else of an entry, and no other attributes.
 pub(super) fn set_directory_metadata(
+    root: &Rootfs,
     at: BorrowedFd<'_>,
     name: &[u8],
     entry: &Entry,
@@ -133,18 +99,19 @@ pub(super) fn set_directory_metadata(
     rules: &Rules,
 ) -> Result<Refused, EntryError> {
     let directory = open_directory(at, name)?;
-    clear_xattrs(&directory, &entry.xattrs)?;
-    set_metadata_of(&directory, entry, mode, rules)
+    let to = root.entry(&at, name).opened(&directory);
+    clear_xattrs(&to, &entry.xattrs)?;
+    set_metadata(&to, entry, mode, rules)
 }
 
 /// Takes away the attributes that are not in `kept`, except those of overlayfs and of security modules.
-fn clear_xattrs(directory: &OwnedFd, kept: &Xattrs) -> Result<(), EntryError> {
-    for key in io_error(xattrs_at(directory.as_fd(), b"."), "read the extended attributes")?.into_keys() {
+fn clear_xattrs(directory: &DirectoryEntry<'_>, kept: &Xattrs) -> Result<(), EntryError> {
+    for key in io_error(directory.xattrs(), "read the extended attributes")?.into_keys() {
         let ours = !key.starts_with(b"trusted.overlay.")
             && !key.starts_with(b"user.overlay.")
             && (!key.starts_with(b"security.") || key == b"security.capability");
         if ours && !kept.contains_key(&key) {
-            io_error(remove_xattr_at(directory.as_fd(), b".", &key), "remove an extended attribute")?;
+            io_error(directory.remove_xattr(&key), "remove an extended attribute")?;
         }
     }
     Ok(())
@@ -152,16 +119,17 @@ fn clear_xattrs(directory: &OwnedFd, kept: &Xattrs) -> Result<(), EntryError> {
 
 /// Makes an existing directory what one without an entry is: 0755, of `owner`, from 1970.
 pub(super) fn reset_directory(
+    root: &Rootfs,
     at: BorrowedFd<'_>,
     name: &[u8],
     owner: Owner,
     owners: Owners,
 ) -> Result<(), EntryError> {
     let directory = open_directory(at, name)?;
-    clear_xattrs(&directory, &Xattrs::new())?;
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    let to = root.entry(&at, name).opened(&directory);
+    clear_xattrs(&to, &Xattrs::new())?;
     // What is root's for want of an entry is nothing that a layer asked for.
-    Refused::default().owner(owner, owners, rustix::fs::fchown(&directory, Some(uid), Some(gid)))?;
-    io_error(rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o755)), "set the mode")?;
-    io_error(set_times_at(directory.as_fd(), b".", Timestamp::default()), "set the times")
+    Refused::default().owner(owner, owners, to.set_owner(owner))?;
+    io_error(to.set_mode(0o755), "set the mode")?;
+    io_error(to.set_times(Timestamp::default()), "set the times")
 }

@@ -3,15 +3,14 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Refused, set_metadata_at, set_metadata_of};
+use super::attributes::{Refused, set_metadata};
 use super::whiteouts::mark_opaque;
 use super::{Applier, LossKind, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{FileKind, Follow, GuestPath, metadata_at, metadata_of, remove_tree};
+use crate::rootfs::{ContentWriter, FileKind, Follow, GuestPath, metadata_at, metadata_of};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,14 +64,15 @@ impl Applier<'_> {
             (EntryKind::HardLink, Some(target)) => return self.make_hard_link(at, name, path, target),
             (EntryKind::HardLink | EntryKind::Directory, _) => return Ok(()),
             (EntryKind::Symlink, _) => {
-                io_error(rustix::fs::symlinkat(entry.link.as_slice(), at, name), "make the symbolic link")?;
-                set_metadata_at(at, name, entry, self.rules)?
+                let to = self.root.entry(&at, name);
+                io_error(to.make_symlink(&entry.link), "make the symbolic link")?;
+                set_metadata(&to, entry, entry.mode, self.rules)?
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
                 if !self.make_node(entry, at, name, path)? {
                     return Ok(());
                 }
-                set_metadata_at(at, name, entry, self.rules)?
+                set_metadata(&self.root.entry(&at, name), entry, entry.mode, self.rules)?
             }
         };
         self.report_refused(path, refused);
@@ -89,7 +89,7 @@ impl Applier<'_> {
         if metadata.kind == FileKind::Directory && kind == EntryKind::Directory {
             return Ok(Room::Directory);
         }
-        io_error(remove_tree(at, name), "remove what was there")?;
+        io_error(self.root.entry(&at, name).remove(), "remove what was there")?;
         self.way_changed |= matches!(metadata.kind, FileKind::Symlink | FileKind::Directory);
         Ok(if self.rules.whiteouts == Whiteouts::Overlay { Room::Hiding } else { Room::Free })
     }
@@ -101,23 +101,17 @@ impl Applier<'_> {
         at: BorrowedFd<'_>,
         name: &[u8],
     ) -> Result<Refused, EntryError> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = io_error(rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR), "make the file")?;
+        let to = self.root.entry(&at, name);
+        let mut content = ContentWriter::new(io_error(to.make_file(), "make the file")?);
         loop {
             let count = reader.read_content(&mut self.buffer)?;
             if count == 0 {
                 break;
             }
-            let mut rest = &self.buffer[..count];
-            while !rest.is_empty() {
-                match rustix::io::write(&file, rest) {
-                    Ok(written) => rest = &rest[written..],
-                    Err(Errno::INTR) => {}
-                    Err(error) => return io_error(Err(error), "write the file"),
-                }
-            }
+            io_error(content.write(&self.buffer[..count]), "write the file")?;
         }
-        set_metadata_of(&file, entry, entry.mode, self.rules)
+        let file = io_error(content.finish(), "write the file")?;
+        set_metadata(&to.opened(&file), entry, entry.mode, self.rules)
     }
 
     fn make_directory(
@@ -130,7 +124,7 @@ impl Applier<'_> {
     ) -> Result<(), EntryError> {
         let at = parent.directory.as_fd();
         if before != Room::Directory {
-            io_error(rustix::fs::mkdirat(at, name, Mode::RWXU), "make the directory")?;
+            io_error(self.root.entry(&at, name).make_directory(), "make the directory")?;
         } else if self.rules.whiteouts == Whiteouts::Remove {
             self.lower.put.insert(parent.inode, name);
         }
@@ -151,23 +145,23 @@ impl Applier<'_> {
         name: &[u8],
         path: &GuestPath,
     ) -> Result<bool, EntryError> {
-        let (file_type, what) = match entry.kind {
-            EntryKind::CharDevice => (FileType::CharacterDevice, "character device"),
-            EntryKind::BlockDevice => (FileType::BlockDevice, "block device"),
-            _ => (FileType::Fifo, "FIFO"),
+        let (kind, what) = match entry.kind {
+            EntryKind::CharDevice => (FileKind::CharDevice, "character device"),
+            EntryKind::BlockDevice => (FileKind::BlockDevice, "block device"),
+            _ => (FileKind::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
         if self.rules.whiteouts == Whiteouts::Overlay
-            && entry.kind == EntryKind::CharDevice
+            && kind == FileKind::CharDevice
             && entry.device == (0, 0)
+            && !self.root.has_overrides()
         {
             let what = || "character device 0:0, which overlayfs would take for a whiteout".to_owned();
             self.applied.losses.add(LossKind::Device, path, what);
             return Ok(false);
         }
-        let device = rustix::fs::makedev(major, minor);
-        match rustix::fs::mknodat(at, name, file_type, Mode::RUSR | Mode::WUSR, device) {
-            Err(Errno::PERM) => {
+        match self.root.entry(&at, name).make_node(kind, rustix::fs::makedev(major, minor)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
                 let what = || format!("{what} {major}:{minor}: {}", io::Error::from(Errno::PERM));
                 self.applied.losses.add(LossKind::Device, path, what);
                 Ok(false)
@@ -227,7 +221,7 @@ impl Applier<'_> {
             return Ok(());
         }
         let (from, from_name) = self.root.parent(&target.real)?;
-        let result = rustix::fs::linkat(&from, from_name.as_slice(), at, name, AtFlags::empty());
+        let result = self.root.entry(&at, name).make_link(&self.root.entry(&from, &from_name));
         // Owner, mode and attributes are those of the file: its own entry has set them.
         io_error(result, "make the hard link")
     }

@@ -12,7 +12,7 @@ use super::Owners;
 use super::attributes::reset_directory;
 use crate::layer::EntryError;
 use crate::rootfs::tree::{DIRECTORY, enter};
-use crate::rootfs::{FileKind, Owner, Timestamp, metadata_at, metadata_of, remove_tree, set_times_at};
+use crate::rootfs::{FileKind, Owner, Rootfs, Timestamp, metadata_at, metadata_of, set_times_at};
 
 /// The names that a layer has put, as 64-bit hashes of directory number and name: 8 bytes each.
 ///
@@ -92,40 +92,46 @@ impl Lower {
     ///
     /// # Errors
     /// When something cannot be removed.
-    pub(super) fn remove(&mut self, at: BorrowedFd<'_>, inode: u64, name: &[u8]) -> Result<(), EntryError> {
+    pub(super) fn remove(
+        &mut self,
+        root: &Rootfs,
+        at: BorrowedFd<'_>,
+        inode: u64,
+        name: &[u8],
+    ) -> Result<(), EntryError> {
         let metadata = match metadata_at(at, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             result => io_error(result)?,
         };
         if metadata.kind == FileKind::Directory {
-            self.empty_below(io_error(enter(at, name))?)?;
-            return self.settle(at, inode, name);
+            self.empty_below(root, io_error(enter(at, name))?)?;
+            return self.settle(root, at, inode, name);
         }
-        if self.put.contains(inode, name) { Ok(()) } else { io_error(remove_tree(at, name)) }
+        if self.put.contains(inode, name) { Ok(()) } else { io_error(root.entry(&at, name).remove()) }
     }
 
     /// Removes what lower layers have in `directory`.
     ///
     /// # Errors
     /// When something cannot be removed.
-    pub(super) fn empty(&mut self, directory: BorrowedFd<'_>) -> Result<(), EntryError> {
-        self.empty_below(io_error(rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty()))?)
+    pub(super) fn empty(&mut self, root: &Rootfs, directory: BorrowedFd<'_>) -> Result<(), EntryError> {
+        self.empty_below(root, io_error(rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty()))?)
     }
 
     /// Depth-first without recursion, with at most [`OPEN_LEVELS`] descriptors.
-    fn empty_below(&mut self, top: OwnedFd) -> Result<(), EntryError> {
+    fn empty_below(&mut self, root: &Rootfs, top: OwnedFd) -> Result<(), EntryError> {
         let mut levels = Vec::new();
-        self.visit(top, Vec::new(), &mut levels)?;
+        self.visit(root, top, Vec::new(), &mut levels)?;
         while let Some(level) = levels.last_mut() {
             if let Some(name) = level.below.pop() {
                 let Some(directory) = &level.directory else { return io_error(Err(Errno::BADF)) };
                 let next = io_error(enter(directory.as_fd(), &name))?;
                 let inode = io_error(metadata_of(&next))?.inode;
                 if self.emptied.contains(&inode) {
-                    self.settle(directory.as_fd(), level.inode, &name)?;
+                    self.settle(root, directory.as_fd(), level.inode, &name)?;
                     continue;
                 }
-                self.visit(next, name, &mut levels)?;
+                self.visit(root, next, name, &mut levels)?;
                 if let Some(far) = levels.len().checked_sub(OPEN_LEVELS + 1) {
                     levels[far].directory = None;
                 }
@@ -141,7 +147,7 @@ impl Lower {
                     (None, Some(below)) => parent_of(&below, above.inode)?,
                     (None, None) => return io_error(Err(Errno::BADF)),
                 };
-                self.settle(directory.as_fd(), above.inode, &done.name)?;
+                self.settle(root, directory.as_fd(), above.inode, &done.name)?;
                 above.directory = Some(directory);
             }
         }
@@ -151,6 +157,7 @@ impl Lower {
     /// Removes the files of a directory and queues the directories in it.
     fn visit(
         &mut self,
+        root: &Rootfs,
         directory: OwnedFd,
         name: Vec<u8>,
         levels: &mut Vec<Level>,
@@ -182,7 +189,7 @@ impl Lower {
             }
         }
         for file in files {
-            io_error(remove_tree(directory.as_fd(), &file))?;
+            io_error(root.entry(&directory, &file).remove())?;
         }
         levels.push(Level { directory: Some(directory), inode, mtime, name, below });
         Ok(())
@@ -190,17 +197,23 @@ impl Lower {
 
     /// Decides about a directory whose lower content is gone: without an entry of this layer it goes too, unless the
     /// layer has put something below it; then it is a new directory without an entry.
-    fn settle(&mut self, at: BorrowedFd<'_>, inode: u64, name: &[u8]) -> Result<(), EntryError> {
+    fn settle(
+        &mut self,
+        root: &Rootfs,
+        at: BorrowedFd<'_>,
+        inode: u64,
+        name: &[u8],
+    ) -> Result<(), EntryError> {
         if self.put.contains(inode, name) {
             return Ok(());
         }
         match rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                reset_directory(at, name, Owner::ROOT, self.owners)?;
+                reset_directory(root, at, name, Owner::ROOT, self.owners)?;
                 self.reset.push(io_error(metadata_at(at, name))?.inode);
                 Ok(())
             }
-            result => io_error(result),
+            result => io_error(result.map_err(Into::into).and_then(|()| root.entry(&at, name).forget())),
         }
     }
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::AtFlags;
 
 use self::attributes::{Refused, reset_directory, set_directory_metadata};
 use self::create::Room;
@@ -416,7 +416,7 @@ impl Applier<'_> {
         real: impl FnOnce(&Self) -> Result<GuestPath, EntryError>,
     ) -> Result<(), EntryError> {
         let mode = if self.restricted.is_some() { Restricted::for_now(entry.mode) } else { entry.mode };
-        let refused = set_directory_metadata(at, name, entry, mode, self.rules)?;
+        let refused = set_directory_metadata(self.root, at, name, entry, mode, self.rules)?;
         self.report_refused(path, refused);
         if self.restricted.as_ref().is_some_and(|known| !known.is_indifferent_to(entry.mode)) {
             let real = real(self)?;
@@ -525,9 +525,9 @@ impl Applier<'_> {
                 "replace the whiteout",
             )?;
         }
-        io_error(rustix::fs::mkdirat(parent, name.as_slice(), Mode::RWXU), "make the directory above it")?;
+        io_error(self.root.entry(&parent, &name).make_directory(), "make the directory above it")?;
         let owner = self.rules.owner.unwrap_or(Owner::ROOT);
-        reset_directory(parent, &name, owner, self.rules.owners)?;
+        reset_directory(self.root, parent, &name, owner, self.rules.owners)?;
         if let Some(restricted) = &mut self.restricted {
             let inode = io_error(metadata_at(parent, &name), "read metadata of the directory")?.inode;
             restricted.forget(inode);

@@ -56,7 +56,7 @@ impl Applier<'_> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            self.lower.remove(parent.directory.as_fd(), parent.inode, name)?;
+            self.lower.remove(self.root, parent.directory.as_fd(), parent.inode, name)?;
             self.forget_reset();
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Applier<'_> {
         if self.rules.whiteouts == Whiteouts::Remove {
             self.enter_existing_parent(directory)?;
             let Some(parent) = &self.parent else { return Ok(()) };
-            self.lower.empty(parent.directory.as_fd())?;
+            self.lower.empty(self.root, parent.directory.as_fd())?;
             self.forget_reset();
             return Ok(());
         }

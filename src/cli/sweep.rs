@@ -1,0 +1,60 @@
+//! Removing what killed builds left in the store, beside the build that finds it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::advice::Free;
+use super::failure::Failure;
+use super::progress::Lines;
+use crate::build::progress::{Event, Progress};
+use crate::sandbox::Cancel;
+use crate::store::Store;
+use crate::store::workspace;
+
+/// With less room than this, in bytes and inodes, what is left over goes before the build begins: it may be what fills
+/// the disk.
+const LITTLE_ROOM: (u64, u64) = (2 << 30, 200_000);
+
+/// How often somebody who waits looks whether the build was told to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The removal, which may take as long as a build: killed ones leave whole trees.
+pub(super) struct Sweep {
+    /// Ends when the removal has.
+    done: Option<Receiver<()>>,
+}
+
+impl Sweep {
+    /// Begins, and tells so if there is anything to remove.
+    pub(super) fn begin(store: &Store, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Self, Failure> {
+        let temporary = store.temporary();
+        let dead = workspace::dead(&temporary).map_err(|error| Failure::from_error(&error))?;
+        if dead == 0 {
+            return Ok(Self { done: None });
+        }
+        let builds = if dead == 1 { "a killed build".to_owned() } else { format!("{dead} killed builds") };
+        progress.tell(&Event::Note(&format!("removing what {builds} left in the store")));
+        let short = Free::of(&temporary).is_none_or(|free| {
+            free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1)
+        });
+        let (sender, done) = channel();
+        let sweep = move || {
+            // What cannot be removed is tried again at the next start.
+            let _ = workspace::sweep(&temporary);
+            drop(sender);
+        };
+        if short {
+            sweep();
+        } else {
+            std::thread::spawn(sweep);
+        }
+        Ok(Self { done: Some(done) })
+    }
+
+    /// Waits for its end, unless `cancel` says to stop: then the next build goes on with it.
+    pub(super) fn finish(self, cancel: &Cancel) {
+        let Some(done) = self.done else { return };
+        while !cancel.is_cancelled() && matches!(done.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {}
+    }
+}

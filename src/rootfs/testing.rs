@@ -1,0 +1,101 @@
+//! Tests that run with less than the tests of this crate usually have: as a process of their own, in a user namespace or
+//! as an ordinary user.
+
+use std::process::Command;
+
+/// Where a test runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum World {
+    /// A user namespace that has one user and one group, 0, and a mount namespace of its own.
+    SingleId,
+    /// A process of user and group 1234 in no further groups, without capabilities.
+    OrdinaryUser,
+}
+
+impl World {
+    /// The command line that starts what is appended to it there.
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Self::SingleId => &["unshare", "--map-root-user", "--mount"],
+            Self::OrdinaryUser => &[
+                "setpriv",
+                "--reuid=1234",
+                "--regid=1234",
+                "--clear-groups",
+                "--inh-caps=-all",
+                "--bounding-set=-all",
+            ],
+        }
+    }
+}
+
+/// Says in the environment of a test that it is where it wants to be.
+const INSIDE: &str = "BUILDER_TEST_WORLD";
+
+/// Whether this process is in some world.
+#[expect(clippy::disallowed_methods, reason = "the environment of a test")]
+fn world_here() -> Option<String> {
+    std::env::var(INSIDE).ok()
+}
+
+/// Whether this process is in `world`. If not, the test `name` is run there by another one, whose failure is that of this
+/// one. Called by [`inside`](crate::rootfs::testing::inside).
+pub(crate) fn is_inside(world: World, name: &str) -> bool {
+    let here = world_here();
+    if here.is_none() {
+        run_in(world, &[name, "--exact"]);
+    }
+    here.is_some_and(|here| here == format!("{world:?}"))
+}
+
+/// Runs all tests whose names have `part` in them in `world`, unless that is where this process is.
+pub(crate) fn all_pass_in(world: World, part: &str) {
+    if world_here().is_none() {
+        run_in(world, &[part]);
+    }
+}
+
+fn run_in(world: World, filter: &[&str]) {
+    let [program, arguments @ ..] = world.command() else { return };
+    let there = |more: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).args(more).env(INSIDE, format!("{world:?}"));
+        command.output()
+    };
+    match there(&["true"]) {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return eprintln!("skipped: {program}: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => return eprintln!("skipped: {program}: {error}"),
+    }
+    let this = std::env::current_exe().unwrap();
+    let output = there(&[&[this.to_str().unwrap(), "--nocapture"], filter].concat()).unwrap();
+    let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+    assert!(output.status.success() && !text.contains(" 0 passed"), "{world:?}: {text}");
+    text.lines().filter(|line| line.contains("skipped: ")).for_each(|line| eprintln!("{world:?}: {line}"));
+}
+
+/// Whether the test that asks is in a [`World`]; see [`is_inside`].
+macro_rules! inside {
+    ($world:ident) => {{
+        fn here() {}
+        let name = std::any::type_name_of_val(&here);
+        let name = name.strip_suffix("::here").and_then(|name| name.split_once("::"));
+        $crate::rootfs::testing::is_inside($crate::rootfs::testing::World::$world, name.unwrap().1)
+    }};
+}
+
+pub(crate) use inside;
+
+#[test]
+fn worlds_are_what_they_say() {
+    use crate::rootfs::Caller;
+    let caller = format!("{:?}", Caller::current());
+    if inside!(SingleId) {
+        assert!(caller.contains("uid: 0") && caller.contains("ignores_permissions: true"), "{caller}");
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
+        assert_eq!(map.split_whitespace().last(), Some("1"), "{map}");
+    }
+    if inside!(OrdinaryUser) {
+        assert!(caller.contains("uid: 1234") && caller.contains("ignores_permissions: false"), "{caller}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Files that a step renamed: overlayfs keeps of them that they come from a lower layer, but not from where.
+//!
+//! Inside a user namespace the mark `origin` of a file is empty, and elsewhere it names a number, not a path. So a file
+//! with that mark at a place where no lower layer has one is compared with the lower files that are gone: renaming
+//! changes neither content nor mode, owner and modification time.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+use rustix::fs::OFlags;
+
+use crate::layer::Marks;
+use crate::rootfs::{
+    FileKind, GuestPath, Metadata, Override, Overrides, Owner, Rootfs, RootfsError, Timestamp, metadata_at,
+};
+
+use super::overrides::{at, is_copied_up, open_directory};
+
+/// What renaming leaves as it is, as far as the disk shows it.
+type Likeness = (u64, Timestamp, u32, Owner);
+
+fn likeness(file: &Metadata) -> Likeness {
+    (file.size, file.mtime, file.mode, file.owner)
+}
+
+/// Files with overrides that are at their place no more.
+pub(super) struct Missing<'a> {
+    by_likeness: BTreeMap<Likeness, Vec<(&'a GuestPath, &'a Override)>>,
+}
+
+impl<'a> Missing<'a> {
+    /// Those among `paths` that overlayfs would mark.
+    pub(super) fn of(
+        paths: &[&'a GuestPath],
+        overrides: &'a Overrides,
+        lower: &Rootfs,
+    ) -> Result<Self, RootfsError> {
+        let mut by_likeness: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for path in paths {
+            let Some(held) = overrides.get(path) else { continue };
+            let Some((parent, name)) = path.parent().zip(path.file_name()) else { continue };
+            let before = open_directory(lower, &parent).and_then(|parent| metadata_at(parent.as_fd(), name));
+            // An override of what had been gone before tells nothing.
+            if let Ok(before) = before
+                && before.kind == FileKind::File
+                && before.links == 1
+                && held.is_of(&before)
+            {
+                by_likeness.entry(likeness(&before)).or_default().push((*path, held));
+            }
+        }
+        Ok(Self { by_likeness })
+    }
+}
+
+/// Finds where `missing` files are now.
+pub(super) fn find(
+    missing: Missing<'_>,
+    upper: &Rootfs,
+    lower: &Rootfs,
+    marks: Marks,
+) -> Result<Vec<(GuestPath, Override)>, RootfsError> {
+    let mut found = Vec::new();
+    if missing.by_likeness.is_empty() {
+        return Ok(found);
+    }
+    let mut pending = vec![GuestPath::root()];
+    while let Some(path) = pending.pop() {
+        let directory = at(open_directory(upper, &path), &path)?;
+        for (name, kind) in upper.read_dir(&path)? {
+            let child = path.child(&name);
+            match kind {
+                FileKind::Directory => pending.push(child),
+                FileKind::File => {
+                    let now = at(metadata_at(directory.as_fd(), &name), &child)?;
+                    let Some(candidates) = missing.by_likeness.get(&likeness(&now)) else { continue };
+                    if at(is_copied_up(&directory, &name, marks), &child)?
+                        && !is_in_place(&child, &now, upper, lower)?
+                        && let Some(held) = origin_of(&child, candidates, upper, lower)?
+                    {
+                        found.push((child, held.clone()));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the lower layers have the file at `path`, which is as `now`, there too, so that it need not come from elsewhere.
+fn is_in_place(
+    path: &GuestPath,
+    now: &Metadata,
+    upper: &Rootfs,
+    lower: &Rootfs,
+) -> Result<bool, RootfsError> {
+    let Some((parent, name)) = path.parent().zip(path.file_name()) else { return Ok(true) };
+    let before = open_directory(lower, &parent).and_then(|parent| metadata_at(parent.as_fd(), name));
+    match before {
+        Ok(before) if before.kind == FileKind::File && likeness(&before) == likeness(now) => {
+            same_content(upper, path, lower, path)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// The override that all candidates with the content of `path` have.
+fn origin_of<'a>(
+    path: &GuestPath,
+    candidates: &[(&GuestPath, &'a Override)],
+    upper: &Rootfs,
+    lower: &Rootfs,
+) -> Result<Option<&'a Override>, RootfsError> {
+    let mut origin: Option<&Override> = None;
+    for (candidate, held) in candidates {
+        if origin == Some(*held) || !same_content(upper, path, lower, candidate)? {
+            continue;
+        }
+        if origin.is_some() {
+            return Ok(None);
+        }
+        origin = Some(held);
+    }
+    Ok(origin)
+}
+
+fn same_content(
+    upper: &Rootfs,
+    new: &GuestPath,
+    lower: &Rootfs,
+    old: &GuestPath,
+) -> Result<bool, RootfsError> {
+    let open = |tree: &Rootfs, path| Ok(std::fs::File::from(tree.open_file(path, OFlags::NOFOLLOW, 0)?));
+    let (mut new_file, mut old_file) = (open(upper, new)?, open(lower, old)?);
+    let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let count = at(read_full(&mut new_file, &mut left), new)?;
+        if at(read_full(&mut old_file, &mut right), old)? != count || left[..count] != right[..count] {
+            return Ok(false);
+        }
+        if count < left.len() {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
