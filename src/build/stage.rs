@@ -35,6 +35,8 @@ pub(super) struct StageRun<'s> {
     pub(super) missed: BTreeSet<CacheKey>,
     /// Keys whose results could not be read.
     pub(super) unusable: BTreeSet<CacheKey>,
+    /// Keys of results with a layer that is lost; a step may make the very same one again.
+    pub(super) incomplete: BTreeSet<CacheKey>,
     several_stages: bool,
     /// How many layers the base image has.
     base_layers: usize,
@@ -81,6 +83,7 @@ impl Executor<'_> {
             keys: BTreeMap::new(),
             missed: BTreeSet::new(),
             unusable: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
             several_stages: self.plan.stages.len() > 1,
             base_layers,
         };
@@ -119,6 +122,7 @@ impl Executor<'_> {
             Recalled::Found(found) => Ok(self.take_over(run, next, found)),
             Recalled::Open(work) => {
                 self.make(run, next, work)?;
+                run.incomplete.clear();
                 Ok(next + 1)
             }
         }
