@@ -751,21 +751,24 @@ fn a_file_that_changes_while_it_is_copied_is_never_taken_for_what_it_was() {
     let contents = [b"A", b"B"].map(|letter| letter.repeat(2_000_000));
     fs::write(&path, &contents[0]).expect("write");
     let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let seen = std::thread::scope(|scope| {
         scope.spawn(|| {
+            let other = project.out.path().join("other");
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 for content in &contents {
-                    // In place, and of the same length: only the content tells.
-                    let mut file = fs::File::options().write(true).open(&path).expect("open");
-                    std::io::Write::write_all(&mut file, content).expect("write");
+                    // As editors do it: whoever has the old one open does not notice.
+                    fs::write(&other, content).expect("write");
+                    fs::rename(&other, &path).expect("rename");
                 }
             }
         });
-        for _ in 0..12 {
-            finish(&mut project.command(&[]));
-        }
+        let builds = (0..30).map(|_| finish(&mut project.command(&["--no-cache"])).success());
+        let noticed = |build: Finished| build.says(&["the build context was changed while"]);
+        let seen = builds.map(noticed).filter(|noticed| *noticed).count();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        seen
     });
+    assert!(seen > 0, "it never happened");
     for (name, content) in ["a", "b"].iter().zip(&contents) {
         fs::write(&path, content).expect("write");
         let (_, layout) = project.layout(name, &[]);

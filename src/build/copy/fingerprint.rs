@@ -583,6 +583,21 @@ mod tests {
     }
 
     #[test]
+    fn of_recent_files_the_content_is_a_witness() {
+        // Clocks of file systems may be too coarse to tell two changes apart; those of the machine that tests may not be.
+        let tree = tree("mkdir d; echo > d/f");
+        with(&tree, "", OwnerPolicy::Root, &["d"], |sources| {
+            let [never, always] = [i64::MAX, 0].map(|seconds| Timestamp { seconds, nanoseconds: 0 });
+            let look = |depth, recent| sources.look(depth, recent).unwrap();
+            assert_eq!(look(Depth::Content, never).0, look(Depth::Content, always).0);
+            for recent in [never, always] {
+                assert_eq!(look(Depth::Content, recent).1, look(Depth::Witness, recent).1);
+            }
+            assert_ne!(look(Depth::Witness, never).1, look(Depth::Witness, always).1);
+        });
+    }
+
+    #[test]
     fn looking_stops_when_the_build_does() {
         let tree = tree("mkdir d; echo > d/f");
         let root = Rootfs::open(tree.path()).unwrap();
