@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::bases::{Bases, Purpose};
 use super::context_view::ContextViews;
 use super::error::{BuildError, BuildErrorKind};
 use super::finished::finished;
@@ -95,6 +96,10 @@ pub(super) struct Executor<'a> {
     pub(super) services: &'a Services<'a>,
     /// For each stage the position of the last one that uses it.
     last_uses: Vec<usize>,
+    /// The images that are still needed.
+    bases: Bases,
+    /// Which stage is being built.
+    position: usize,
     /// The stages that are still needed, by position.
     pub(super) done: BTreeMap<usize, Done>,
     /// This machine, looked at when the first RUN wants to know.
@@ -117,6 +122,8 @@ impl<'a> Executor<'a> {
             plan,
             services,
             last_uses: last_uses(plan),
+            bases: Bases::of(plan),
+            position: 0,
             done: BTreeMap::new(),
             machine: OnceCell::new(),
             warned: Cell::new(false),
@@ -129,8 +136,10 @@ impl<'a> Executor<'a> {
 
     fn image(&mut self) -> Result<Image, BuildError> {
         for (position, stage) in self.plan.stages.iter().enumerate() {
+            self.position = position;
             let done = self.stage(position, stage)?;
             self.done.insert(position, done);
+            self.bases.leave(position);
             // What nobody uses any more is let go: long chains of stages would else hold a history for each.
             let Executor { done, last_uses, .. } = self;
             done.retain(|other, _| last_uses[*other] > position);
@@ -161,12 +170,13 @@ impl<'a> Executor<'a> {
     }
 
     /// The unpacked layers of the stage at `position`, which is done.
-    pub(super) fn chain_of(&mut self, position: usize) -> Result<Chain, BuildErrorKind> {
+    pub(super) fn chain_of(&mut self, position: usize, purpose: Purpose) -> Result<Chain, BuildErrorKind> {
         let done = &self.done[&position];
         let chain = match &done.files {
             Files::Chain(chain) => return Ok(chain.clone()),
             Files::OfImage => {
-                self.unpack(&done.image, &self.plan.stages[position].base.shown(&self.plan.stages))?
+                let base = self.plan.stages[position].base.shown(&self.plan.stages);
+                self.unpack(&done.image, &base, purpose)?
             }
         };
         if let Some(done) = self.done.get_mut(&position) {
@@ -176,8 +186,14 @@ impl<'a> Executor<'a> {
     }
 
     /// Fetches and unpacks what of `image` has not been. `reference` is the base it stands on.
-    pub(super) fn unpack(&self, image: &Image, reference: &str) -> Result<Chain, BuildErrorKind> {
-        self.services.source.unpack(image).map_err(|source: ServiceError| {
+    pub(super) fn unpack(
+        &self,
+        image: &Image,
+        reference: &str,
+        purpose: Purpose,
+    ) -> Result<Chain, BuildErrorKind> {
+        let unpack = || self.services.source.unpack(image);
+        self.bases.get(image, self.position, purpose, unpack).map_err(|source: ServiceError| {
             // What is damaged in the store is removed when it is read.
             let is_lost = |layer: &crate::image::manifest::Layer| {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)

@@ -1,6 +1,7 @@
 //! The interpreter: Dockerfile to plan, plan to image.
 
 pub mod add;
+mod bases;
 pub mod clock;
 pub mod context_view;
 pub mod copy;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Instant;
 
+use super::bases::Purpose;
 use super::clock::{Clock, rfc3339};
 use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Done, Executor, Files};
@@ -220,7 +221,7 @@ impl Executor<'_> {
         self.stop_if_cancelled()?;
         let began = Instant::now();
         let base = run.stage.base.shown(&self.plan.stages);
-        run.done.files = Files::Chain(self.unpack(&run.done.image, &base)?);
+        run.done.files = Files::Chain(self.unpack(&run.done.image, &base, Purpose::Step)?);
         let elapsed = began.elapsed();
         // As long as there is nothing else, it is a part of FROM.
         if run.done.image.layers().len() == run.base_layers {
@@ -237,7 +238,10 @@ impl Executor<'_> {
     fn take_chain(&self, run: &mut StageRun<'_>) -> Result<Chain, BuildErrorKind> {
         match std::mem::replace(&mut run.done.files, Files::OfImage) {
             Files::Chain(chain) => Ok(chain),
-            Files::OfImage => self.unpack(&run.done.image, &run.stage.base.shown(&self.plan.stages)),
+            Files::OfImage => {
+                let base = run.stage.base.shown(&self.plan.stages);
+                self.unpack(&run.done.image, &base, Purpose::Step)
+            }
         }
     }
 

@@ -34,7 +34,7 @@ use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError, archive, layout};
-use crate::transfer::{ImageProblem, Images, Unpacking};
+use crate::transfer::{ImageProblem, Images, Unpacker, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
@@ -108,8 +108,10 @@ impl Build<'_> {
         let waiting = client.clone();
         self.stop.watch(move || waiting.cancel())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
-                .map_err(|error| Failure::from_error(&error))?,
+            unpacker: Unpacker::Layers(
+                Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
+                    .map_err(|error| Failure::from_error(&error))?,
+            ),
             workspace,
             cancel: &self.stop.cancel,
             limits: settings.limits.layers,

@@ -15,6 +15,7 @@ pub mod overrides;
 pub(crate) mod testing;
 pub mod tree;
 pub mod users;
+pub(crate) mod visit;
 
 use std::collections::VecDeque;
 use std::fs::File;

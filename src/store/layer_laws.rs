@@ -15,7 +15,7 @@ use crate::rootfs::{IdMap, Overrides, Rootfs, Timestamp, set_mode_at, set_times_
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
-use super::unpacked::{Chain, Unpack, UnpackError, Unpacked};
+use super::unpacked::{Layers, Unpack, UnpackError, Unpacked};
 use super::workspace::Workspace;
 
 /// An entry of a layer.
@@ -112,7 +112,7 @@ impl Ground {
         (DiffId(digest.clone()), Descriptor::new(media_type::OCI_LAYER, digest, archive.len() as u64))
     }
 
-    pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Chain, UnpackError> {
+    pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Layers, UnpackError> {
         self.unpacked.chain(
             layers,
             &Unpack {
@@ -127,7 +127,7 @@ impl Ground {
         )
     }
 
-    pub(crate) fn view(&self, chain: &Chain) -> Rootfs {
+    pub(crate) fn view(&self, chain: &Layers) -> Rootfs {
         let scratch = self.workspace.directory("view").unwrap();
         let root = Rootfs::from_fd(overlay(&chain.root_dirs(), None, &scratch).unwrap());
         root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT)

@@ -11,7 +11,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
-use crate::layer::{Marks, is_overlay_attribute};
+use crate::layer::Marks;
+use crate::layer::changes::of_image;
 use crate::rootfs::{
     GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
     xattrs_at,
@@ -320,7 +321,7 @@ pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result
     let metadata = metadata_of(&model)?;
     set_owner_at(directory.as_fd(), b".", metadata.owner)?;
     set_mode_at(directory.as_fd(), b".", metadata.mode)?;
-    for (key, value) in xattrs_at(model.as_fd(), b".")?.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
+    for (key, value) in of_image(&xattrs_at(model.as_fd(), b".")?) {
         set_xattr_at(directory.as_fd(), b".", key, value)?;
     }
     to.set_override(path.clone(), from.override_of(path))?;

@@ -114,6 +114,7 @@ impl Workspace {
             }
             let workspace = Self { path, _lock: lock, janitor: janitor.cloned(), next: AtomicU64::new(0) };
             rustix::fs::mkdir(&workspace.path, Mode::RWXU).map_err(|e| failed(&workspace.path, e.into()))?;
+            inherit_nothing(&workspace.path).map_err(|e| failed(&workspace.path, e.into()))?;
             return Ok(workspace);
         }
     }
@@ -192,6 +193,18 @@ impl Drop for Workspace {
             }
         }
     }
+}
+
+/// Takes away the access control lists that a new directory has from the one it is in (acl(5)): all trees are made below
+/// it, and would get entries that no layer and no step has asked for.
+fn inherit_nothing(directory: &Path) -> rustix::io::Result<()> {
+    for key in [c"system.posix_acl_default", c"system.posix_acl_access"] {
+        match rustix::fs::lremovexattr(directory, key) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn lock_of(workspace: &Path) -> PathBuf {
@@ -447,6 +460,29 @@ mod tests {
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 2);
         drop(workspace);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_workspace_inherits_no_access_control_list() {
+        let temporary = tempfile::tempdir().unwrap();
+        let list = crate::store::testing::access_list(5);
+        let set = rustix::fs::lsetxattr(
+            temporary.path(),
+            "system.posix_acl_default",
+            &list,
+            rustix::fs::XattrFlags::empty(),
+        );
+        if set.is_err() {
+            eprintln!("skipped: this file system has no ACLs");
+            return;
+        }
+        let workspace = Workspace::create(temporary.path(), None).unwrap();
+        let file = workspace.directory("step").unwrap().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [workspace.path(), &file] {
+            let names = rustix::fs::llistxattr(path, &mut [0; 1024][..]).unwrap();
+            assert_eq!(names, 0, "{}", path.display());
+        }
     }
 
     #[test]

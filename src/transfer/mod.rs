@@ -20,6 +20,7 @@ use crate::layer::{Limits, Owners};
 use crate::registry::{Client, Fetched, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
+use crate::store::trees::Trees;
 use crate::store::unpacked::{Chain, Progress, Unpack, UnpackError, Unpacked};
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError};
@@ -70,14 +71,32 @@ pub struct Images<'a> {
 
 /// What unpacking needs.
 pub struct Unpacking<'a> {
-    /// The layers of the store.
-    pub unpacked: Unpacked,
+    /// What becomes of layers.
+    pub unpacker: Unpacker,
     /// Where layers are until they are complete.
     pub workspace: &'a Workspace,
     /// When to stop.
     pub cancel: &'a Cancel,
     /// How much a layer may hold.
     pub limits: Limits,
+}
+
+/// How the layers of an image become files.
+#[derive(Debug)]
+pub enum Unpacker {
+    /// Each becomes a directory of the store; overlayfs stacks them.
+    Layers(Unpacked),
+    /// All become one directory.
+    Trees(Trees),
+}
+
+impl Unpacker {
+    fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
+        match self {
+            Self::Layers(unpacked) => unpacked.chain(layers, unpack).map(Chain::from),
+            Self::Trees(trees) => trees.chain(layers, unpack),
+        }
+    }
 }
 
 /// A manifest with its config.
@@ -162,19 +181,22 @@ impl ImageSource for Images<'_> {
             limits: &unpacking.limits,
             owners: Owners::Required,
         };
-        match unpacking.unpacked.chain(&layers, &unpack) {
+        match unpacking.unpacker.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.
             Err(error) if self.was_damaged(image, &error) => {
-                Ok(unpacking.unpacked.chain(&layers, &unpack)?)
+                Ok(unpacking.unpacker.chain(&layers, &unpack)?)
             }
             result => Ok(result?),
         }
     }
 
     fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {
-        let Some(Unpacking { unpacked, workspace, .. }) = &self.unpacking else { return Ok(chain.clone()) };
-        let kept = unpacked.adopt(&stacked(image), chain, workspace)?;
-        Ok(kept.unwrap_or_else(|| chain.clone()))
+        let Some(Unpacking { unpacker: Unpacker::Layers(unpacked), workspace, .. }) = &self.unpacking else {
+            return Ok(chain.clone());
+        };
+        let Chain::Layers(layers) = chain else { return Ok(chain.clone()) };
+        let kept = unpacked.adopt(&stacked(image), layers, workspace)?;
+        Ok(kept.map_or_else(|| chain.clone(), Chain::Layers))
     }
 }
 
