@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::bases::Purpose;
 use super::context_view::Shown;
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
@@ -96,7 +97,7 @@ impl Executor<'_> {
                 (tree, source, Rights::Ignored)
             }
             from => {
-                let chain = self.chain_read(from, stage)?;
+                let chain = self.chain_read(from, stage, Purpose::Step)?;
                 let (tree, source) = self.of_chain(bind, chain)?;
                 let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
                 mounted.trees.push(tree);
