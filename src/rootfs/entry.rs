@@ -466,7 +466,7 @@ mod tests {
                 path(directory.path().to_str().unwrap())
             };
             for name in ["/", "/a", "/a/b (deleted)"] {
-                let at = top.join(name[1..].as_bytes()).unwrap();
+                let at = top.join(&name.as_bytes()[1..]).unwrap();
                 assert_eq!(root.real_path(root.directory(&at).unwrap().as_fd()).unwrap(), at);
             }
         }
