@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::build_cleanup::registry_with_base;
 use crate::support::ground::{Ground, Request, ground};
-use crate::support::oci::raw_manifest;
+use crate::support::oci::{LayoutImage, raw_manifest};
 use crate::support::traces::Running;
 use crate::support::{Builder, Context, Finished, scratch, traces};
 
@@ -85,9 +85,9 @@ fn another_build_on_the_same_base_fetches_no_blob_and_unpacks_no_layer() {
         "whether the tag was moved, and nothing else"
     );
     assert!(!second.stderr.contains("unpacking sha256:"), "{}", second.stderr);
-    // The second build's own layers are kept beside them.
     let after = unpacked(&builder);
-    assert!(before.iter().all(|(name, kept)| after.get(name) == Some(kept)), "{before:?} {after:?}");
+    assert!(before.iter().all(|(layer, facts)| after.get(layer) == Some(facts)), "{before:?} {after:?}");
+    assert_eq!(after.len(), before.len() + 2, "what COPY and RUN wrote");
 }
 
 #[test]
@@ -201,36 +201,79 @@ fn builds_side_by_side_share_a_store() {
     traces::assert_none(builder.store());
 }
 
+/// Flips a bit of a blob in the store.
+fn damage(builder: &Builder, digest: &str) {
+    let blob = builder.store().join("blobs/sha256").join(digest.trim_start_matches("sha256:"));
+    let mut bytes = fs::read(&blob).expect("blob");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::remove_file(&blob).expect("remove");
+    fs::write(&blob, bytes).expect("blob");
+}
+
 #[test]
 fn a_damaged_blob_of_the_store_is_found_and_fetched_again() {
     let base = Base::new("damaged");
     let builder = Builder::new();
     let dockerfile = format!("FROM {}\nENV a=b\n", base.name);
     let out = scratch();
-    let layout = |name: &str| format!("--oci-layout-path={}", out.path().join(name).display());
-    build(&builder, &dockerfile, &["--no-push", &layout("one")]);
+    let path = |name: &str| out.path().join(name).display().to_string();
+    build(
+        &builder,
+        &dockerfile,
+        &["--no-push", "--oci-layout-path", &path("one"), "--tar-path", &path("tar")],
+    );
     let layer = base.layers().remove(0);
-    let blob = builder.store().join("blobs/sha256").join(layer.trim_start_matches("sha256:"));
-    let mut bytes = fs::read(&blob).expect("blob");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::remove_file(&blob).expect("remove");
-    fs::write(&blob, bytes).expect("blob");
-
-    let context = Context::new(&dockerfile);
-    let arguments =
-        ["-c".to_owned(), context.path().display().to_string(), "--no-push".to_owned(), layout("two")];
-    let finished = builder.run(&arguments);
-    if finished.code != Some(0) {
-        assert!(finished.stderr.contains("damaged"), "{}", finished.stderr);
-        assert!(!out.path().join("two").exists());
-        builder.run(&arguments).success();
+    for output in ["--oci-layout-path", "--tar-path"] {
+        damage(&builder, &layer);
+        let mark = base.ground.mark();
+        build(&builder, &dockerfile, &["--no-push", output, &path(output.trim_start_matches('-'))]);
+        let fetched = shown(&base.ground.requests(&mark, &base.repository)).join("\n");
+        assert!(fetched.contains(&layer), "{fetched}");
     }
-    let sizes = |name: &str| {
+    let layout = |name: &str| {
         let path = out.path().join(name).join("blobs/sha256").join(layer.trim_start_matches("sha256:"));
         builder::image::digest::Digest::of(&fs::read(path).expect("layer")).to_string()
     };
-    assert_eq!([sizes("one"), sizes("two")], [layer.clone(), layer.clone()]);
+    assert_eq!([layout("one"), layout("oci-layout-path")], [layer.clone(), layer.clone()]);
+    let archive = |name: &str| fs::metadata(out.path().join(name)).expect("archive").len();
+    assert_eq!(archive("tar"), archive("tar-path"));
+}
+
+#[test]
+fn a_damaged_blob_of_the_store_is_fetched_again_when_a_registry_refuses_it() {
+    let (registry, base) = registry_with_base(&Builder::new());
+    let builder = Builder::new();
+    let dockerfile = format!("FROM {base}\nCOPY file /\n");
+    // Unpacked now: nobody but the registry looks at the bytes again.
+    build(&builder, &dockerfile, &["--no-push"]);
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&registry.manifest("base", "1").expect("manifest").1).expect("JSON");
+    let layer = manifest["layers"][0]["digest"].as_str().expect("digest");
+    damage(&builder, layer);
+    let destination = ground().name(&format!("reuse-{}/damaged:1", std::process::id()));
+    build(&builder, &dockerfile, &["--destination", &destination]);
+    assert_eq!(raw_manifest(&destination)["layers"][0]["digest"], layer);
+}
+
+#[test]
+fn a_damaged_blob_that_nobody_else_has_is_made_anew() {
+    let builder = Builder::new();
+    let out = scratch();
+    let context = Context::new("FROM scratch\nCOPY --chmod=644 Dockerfile /\n");
+    let run =
+        |name: &str| builder.layout(&context, &out.path().join(name), &["--build-arg=SOURCE_DATE_EPOCH=1"]);
+    run("one").success();
+    let manifest = LayoutImage::only(&out.path().join("one")).manifest;
+    damage(&builder, manifest.layers()[0].digest().as_ref());
+    let finished = run("two");
+    if finished.code != Some(0) {
+        // The step's result was taken as it stood.
+        assert!(finished.says(&["hint: it has been removed: build again"]), "{}", finished.stderr);
+        assert!(!out.path().join("two").exists());
+        run("two").success();
+    }
+    assert_eq!(LayoutImage::only(&out.path().join("two")).manifest, manifest);
 }
 
 #[test]

@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
 
 mod base_selection;
+mod build_cache;
 mod build_cleanup;
 mod build_failures;
 mod build_outputs;
@@ -26,6 +27,9 @@ mod ordinary_user;
 mod own_image;
 mod privileged;
 mod registry_hostile;
+mod run_mounts;
+mod run_secrets;
 mod store_killed;
+mod store_layout;
 mod support;
 mod surroundings;

@@ -381,3 +381,40 @@ pub fn try_lock_byte(file: impl AsFd, offset: u64) -> io::Result<bool> {
         }
     }
 }
+
+/// Maps the first byte of `file`, reads it there, does `between`, and writes another byte there.
+///
+/// # Errors
+/// Those of mmap(2) and of `between`; `EINVAL` for an empty file. Nobody may cut the file off meanwhile: that would end
+/// the process.
+pub fn write_mapped(file: impl AsFd, between: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    if rustix::fs::fstat(&file)?.st_size < 1 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the kernel chooses an address that nobody uses.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            1,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_fd().as_raw_fd(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let byte = address.cast::<u8>();
+    // SAFETY: the mapping holds this byte, which the file has, until munmap below; volatile, so that both accesses are
+    // made although nobody uses what they give.
+    let before = unsafe { byte.read_volatile() };
+    let result = between();
+    if result.is_ok() {
+        // SAFETY: as above.
+        unsafe { byte.write_volatile(before.wrapping_add(1)) };
+    }
+    // SAFETY: nothing points into the mapping any more.
+    unsafe { libc::munmap(address, 1) };
+    result
+}

@@ -112,12 +112,14 @@ fn command(args: &[&str]) -> Process {
     Process {
         args: args.iter().map(|argument| argument.as_bytes().to_vec()).collect(),
         env: vec![(b"PATH".to_vec(), b"/bin".to_vec())],
+        secret_env: Vec::new(),
         cwd: GuestPath::root(),
         user: user(0, 0, &[]),
         hostname: HOSTNAME.to_owned(),
         hosts: HOSTS.as_bytes().to_vec(),
         resolv_conf: RESOLV_CONF.as_bytes().to_vec(),
         scripts: Vec::new(),
+        mounts: Vec::new(),
         presentation: Presentation::Native,
     }
 }

@@ -135,6 +135,11 @@ impl Family {
         self.0.iter().find(|(_, (_, name))| name == wanted).map(|(process, _)| *process)
     }
 
+    /// All of them.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = i32> {
+        self.0.keys().copied()
+    }
+
     /// How many there were.
     pub(crate) fn size(&self) -> usize {
         self.0.len()

@@ -19,8 +19,8 @@ use crate::rootfs::{
     set_times_at,
 };
 
-pub(super) use fingerprint::{Fingerprint, Sources};
-pub(super) use select::Selected;
+pub(super) use fingerprint::{Fingerprint, Names, Sources};
+pub(super) use select::{Selected, find};
 
 /// What one instruction copies, and to where.
 #[derive(Debug, Clone)]

@@ -4,9 +4,10 @@ use std::error::Error;
 use std::fmt;
 
 use super::add::AddError;
+use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
-use crate::dockerfile::{ExpandError, ModeError, ParseError, PortError, SignalError, Span};
+use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
@@ -60,6 +61,9 @@ pub enum BuildErrorKind {
     /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of an ARG.
     #[error("invalid SOURCE_DATE_EPOCH: {0}")]
     Epoch(String),
+    /// `--mount`.
+    #[error(transparent)]
+    Mount(#[from] MountError),
     /// EXPOSE.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -78,7 +82,7 @@ pub enum BuildErrorKind {
         #[source]
         source: ServiceError,
     },
-    /// A source of COPY or ADD that is not there.
+    /// A source of COPY, ADD or a mount that is not there.
     #[error("{keyword} source `{written}` is not in {place}{}", suggestion(near.as_ref()))]
     Source {
         /// Which instruction.
@@ -105,6 +109,12 @@ pub enum BuildErrorKind {
     /// A file of the image that is built.
     #[error(transparent)]
     Rootfs(#[from] RootfsError),
+    /// A part of the build context that RUN mounts.
+    #[error(transparent)]
+    ContextView(#[from] ViewError),
+    /// A secret that a step must have. BuildKit's words.
+    #[error("secret {0}: not found")]
+    SecretMissing(String),
     /// The changes of a step.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

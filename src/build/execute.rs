@@ -3,13 +3,15 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::bases::Bases;
+use super::context_view::ContextViews;
 use super::error::{BuildError, BuildErrorKind};
 use super::finished::finished;
 use super::key;
 use super::progress::Event;
 use super::recall::Count;
 use super::services::{ServiceError, Services};
-use super::step::{CopyFrom, CopyStep, Plan, PlannedStep, StageBase, StagePlan, Step};
+use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan};
 use crate::cache::{CacheKey, RememberedLayer};
 use crate::image::digest::Digest;
 use crate::image::manifest::{Image, Origin};
@@ -68,7 +70,7 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
     }
 }
 
-/// For each stage the position of the last one that stands on it or copies from it. The result is used at the end.
+/// For each stage the position of the last one that stands on it or reads its files. The result is used at the end.
 fn last_uses(plan: &Plan) -> Vec<usize> {
     let mut last: Vec<usize> = (0..plan.stages.len()).collect();
     for (position, stage) in plan.stages.iter().enumerate() {
@@ -76,8 +78,10 @@ fn last_uses(plan: &Plan) -> Vec<usize> {
             last[below] = position;
         }
         for step in &stage.steps {
-            if let Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) = &step.step {
-                last[*other] = position;
+            for from in step.step.reads() {
+                if let CopyFrom::Stage(other) = from {
+                    last[*other] = position;
+                }
             }
         }
     }
@@ -92,6 +96,10 @@ pub(super) struct Executor<'a> {
     pub(super) services: &'a Services<'a>,
     /// For each stage the position of the last one that uses it.
     last_uses: Vec<usize>,
+    /// The images that are still needed.
+    bases: Bases,
+    /// Which stage is being built.
+    position: usize,
     /// The stages that are still needed, by position.
     pub(super) done: BTreeMap<usize, Done>,
     /// This machine, looked at when the first RUN wants to know.
@@ -104,6 +112,8 @@ pub(super) struct Executor<'a> {
     pub(super) told: BTreeSet<Digest>,
     /// Whether files could not be had because a remembered layer is lost.
     lost: Cell<bool>,
+    /// The build context as mounts show it.
+    pub(super) context: ContextViews<'a>,
 }
 
 impl<'a> Executor<'a> {
@@ -112,19 +122,24 @@ impl<'a> Executor<'a> {
             plan,
             services,
             last_uses: last_uses(plan),
+            bases: Bases::of(plan),
+            position: 0,
             done: BTreeMap::new(),
             machine: OnceCell::new(),
             warned: Cell::new(false),
             count: Count::default(),
             told: BTreeSet::new(),
             lost: Cell::new(false),
+            context: ContextViews::new(services.context, services.workspace),
         }
     }
 
     fn image(&mut self) -> Result<Image, BuildError> {
         for (position, stage) in self.plan.stages.iter().enumerate() {
+            self.position = position;
             let done = self.stage(position, stage)?;
             self.done.insert(position, done);
+            self.bases.leave(position);
             // What nobody uses any more is let go: long chains of stages would else hold a history for each.
             let Executor { done, last_uses, .. } = self;
             done.retain(|other, _| last_uses[*other] > position);
@@ -140,9 +155,9 @@ impl<'a> Executor<'a> {
 
     /// What the stage at `position` begins with: `below`, handed over for good where nobody else uses that.
     pub(super) fn stage_below(&mut self, below: usize, position: usize, stage: &StagePlan) -> Done {
-        let copies = |step: &PlannedStep| matches!(&step.step, Step::Copy(CopyStep { from: CopyFrom::Stage(other), .. }) if *other == below);
+        let reads = |step: &PlannedStep| step.step.reads().any(|from| *from == CopyFrom::Stage(below));
         if self.last_uses[below] == position
-            && !stage.steps.iter().any(copies)
+            && !stage.steps.iter().any(reads)
             && let Some(done) = self.done.remove(&below)
         {
             return done;
@@ -171,7 +186,8 @@ impl<'a> Executor<'a> {
 
     /// Fetches and unpacks what of `image` has not been. `reference` is the base it stands on.
     pub(super) fn unpack(&self, image: &Image, reference: &str) -> Result<Chain, BuildErrorKind> {
-        self.services.source.unpack(image).map_err(|source: ServiceError| {
+        let unpack = || self.services.source.unpack(image);
+        self.bases.get(image, self.position, unpack).map_err(|source: ServiceError| {
             // What is damaged in the store is removed when it is read.
             let is_lost = |layer: &crate::image::manifest::Layer| {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::error::{BuildError, BuildErrorKind};
+use super::mount::{MountStep, Resolver};
+use super::origin::Reader;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
@@ -37,13 +39,13 @@ pub(super) struct Interpreter<'a> {
     sources: Sources<'a>,
 }
 
-/// Where COPY and ADD find what they name.
+/// Where COPY, ADD and mounts find what they name.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// What of the build context is hidden.
     pub(super) ignore: &'a IgnoreRules,
-    /// Resolves `--from`.
-    pub(super) from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
+    /// Resolves `--from`, and `from` of mounts.
+    pub(super) from: &'a dyn Fn(Reader, &Text) -> Result<CopyFrom, BuildErrorKind>,
 }
 
 /// What became of a stage.
@@ -106,7 +108,7 @@ impl<'a> Interpreter<'a> {
             Instruction::From(_) => {
                 return Err(BuildErrorKind::Invalid("FROM cannot be a trigger".to_owned()));
             }
-            Instruction::Run(run) => return self.run(run).map(|(row, step)| (Some(row), step)),
+            Instruction::Run(run) => return self.run(span, run).map(|(row, step)| (Some(row), step)),
             Instruction::Copy(transfer) => return self.transfer(span, TransferKind::Copy, transfer),
             Instruction::Add(transfer) => return self.transfer(span, TransferKind::Add, transfer),
             Instruction::Workdir(text) => return self.workdir(span, text),
@@ -309,9 +311,8 @@ impl<'a> Interpreter<'a> {
         row
     }
 
-    fn run(&mut self, run: &Run) -> Result<(String, Step), BuildErrorKind> {
+    fn run(&mut self, span: Span, run: &Run) -> Result<(String, Step), BuildErrorKind> {
         let unsupported = [
-            ("RUN --mount", !run.mounts.is_empty()),
             ("RUN --network", run.network != Network::Default),
             ("RUN --security=insecure", run.security != Security::Sandbox),
             ("RUN --device", !run.devices.is_empty()),
@@ -319,6 +320,7 @@ impl<'a> Interpreter<'a> {
         if let Some((flag, _)) = unsupported.iter().find(|(_, used)| *used) {
             return Err(BuildErrorKind::Unsupported((*flag).to_owned()));
         }
+        let mounts = self.mounts(span, run)?;
         let with_shell = |last: &[u8]| {
             let mut args: Vec<Vec<u8>> = self.shell().into_iter().map(String::into_bytes).collect();
             args.push(last.to_vec());
@@ -348,9 +350,18 @@ impl<'a> Interpreter<'a> {
             workdir: self.current_workdir()?,
             user: self.config.user.clone(),
             script,
+            mounts,
             shown,
         };
         Ok((row, Step::Run(step)))
+    }
+
+    fn mounts(&mut self, span: Span, run: &Run) -> Result<Vec<MountStep>, BuildErrorKind> {
+        let workdir = self.current_workdir()?;
+        let named = self.sources.from;
+        let from = |name: &Text| named(Reader::Mount, name);
+        let mut expand = |text: &Text| self.expanded(span, text);
+        Resolver { expand: &mut expand, from: &from, workdir: &workdir }.resolve(&run.mounts)
     }
 
     fn transfer(
@@ -382,7 +393,7 @@ impl<'a> Interpreter<'a> {
         }
         let from = match &written.from {
             None => CopyFrom::Context,
-            Some(from) => (self.sources.from)(from)?,
+            Some(from) => (self.sources.from)(Reader::Copy, from)?,
         };
         let row = history::transfer(kind, &expanded);
         let step = CopyStep {

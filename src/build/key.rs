@@ -5,11 +5,14 @@
 //! is known without looking at any file.
 
 use super::copy::{self, Form};
+use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
+use crate::dockerfile::{Access, Need};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
+use crate::rootfs::GuestPath;
 
 /// To be changed whenever a step does something else than before, or a key is made in another way.
 const VERSION: &str = "1";
@@ -32,6 +35,19 @@ pub enum Elsewhere<'a> {
     Content(&'a Digest),
     /// The tree in which it selects them, which is that of a stage or an image; none is an empty one.
     Tree(Option<&'a ChainId>),
+    /// What is known of those of each bind mount, in order.
+    Mounts(&'a [Elsewhere<'a>]),
+}
+
+impl Elsewhere<'_> {
+    /// Whether only a look at files tells what they are.
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Content(_) => false,
+            Self::Tree(_) => true,
+            Self::Mounts(mounts) => mounts.iter().any(Elsewhere::is_open),
+        }
+    }
 }
 
 /// The key that a stage on `image` begins with: its layers count, nothing else of it. `restriction` says what files cannot
@@ -69,13 +85,10 @@ pub fn step_keys(parent: &CacheKey, step: &Step, platform: &Platform, files: &El
         Step::Config => return StepKeys { definition: parent.clone(), content: Some(parent.clone()) },
         Step::Workdir(workdir) => of_workdir(workdir),
         Step::Copy(copy) => of_copy(copy, files),
-        Step::Run(run) => of_run(run, platform),
+        Step::Run(run) => of_run(run, platform, files),
     };
     let definition = key.value("parent", hash(parent)).finish();
-    let content = match files {
-        Elsewhere::Tree(_) => None,
-        Elsewhere::Nothing | Elsewhere::Content(_) => Some(definition.clone()),
-    };
+    let content = (!files.is_open()).then(|| definition.clone());
     StepKeys { definition, content }
 }
 
@@ -105,11 +118,6 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         Archives::Extract => "extract",
         Archives::Keep => "keep",
     };
-    // Files of a context get another owner. Which stage or image it is does not count: its files do.
-    let origin = match from {
-        CopyFrom::Context => "context",
-        CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => "tree",
-    };
     let key = match copy::destination(workdir, destination) {
         Ok((path, Form::Directory)) => keyed("copy").value("directory", path.as_bytes()),
         Ok((path, Form::Any)) => keyed("copy").value("destination", path.as_bytes()),
@@ -117,25 +125,40 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         Err(_) => keyed("copy").list("unusable", [workdir.as_bytes(), destination.as_bytes()]),
     };
     let key = key
-        .value("origin", origin)
+        .value("origin", origin(from))
         .optional("chown", chown.as_ref())
         .optional("chmod", chmod.map(u32::to_le_bytes))
         .value("archives", archives)
         .list("inline", inline.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]));
-    match files {
-        Elsewhere::Nothing => key.value("files", "none"),
-        // What was selected, and how it is called, is in there.
-        Elsewhere::Content(digest) => key.value("content", digest.hex()),
-        Elsewhere::Tree(tree) => key
-            .optional("tree", tree.map(hex))
-            .list("sources", sources.iter().map(|source| source.as_bytes())),
+    of_files(key, files, sources.iter().map(|source| source.as_bytes()))
+}
+
+/// Files of a context get another owner. Which stage or image it is does not count: its files do.
+fn origin(from: &CopyFrom) -> &'static str {
+    match from {
+        CopyFrom::Context => "context",
+        CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => "tree",
     }
 }
 
-fn of_run(step: &RunStep, platform: &Platform) -> KeyHasher {
+/// What is known of the files that `sources` select.
+fn of_files<'s>(
+    key: KeyHasher,
+    files: &Elsewhere<'_>,
+    sources: impl IntoIterator<Item = &'s [u8]>,
+) -> KeyHasher {
+    match files {
+        Elsewhere::Nothing | Elsewhere::Mounts(_) => key.value("files", "none"),
+        // What was selected, and how it is called, is in there.
+        Elsewhere::Content(digest) => key.value("content", digest.hex()),
+        Elsewhere::Tree(tree) => key.optional("tree", tree.map(hex)).list("sources", sources),
+    }
+}
+
+fn of_run(step: &RunStep, platform: &Platform, files: &Elsewhere<'_>) -> KeyHasher {
     // Proxies belong to the machine that builds, and `shown` says what `args` says.
-    let RunStep { args, env, proxies: _, workdir, user, script, shown: _ } = step;
-    keyed("run")
+    let RunStep { args, env, proxies: _, workdir, user, script, mounts, shown: _ } = step;
+    let key = keyed("run")
         .list("args", args)
         .list("env", env.iter().flat_map(|(name, value)| [name, value]))
         .value("workdir", workdir.as_bytes())
@@ -143,7 +166,45 @@ fn of_run(step: &RunStep, platform: &Platform) -> KeyHasher {
         .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
         .value("os", &platform.os)
         .value("architecture", &platform.architecture)
-        .optional("variant", platform.variant.as_ref())
+        .optional("variant", platform.variant.as_ref());
+    let mut known = match files {
+        Elsewhere::Mounts(known) => known.iter(),
+        _ => [].iter(),
+    };
+    mounts.iter().fold(key, |key, mount| of_mount(key, mount, &mut known))
+}
+
+fn of_mount<'f>(
+    key: KeyHasher,
+    mount: &MountStep,
+    known: &mut impl Iterator<Item = &'f Elsewhere<'f>>,
+) -> KeyHasher {
+    match mount {
+        MountStep::Bind(BindStep { from, source, target, access }) => {
+            let access = match access {
+                Access::ReadOnly => "ro",
+                Access::ReadWrite => "rw",
+            };
+            let key =
+                key.value("bind", target.as_bytes()).value("origin", origin(from)).value("access", access);
+            of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
+        }
+        MountStep::Tmpfs(TmpfsStep { target, size }) => {
+            key.value("tmpfs", target.as_bytes()).optional("size", size.map(u64::to_le_bytes))
+        }
+        // The value is nobody's business: another token gives the same result. Whether there is one counts as little.
+        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => {
+            let need = match need {
+                Need::Optional => "optional",
+                Need::Required => "required",
+            };
+            key.value("secret", id)
+                .optional("target", target.as_ref().map(GuestPath::as_bytes))
+                .optional("variable", variable.as_ref())
+                .value("need", need)
+                .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes()))
+        }
+    }
 }
 
 fn keyed(kind: &str) -> KeyHasher {
@@ -167,7 +228,7 @@ mod tests {
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
-    use crate::rootfs::GuestPath;
+    use crate::rootfs::Owner;
 
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
@@ -185,8 +246,41 @@ mod tests {
             workdir: path("/w"),
             user: "user".to_owned(),
             script: None,
+            mounts: vec![bind(), tmpfs(), secret()],
             shown: "/bin/sh -c make".to_owned(),
         }
+    }
+
+    fn bind() -> MountStep {
+        MountStep::Bind(bind_step())
+    }
+
+    fn bind_step() -> BindStep {
+        let (source, target) = (path("/src"), path("/m"));
+        BindStep { from: CopyFrom::Stage(0), source, target, access: Access::ReadOnly }
+    }
+
+    fn tmpfs_step() -> TmpfsStep {
+        TmpfsStep { target: path("/t"), size: None }
+    }
+
+    fn tmpfs() -> MountStep {
+        MountStep::Tmpfs(tmpfs_step())
+    }
+
+    fn secret_step() -> SecretStep {
+        SecretStep {
+            id: "id".to_owned(),
+            target: Some(path("/run/secrets/id")),
+            variable: None,
+            need: Need::Optional,
+            mode: 0o400,
+            owner: Owner::ROOT,
+        }
+    }
+
+    fn secret() -> MountStep {
+        MountStep::Secret(secret_step())
     }
 
     fn copy() -> CopyStep {
@@ -242,8 +336,9 @@ mod tests {
     #[test]
     fn every_field_of_run_counts_or_is_left_out_on_purpose() {
         // A new field must be named here, and changed below.
-        let RunStep { args: _, env: _, proxies: _, workdir: _, user: _, script: _, shown: _ } = run();
-        let fields = ["args", "env", "proxies", "workdir", "user", "script", "shown"];
+        let RunStep { args: _, env: _, proxies: _, workdir: _, user: _, script: _, mounts: _, shown: _ } =
+            run();
+        let fields = ["args", "env", "proxies", "workdir", "user", "script", "mounts", "shown"];
         let changes: &[Change<RunStep>] = &[
             ("args: text", true, |run| run.args[2] = b"make ".to_vec()),
             ("args: shell", true, |run| run.args[0] = b"/bin/bash".to_vec()),
@@ -261,9 +356,78 @@ mod tests {
             ("script: one", true, |run| run.script = Some((Text::from("EOF"), Text::from("#!x")))),
             ("script: another", true, |run| run.script = Some((Text::from("EOF"), Text::from("#!y")))),
             ("script: another name", true, |run| run.script = Some((Text::from("E"), Text::from("OF#!x")))),
+            ("mounts: none", true, |run| run.mounts.clear()),
+            ("mounts: one less", true, |run| drop(run.mounts.pop())),
+            ("mounts: order", true, |run| run.mounts.reverse()),
             ("shown: other", false, |run| run.shown = "make".to_owned()),
         ];
         check(&fields, changes, run, |run| key(&Step::Run(run), &Elsewhere::Nothing));
+    }
+
+    #[test]
+    fn every_field_of_mounts_counts_or_is_left_out_on_purpose() {
+        // A new field must be named here, and changed below.
+        let BindStep { from: _, source: _, target: _, access: _ } = bind_step();
+        let bind_fields = ["from", "source", "target", "access"];
+        let bind_changes = |source: bool| -> Vec<Change<BindStep>> {
+            vec![
+                ("from: another stage", false, |bind| bind.from = CopyFrom::Stage(7)),
+                ("from: the context", true, |bind| bind.from = CopyFrom::Context),
+                ("source: another", source, |bind| bind.source = path("/other")),
+                ("target: another", true, |bind| bind.target = path("/n")),
+                ("access: rw", true, |bind| bind.access = Access::ReadWrite),
+            ]
+        };
+        let of = |mount: MountStep, files: &Elsewhere<'_>| {
+            key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Mounts(&[*files]))
+        };
+        let content = Digest::of(b"1");
+        check(&bind_fields, &bind_changes(false), bind_step, |bind| {
+            of(MountStep::Bind(bind), &Elsewhere::Content(&content))
+        });
+        let chain = ChainId::base(&DiffId(content.clone()));
+        check(&bind_fields, &bind_changes(true), bind_step, |bind| {
+            of(MountStep::Bind(bind), &Elsewhere::Tree(Some(&chain)))
+        });
+        let TmpfsStep { target: _, size: _ } = tmpfs_step();
+        let changes: &[Change<TmpfsStep>] = &[
+            ("target: another", true, |tmpfs| tmpfs.target = path("/u")),
+            ("size: zero", true, |tmpfs| tmpfs.size = Some(0)),
+            ("size: one", true, |tmpfs| tmpfs.size = Some(1)),
+        ];
+        let alone = |mount| key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Nothing);
+        check(&["target", "size"], changes, tmpfs_step, |tmpfs| alone(MountStep::Tmpfs(tmpfs)));
+        let SecretStep { id: _, target: _, variable: _, need: _, mode: _, owner: _ } = secret_step();
+        let changes: &[Change<SecretStep>] = &[
+            ("id: another", true, |secret| secret.id = "other".to_owned()),
+            ("target: none", true, |secret| secret.target = None),
+            ("target: another", true, |secret| secret.target = Some(path("/x"))),
+            ("variable: one", true, |secret| secret.variable = Some("TOKEN".to_owned())),
+            ("need: required", true, |secret| secret.need = Need::Required),
+            ("mode: another", true, |secret| secret.mode = 0o440),
+            ("owner: user", true, |secret| secret.owner.uid = 1),
+            ("owner: group", true, |secret| secret.owner.gid = 1),
+        ];
+        check(&["id", "target", "variable", "need", "mode", "owner"], changes, secret_step, |secret| {
+            alone(MountStep::Secret(secret))
+        });
+    }
+
+    #[test]
+    fn what_one_mount_shows_is_not_taken_for_what_another_does() {
+        let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
+        let chain = ChainId::base(&DiffId(one.clone()));
+        let step = Step::Run(RunStep { mounts: vec![bind(), secret(), bind()], ..run() });
+        let (one, two, tree) =
+            (Elsewhere::Content(&one), Elsewhere::Content(&two), Elsewhere::Tree(Some(&chain)));
+        let all = [[one, two], [two, one], [one, one], [tree, one], [one, tree], [tree, tree]];
+        let of = |known: &[Elsewhere<'_>]| {
+            step_keys(&parent(), &step, &platform("linux/amd64"), &Elsewhere::Mounts(known))
+        };
+        let keys: std::collections::BTreeSet<_> = all.iter().map(|known| of(known).definition).collect();
+        assert_eq!(keys.len(), all.len());
+        let known: Vec<bool> = all.iter().map(|known| of(known).content.is_some()).collect();
+        assert_eq!(known, [true, true, true, false, false, false]);
     }
 
     #[test]

@@ -1,19 +1,26 @@
 //! The interpreter: Dockerfile to plan, plan to image.
 
 pub mod add;
+mod bases;
 pub mod clock;
+pub mod context_view;
 pub mod copy;
 pub mod error;
 pub mod execute;
 mod finished;
 mod interpret;
 pub mod key;
+pub mod mount;
+mod mounted;
+mod origin;
 mod perform;
 pub mod plan;
 pub mod preview;
 pub mod progress;
 mod recall;
+mod redact;
 pub mod scope;
+mod selection;
 pub mod services;
 mod stage;
 pub mod step;

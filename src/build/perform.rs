@@ -6,7 +6,9 @@ use super::add::{AddError, add};
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
+use super::mounted::Mounted;
 use super::progress::{Event, Place};
+use super::redact::Redactor;
 use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
 use crate::image::platform::Platform;
 use crate::limit::Limit;
@@ -108,40 +110,54 @@ impl Executor<'_> {
     /// Says where a source was looked for.
     pub(super) fn not_copied(&self, step: &CopyStep, error: CopyError) -> BuildErrorKind {
         let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
-        let place = match &step.from {
+        let place = self.place_of(&step.from);
+        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
+    }
+
+    /// What files are read from, for people.
+    pub(super) fn place_of(&self, from: &CopyFrom) -> String {
+        match from {
             CopyFrom::Context => "the build context".to_owned(),
             CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
             CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
             CopyFrom::Image(position) => {
                 format!("image `{}`", self.plan.images[*position].reference.familiar())
             }
-        };
-        BuildErrorKind::Source { keyword: step.kind.keyword(), written, place, excluded, near }
+        }
     }
 
-    /// The tree that COPY reads, unless it is the build context.
+    /// The tree that COPY or a mount reads, unless it is the build context.
     pub(super) fn view(
         &mut self,
         from: &CopyFrom,
         stage: &StagePlan,
     ) -> Result<Option<View>, BuildErrorKind> {
-        let chain = match from {
-            CopyFrom::Context => return Ok(None),
-            CopyFrom::Scratch => Chain::empty(),
-            CopyFrom::Stage(position) => self.chain_of(*position)?,
+        match from {
+            CopyFrom::Context => Ok(None),
+            from => {
+                let chain = self.chain_read(from, stage)?;
+                Ok(Some(self.services.snapshotter.view(&chain)?))
+            }
+        }
+    }
+
+    /// The layers of the tree that a step reads.
+    pub(super) fn chain_read(&mut self, from: &CopyFrom, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+        match from {
+            CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
+            CopyFrom::Stage(position) => self.chain_of(*position),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
                 let note =
-                    format!("[{}] copying from {}@{}", stage.name, base.reference.familiar(), base.digest);
+                    format!("[{}] reading from {}@{}", stage.name, base.reference.familiar(), base.digest);
                 self.services.progress.tell(&Event::Detail(&note));
-                self.unpack(&base.image, &base.reference.to_string())?
+                self.unpack(&base.image, &base.reference.to_string())
             }
-        };
-        Ok(Some(self.services.snapshotter.view(&chain)?))
+        }
     }
 
     fn run(
-        &self,
+        &mut self,
         step: &RunStep,
         stage: &StagePlan,
         place: &Place,
@@ -151,10 +167,15 @@ impl Executor<'_> {
         let presentation = self.presentation(&stage.platform)?;
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
-        let process = process(step, user, presentation, self.services.resolv_conf.clone());
+        let mounted = self.mounted(step, stage)?;
+        let process = process(step, user, presentation, self.services.resolv_conf.clone(), &mounted);
         let progress = self.services.progress;
-        let mut output = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
+        let mut redactor = Redactor::new(mounted.secrets());
+        let mut output =
+            |stream, bytes: &[u8]| redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
         let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
+        redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {
             Ok(Exit::Code(0)) => Ok(()),
@@ -228,14 +249,22 @@ fn make_workdir(
     Ok(())
 }
 
-fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resolv_conf: Vec<u8>) -> Process {
+fn process(
+    step: &RunStep,
+    user: ResolvedUser,
+    presentation: Presentation,
+    resolv_conf: Vec<u8>,
+    mounted: &Mounted,
+) -> Process {
+    let is_secret = |name: &str| mounted.variables.iter().any(|(secret, _)| secret == name.as_bytes());
     let mut env: Vec<(Vec<u8>, Vec<u8>)> = step
         .env
         .iter()
         .chain(step.proxies.iter())
+        .filter(|(name, _)| !is_secret(name))
         .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
         .collect();
-    if !step.env.iter().any(|(name, _)| name == "HOME") {
+    if !step.env.iter().any(|(name, _)| name == "HOME") && !is_secret("HOME") {
         env.push((b"HOME".to_vec(), user.home.clone()));
     }
     let scripts =
@@ -243,12 +272,14 @@ fn process(step: &RunStep, user: ResolvedUser, presentation: Presentation, resol
     Process {
         args: step.args.clone(),
         env,
+        secret_env: mounted.variables.clone(),
         cwd: step.workdir.clone(),
         user,
         hostname: HOSTNAME.to_owned(),
         hosts: HOSTS.as_bytes().to_vec(),
         resolv_conf,
         scripts: scripts.collect(),
+        mounts: mounted.mounts.clone(),
         presentation,
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::clock::Clock;
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
+use super::origin::{Named, Origin, Reader, named_by, origin, stage_named};
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
 use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan};
@@ -186,7 +187,7 @@ impl Planner<'_> {
         let last = self.file.stages.len().saturating_sub(1);
         let Some(name) = &self.request.target else { return Ok(last) };
         let wanted = name.to_lowercase();
-        self.stage_named(&wanted, self.file.stages.len()).ok_or_else(|| {
+        stage_named(self.file, &wanted, self.file.stages.len()).ok_or_else(|| {
             let names: Vec<String> = self
                 .file
                 .stages
@@ -197,11 +198,6 @@ impl Planner<'_> {
             let available = if names.is_empty() { "no named stage".to_owned() } else { names.join(", ") };
             BuildError::at(None, BuildErrorKind::Target { name: name.clone(), available })
         })
-    }
-
-    /// The last stage called `name` among the first `before`.
-    fn stage_named(&self, name: &str, before: usize) -> Option<usize> {
-        self.file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(name))
     }
 
     /// What `target` needs, by number. Stages refer to earlier ones only, so going down visits each once, with all who
@@ -215,11 +211,12 @@ impl Planner<'_> {
                 open.insert(base);
             }
             for (instruction, _) in &stage.instructions {
-                let Some(from) = from_of(&instruction.value) else { continue };
-                let origin =
-                    self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
-                if let Origin::Stage(other) = origin {
-                    open.insert(other);
+                for named in named_by(&instruction.value) {
+                    let origin = origin(self.file, named, index)
+                        .map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
+                    if let Origin::Stage(other) = origin {
+                        open.insert(other);
+                    }
                 }
             }
             needed.insert(index, stage);
@@ -238,7 +235,7 @@ impl Planner<'_> {
         }
         let (platform, asked) = self.stage_platform(stage)?;
         let name = name.to_string();
-        let base = match self.stage_named(&name, index) {
+        let base = match stage_named(self.file, &name, index) {
             Some(base) => NeededBase::Stage(base),
             None if name == "scratch" => NeededBase::Scratch,
             None => NeededBase::Image(Box::new(self.resolve(span, &name, &platform, asked)?)),
@@ -339,39 +336,6 @@ impl Planner<'_> {
         texts.into_iter().map(parse).collect()
     }
 
-    /// What `--from` of stage `index` names.
-    fn origin(&self, from: &Text, index: usize) -> Result<Origin, BuildErrorKind> {
-        let invalid = |message: String| Err(BuildErrorKind::Invalid(message));
-        if from.has_variables() {
-            return invalid(
-                "variable expansion is not supported for --from, define a new stage with FROM using ARG from global scope as a workaround"
-                    .to_owned(),
-            );
-        }
-        let name = from.to_string();
-        let lower = name.to_lowercase();
-        let own = self.file.stages[index].name.clone().unwrap_or_else(|| format!("stage-{index}"));
-        if let Ok(number) = name.parse::<usize>() {
-            return match number {
-                number if number < index => Ok(Origin::Stage(number)),
-                number if number == index => invalid(format!("circular dependency detected on stage: {own}")),
-                number => invalid(format!("invalid stage index {number}")),
-            };
-        }
-        if let Some(number) = self.stage_named(&lower, index) {
-            return Ok(Origin::Stage(number));
-        }
-        if lower == own {
-            return invalid(format!("circular dependency detected on stage: {own}"));
-        }
-        if self.stage_named(&lower, self.file.stages.len()).is_some() {
-            return invalid(format!(
-                "cannot copy from stage `{lower}`, it needs to be defined before current stage `{own}`"
-            ));
-        }
-        Ok(if name == "scratch" { Origin::Scratch } else { Origin::Image(name) })
-    }
-
     /// Interprets the needed stages in the order of the file.
     fn interpret(mut self, needed: BTreeMap<usize, Needed>) -> Result<Plan, BuildError> {
         let positions: BTreeMap<usize, usize> =
@@ -444,7 +408,7 @@ impl Planner<'_> {
     ) -> Result<(StagePlan, Scope), BuildError> {
         // Everything that a needed stage refers to is needed, and interpreted before it.
         let position_of = |number: usize| positions[&number];
-        let origins = self.origins(&needed, index, &position_of)?;
+        let origins = self.origins(&needed.instructions, &needed.platform, index, &position_of)?;
         let mut platform = needed.platform;
         let mut layers = 0;
         let (base, scope, config, author) = match needed.base {
@@ -468,9 +432,10 @@ impl Planner<'_> {
                 (StageBase::Stage(position), scope, RunConfig { on_build: Vec::new(), ..config }, author)
             }
         };
-        let from = |text: &Text| {
-            let found = origins.iter().find(|(name, _)| name == text).map(|(_, from)| from.clone());
-            found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `--from={text}`")))
+        let from = |reader: Reader, name: &Text| {
+            let found = origins.iter().find(|(known, _)| *known == Named { reader, name });
+            let found = found.map(|(_, from)| from.clone());
+            found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `from={name}`")))
         };
         let mut interpreter = Interpreter::new(
             self.file.escape,
@@ -511,31 +476,33 @@ impl Planner<'_> {
         Ok((plan, scope))
     }
 
-    /// Everything that the stage's `--from` flags name; images are resolved, each once.
-    fn origins(
+    /// Everything that the stage's instructions read from; images are resolved, each once.
+    fn origins<'n>(
         &mut self,
-        needed: &Needed,
+        needed: &'n [(Located<Instruction>, String)],
+        platform: &Platform,
         index: usize,
         position_of: &dyn Fn(usize) -> usize,
-    ) -> Result<Vec<(Text, CopyFrom)>, BuildError> {
-        let mut origins: Vec<(Text, CopyFrom)> = Vec::new();
-        for (instruction, _) in &needed.instructions {
-            let Some(from) = from_of(&instruction.value) else { continue };
-            if origins.iter().any(|(name, _)| name == from) {
-                continue;
-            }
-            let origin =
-                self.origin(from, index).map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
-            let resolved = match origin {
-                Origin::Scratch => CopyFrom::Scratch,
-                Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
-                Origin::Image(name) => {
-                    let base = self.resolve(instruction.span, &name, &needed.platform, self.request.asked)?;
-                    self.images.push(base);
-                    CopyFrom::Image(self.images.len() - 1)
+    ) -> Result<Vec<(Named<'n>, CopyFrom)>, BuildError> {
+        let mut origins: Vec<(Named<'n>, CopyFrom)> = Vec::new();
+        for (instruction, _) in needed {
+            for named in named_by(&instruction.value) {
+                if origins.iter().any(|(known, _)| *known == named) {
+                    continue;
                 }
-            };
-            origins.push((from.clone(), resolved));
+                let origin = origin(self.file, named, index)
+                    .map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
+                let resolved = match origin {
+                    Origin::Scratch => CopyFrom::Scratch,
+                    Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
+                    Origin::Image(name) => {
+                        let base = self.resolve(instruction.span, &name, platform, self.request.asked)?;
+                        self.images.push(base);
+                        CopyFrom::Image(self.images.len() - 1)
+                    }
+                };
+                origins.push((named, resolved));
+            }
         }
         Ok(origins)
     }
@@ -637,19 +604,6 @@ impl Interpreting<'_> {
         } else {
             (config.clone(), scope.clone())
         }
-    }
-}
-
-enum Origin {
-    Scratch,
-    Stage(usize),
-    Image(String),
-}
-
-fn from_of(instruction: &Instruction) -> Option<&Text> {
-    match instruction {
-        Instruction::Copy(transfer) => transfer.from.as_ref().filter(|from| !from.is_empty()),
-        _ => None,
     }
 }
 

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::finished::{describe, history_row};
-use super::step::{Plan, StageBase, StagePlan, Step};
+use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::step::{CopyFrom, Plan, StageBase, StagePlan, Step};
+use crate::dockerfile::{Access, Need};
 use crate::image::config::{History, ImageConfig};
 
 /// The config of the image that `plan` gives, without times and with the diff ids of the base alone.
@@ -38,12 +40,18 @@ fn stage_value(stage: &StagePlan, plan: &Plan) -> Value {
         .steps
         .iter()
         .map(|step| {
-            json!({
+            let mut value = json!({
                 "line": step.span.first_line,
                 "instruction": step.instruction,
                 "createdBy": step.created_by,
                 "step": kind(&step.step),
-            })
+            });
+            if let Step::Run(run) = &step.step
+                && !run.mounts.is_empty()
+            {
+                value["mounts"] = run.mounts.iter().map(|mount| mount_value(mount, plan)).collect();
+            }
+            value
         })
         .collect();
     json!({
@@ -62,6 +70,45 @@ fn kind(step: &Step) -> &'static str {
         Step::Workdir(_) => "workdir",
         Step::Copy(_) => "copy",
         Step::Run(_) => "run",
+    }
+}
+
+fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
+    match mount {
+        MountStep::Bind(BindStep { from, source, target, access }) => json!({
+            "type": "bind",
+            "from": from_value(from, plan),
+            "source": source.to_string(),
+            "target": target.to_string(),
+            "access": match access {
+                Access::ReadOnly => "ro",
+                Access::ReadWrite => "rw",
+            },
+        }),
+        MountStep::Tmpfs(TmpfsStep { target, size }) => {
+            json!({ "type": "tmpfs", "target": target.to_string(), "size": size })
+        }
+        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => json!({
+            "type": "secret",
+            "id": id,
+            "target": target.as_ref().map(ToString::to_string),
+            "env": variable,
+            "required": *need == Need::Required,
+            "mode": format!("{mode:04o}"),
+            "owner": format!("{}:{}", owner.uid, owner.gid),
+        }),
+    }
+}
+
+fn from_value(from: &CopyFrom, plan: &Plan) -> Value {
+    match from {
+        CopyFrom::Context => json!("context"),
+        CopyFrom::Scratch => json!("scratch"),
+        CopyFrom::Stage(position) => json!({ "stage": plan.stages[*position].name }),
+        CopyFrom::Image(position) => {
+            let image = &plan.images[*position];
+            json!({ "image": image.reference.to_string(), "digest": image.digest.to_string() })
+        }
     }
 }
 

@@ -11,16 +11,17 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
 use super::clock::{Clock, rfc3339};
-use super::copy::{CopyError, Fingerprint, Sources};
+use super::copy::Fingerprint;
 use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Done, Executor};
 use super::key::{self, Elsewhere, step_keys};
 use super::progress::{Event, Place};
+use super::selection::Selection;
 use super::services::Reuse;
 use super::stage::{StageRun, content_of, is_workdir};
-use super::step::{CopyFrom, CopyStep, Layering, StagePlan, Step};
+use super::step::{CopyFrom, Layering, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
-use crate::image::digest::{ChainId, DiffId};
+use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::Layer;
 
 /// How often somebody who waits for another build looks whether to stop.
@@ -38,10 +39,19 @@ pub(super) struct Count {
 /// The key of steps that are done together.
 pub(super) struct GroupKey {
     own: CacheKey,
-    /// What the steps, by position in the stage, copy from the build context.
-    copied: Vec<(usize, Fingerprint)>,
+    /// What the steps take from the build context.
+    taken: Vec<Taken>,
     /// The group that was to be done next when the context was looked at.
     next: usize,
+}
+
+/// What a step takes from the build context.
+struct Taken {
+    /// The step, by position in the stage.
+    position: usize,
+    /// Which of its selections.
+    selection: usize,
+    fingerprint: Fingerprint,
 }
 
 /// What is known of a group.
@@ -117,23 +127,17 @@ impl Executor<'_> {
     /// Keys that were made when earlier steps were to be done hold no longer if the build context was changed since.
     fn forget_changed_context(&mut self, run: &mut StageRun<'_>, next: usize) -> Result<(), BuildError> {
         let Some(key) = run.keys.get(&next).filter(|key| key.next != next) else { return Ok(()) };
-        for (position, fingerprint) in &key.copied {
-            let step = &run.stage.steps[*position];
-            let Step::Copy(copy) = &step.step else { continue };
-            if !self.context_still_is(copy, fingerprint) {
-                run.keys.retain(|group, _| *group < next);
-                return Ok(());
-            }
+        if key.taken.iter().any(|taken| !self.is_still(taken, run.stage)) {
+            run.keys.retain(|group, _| *group < next);
         }
         Ok(())
     }
 
-    /// Whether what `copy` takes from the build context is as it was.
-    fn context_still_is(&self, copy: &CopyStep, before: &Fingerprint) -> bool {
-        let from = self.source_tree(None);
-        let written: Vec<&[u8]> = copy.sources.iter().map(|source| source.as_bytes()).collect();
-        let stopped = || self.services.cancel.is_cancelled();
-        Sources { written: &written, from: &from, stopped: &stopped }.still_are(before).unwrap_or(false)
+    /// Whether what was taken from the build context is as it was.
+    fn is_still(&self, taken: &Taken, stage: &StagePlan) -> bool {
+        let selections = Selection::all(&stage.steps[taken.position].step);
+        let selection = selections.get(taken.selection);
+        selection.is_some_and(|selection| self.context_still_is(selection, &taken.fingerprint))
     }
 
     /// The key of a group on top of steps with the content key `parent`; none where that cannot be known without files
@@ -151,48 +155,63 @@ impl Executor<'_> {
         }
         let stage = run.stage;
         let mut own = parent.clone();
-        let mut copied = Vec::new();
+        let mut taken = Vec::new();
         for position in run.groups[group].clone() {
             let step = &stage.steps[position];
-            let at = |kind| BuildError::at(Some(step.span), kind);
-            own = match &step.step {
-                Step::Copy(copy) if !copy.sources.is_empty() => match copy.from {
-                    CopyFrom::Context => {
-                        let fingerprint = self.fingerprint(copy, stage).map_err(at)?;
-                        let content = Elsewhere::Content(&fingerprint.content);
-                        let own = step_keys(&own, &step.step, &stage.platform, &content).definition;
-                        copied.push((position, fingerprint));
-                        own
-                    }
-                    _ => match self.copy_key(&own, &step.step, copy, stage, files).map_err(at)? {
-                        Some(own) => own,
-                        None => return Ok(None),
-                    },
-                },
-                other => step_keys(&own, other, &stage.platform, &Elsewhere::Nothing).definition,
-            };
+            let key = self.key_of(&own, position, stage, files, &mut taken);
+            match key.map_err(|kind| BuildError::at(Some(step.span), kind))? {
+                Some(key) => own = key,
+                None => return Ok(None),
+            }
         }
         if self.plan.layering == Layering::OncePerStage {
             own = key::together(&own);
         }
-        run.keys.insert(group, GroupKey { own: own.clone(), copied, next });
+        run.keys.insert(group, GroupKey { own: own.clone(), taken, next });
         Ok(Some(own))
     }
 
-    /// The content key of a COPY from a stage or image: known from its definition, or found by looking at the files.
-    fn copy_key(
+    /// The content key of a step on top of one with the key `parent`. What it takes from stages and images is known by the
+    /// step's definition, or found by looking at the files; what it takes from the build context is added to `taken`.
+    fn key_of(
         &mut self,
         parent: &CacheKey,
-        step: &Step,
-        copy: &CopyStep,
+        position: usize,
         stage: &StagePlan,
         files: Files,
+        taken: &mut Vec<Taken>,
     ) -> Result<Option<CacheKey>, BuildErrorKind> {
-        let tree = self.tree_of(&copy.from);
-        let of = |files: &Elsewhere<'_>| step_keys(parent, step, &stage.platform, files).definition;
-        let definition = of(&Elsewhere::Tree(tree.as_ref()));
+        let step = &stage.steps[position].step;
+        let selections = Selection::all(step);
+        let trees: Vec<Option<ChainId>> =
+            selections.iter().map(|selection| self.tree_of(selection.from())).collect();
+        let mut contents: Vec<Option<Digest>> = vec![None; selections.len()];
+        for (number, selection) in selections.iter().enumerate() {
+            if *selection.from() == CopyFrom::Context {
+                let fingerprint = self.fingerprint(selection, stage)?;
+                contents[number] = Some(fingerprint.content.clone());
+                taken.push(Taken { position, selection: number, fingerprint });
+            }
+        }
+        let of = |contents: &[Option<Digest>]| {
+            let known = contents.iter().zip(&trees).map(|(content, tree)| match content {
+                Some(content) => Elsewhere::Content(content),
+                None => Elsewhere::Tree(tree.as_ref()),
+            });
+            let known: Vec<Elsewhere<'_>> = known.collect();
+            let files = match (step, &known[..]) {
+                (_, []) => Elsewhere::Nothing,
+                (Step::Copy(_), [one, ..]) => *one,
+                (_, all) => Elsewhere::Mounts(all),
+            };
+            step_keys(parent, step, &stage.platform, &files)
+        };
+        let keys = of(&contents);
+        if keys.content.is_some() {
+            return Ok(keys.content);
+        }
         if self.services.reuse == Reuse::Yes {
-            match self.services.cache.content(&definition) {
+            match self.services.cache.content(&keys.definition) {
                 Ok(Some(content)) => return Ok(Some(content)),
                 Ok(None) => {}
                 Err(error) => self.tell_problem(&error),
@@ -201,34 +220,25 @@ impl Executor<'_> {
         if files == Files::Untouched {
             return Ok(None);
         }
-        let fingerprint = self.fingerprint(copy, stage)?;
-        let content = of(&Elsewhere::Content(&fingerprint.content));
-        if let Err(error) = self.services.cache.set_content(&definition, &content) {
+        for (selection, content) in selections.iter().zip(&mut contents) {
+            if content.is_none() {
+                *content = Some(self.fingerprint(selection, stage)?.content);
+            }
+        }
+        let content = of(&contents).definition;
+        if let Err(error) = self.services.cache.set_content(&keys.definition, &content) {
             self.tell_problem(&error);
         }
         Ok(Some(content))
     }
 
-    /// The tree that COPY selects files in.
+    /// The tree that a step selects files in.
     fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
             CopyFrom::Context | CopyFrom::Scratch => None,
             CopyFrom::Stage(position) => key::tree(self.done[position].image.layers()),
             CopyFrom::Image(position) => key::tree(self.plan.images[*position].image.layers()),
         }
-    }
-
-    /// What `copy` would take now.
-    fn fingerprint(&mut self, copy: &CopyStep, stage: &StagePlan) -> Result<Fingerprint, BuildErrorKind> {
-        let view = self.view(&copy.from, stage)?;
-        let from = self.source_tree(view.as_ref());
-        let written: Vec<&[u8]> = copy.sources.iter().map(|source| source.as_bytes()).collect();
-        let stopped = || self.services.cancel.is_cancelled();
-        let sources = Sources { written: &written, from: &from, stopped: &stopped };
-        sources.fingerprint().map_err(|error: CopyError| match self.stop_if_cancelled() {
-            Ok(()) => self.not_copied(copy, error),
-            Err(cancelled) => cancelled,
-        })
     }
 
     /// Looks for results of the group `next` and those behind it; what reaches furthest is taken.
@@ -313,21 +323,16 @@ impl Executor<'_> {
         created: &str,
     ) -> bool {
         let (Some(own), Some(parent)) = (work.key.clone(), run.done.key.take()) else { return false };
-        for (position, fingerprint) in
-            run.keys.get(&group).map(|key| key.copied.as_slice()).unwrap_or_default()
-        {
-            let step = &run.stage.steps[*position];
-            if let Step::Copy(copy) = &step.step
-                && !self.context_still_is(copy, fingerprint)
-            {
-                let detail = format!(
-                    "the build context was changed while `{}` copied from it: neither this step nor those on it are remembered",
-                    step.instruction
-                );
-                let event = Event::Warning { rule: "cache", span: Some(step.span), detail: &detail };
-                self.services.progress.tell(&event);
-                return false;
-            }
+        let taken = run.keys.get(&group).map(|key| key.taken.as_slice()).unwrap_or_default();
+        if let Some(changed) = taken.iter().find(|taken| !self.is_still(taken, run.stage)) {
+            let step = &run.stage.steps[changed.position];
+            let detail = format!(
+                "the build context was changed while `{}` read it: neither this step nor those on it are remembered",
+                step.instruction
+            );
+            let event = Event::Warning { rule: "cache", span: Some(step.span), detail: &detail };
+            self.services.progress.tell(&event);
+            return false;
         }
         let content = content_of(run.steps(group), &parent, &own, layer);
         let created = created.to_owned();

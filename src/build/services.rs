@@ -1,5 +1,6 @@
 //! What a build needs from elsewhere: base images, trees, processes, a place for layers.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use super::progress::Progress;
@@ -12,10 +13,11 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer;
 use crate::limit::Limit;
-use crate::sandbox::{Cancel, Sandbox};
+use crate::sandbox::{Cancel, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
 use crate::store::unpacked::Chain;
+use crate::store::workspace::Workspace;
 
 /// What went wrong elsewhere. The command line knows the types behind it.
 pub type ServiceError = Box<dyn Error + Send + Sync>;
@@ -112,6 +114,10 @@ pub struct Services<'a> {
     pub progress: &'a dyn Progress,
     /// When to stop.
     pub cancel: &'a Cancel,
+    /// Where what a step needs besides may be put.
+    pub workspace: &'a Workspace,
+    /// What `--mount=type=secret` may ask for, by id.
+    pub secrets: BTreeMap<String, Secret>,
     /// How much there may be.
     pub limits: BuildLimits,
     /// What RUN finds in `/etc/resolv.conf`.

@@ -10,6 +10,7 @@ use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
 
 use super::clock::Clock;
+use super::mount::MountStep;
 use super::scope::Variables;
 use super::services::Base;
 
@@ -18,7 +19,7 @@ use super::services::Base;
 pub struct Plan {
     /// The stages that are needed, each after those it needs; the last one's image is the result.
     pub stages: Vec<StagePlan>,
-    /// The images that COPY takes files from.
+    /// The images that COPY and mounts take files from.
     pub images: Vec<Base>,
     /// What the result is for, as its config says.
     pub platform: Platform,
@@ -160,6 +161,16 @@ impl Step {
     pub fn changes_files(&self) -> bool {
         !matches!(self, Self::Config)
     }
+
+    /// Whose files the step reads, besides those of its own stage.
+    pub fn reads(&self) -> impl Iterator<Item = &CopyFrom> {
+        let (copy, mounts) = match self {
+            Self::Copy(copy) => (Some(&copy.from), &[][..]),
+            Self::Run(run) => (None, run.mounts.as_slice()),
+            Self::Config | Self::Workdir(_) => (None, &[][..]),
+        };
+        copy.into_iter().chain(mounts.iter().filter_map(MountStep::from))
+    }
 }
 
 /// WORKDIR.
@@ -203,7 +214,7 @@ pub enum Archives {
     Keep,
 }
 
-/// Where COPY reads.
+/// Where COPY and bind mounts read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyFrom {
     /// The build context.
@@ -231,6 +242,8 @@ pub struct RunStep {
     pub user: String,
     /// A here-document that is a script: name and content.
     pub script: Option<(Text, Text)>,
+    /// What is mounted meanwhile, in the order in which it is mounted.
+    pub mounts: Vec<MountStep>,
     /// The command line as errors show it.
     pub shown: String,
 }

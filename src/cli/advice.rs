@@ -30,6 +30,8 @@ pub(super) enum Trouble {
     },
     /// A command of a step failed, who knows why.
     Step,
+    /// Something in the store was not what it had been.
+    Damage,
 }
 
 /// What could not be written.
@@ -54,9 +56,11 @@ impl Trouble {
             if is_about_attributes(error) {
                 what = Written::Attributes;
             }
-            if let Some(StoreError::Unwritable { .. }) = error.downcast_ref() {
-                // It says so itself.
-                return None;
+            match error.downcast_ref() {
+                Some(StoreError::Corrupt(_)) => return Some(Self::Damage),
+                // It says itself what to do.
+                Some(StoreError::Unwritable { .. }) => return None,
+                _ => {}
             }
             if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
                 return Some(Self::Refused { errno, place, what });
@@ -70,6 +74,7 @@ impl Trouble {
     pub(super) fn advice(&self, store: &Path) -> Option<String> {
         let (errno, place, what) = match self {
             Self::Step => return advice_for_step(store),
+            Self::Damage => return Some("it has been removed: build again, and it is made anew".to_owned()),
             Self::Refused { errno, place, what } => (*errno, place.as_deref(), *what),
         };
         let (place, shown, otherwise) = match place {

@@ -17,7 +17,7 @@ use crate::dockerfile::suggest;
     disable_help_subcommand = true,
     subcommand_required = true,
     after_help = "The flags of build and plan: builder build --help",
-    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]"
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR"
 )]
 pub(super) struct CommandLine {
     #[command(subcommand)]
@@ -31,8 +31,57 @@ pub(super) enum Command {
     Build(Box<BuildArgs>),
     /// Print what a build would give as JSON, without running anything
     Plan(Box<BuildArgs>),
+    /// Commands about images
+    Image(ImageArgs),
     /// Print the version
     Version,
+}
+
+/// `builder image`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(super) struct ImageArgs {
+    #[command(subcommand)]
+    pub(super) command: ImageCommand,
+}
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub(super) enum ImageCommand {
+    /// Extract the root file system of an image in an OCI layout into a new directory
+    Extract(Box<ExtractArgs>),
+}
+
+/// The flags of `image extract`.
+#[derive(Debug, Args)]
+pub(super) struct ExtractArgs {
+    /// OCI layout directory, with the image's name if there are several: PATH, PATH:NAME or oci:PATH:NAME
+    #[arg(value_name = "LAYOUT")]
+    pub(super) layout: OsString,
+
+    /// Directory to make; it must not exist, or be empty
+    #[arg(value_name = "DIR")]
+    pub(super) directory: PathBuf,
+
+    /// Name of the image in the layout, if there are several
+    #[arg(long = "ref", value_name = "NAME")]
+    pub(super) name: Option<String>,
+
+    /// Platform to choose where there are several, for instance linux/arm/v7 [default: this machine's]
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    pub(super) custom_platform: Option<String>,
+
+    /// How layers become one tree: native applies one after the other, overlayfs has the kernel merge them
+    #[arg(long, value_name = "NAME", default_value = "native")]
+    pub(super) snapshotter: String,
+
+    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
+    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
+    pub(super) limit: Vec<String>,
+
+    /// How much to say: trace, debug, info, warn, error, fatal or panic
+    #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
+    pub(super) verbosity: String,
 }
 
 /// The flags of `build` and `plan`.
@@ -69,6 +118,10 @@ pub(super) struct BuildArgs {
     /// Value for an ARG; without `=VALUE` it is taken from the environment (repeatable)
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(super) build_arg: Vec<String>,
+
+    /// Secret for RUN --mount=type=secret, from a file or a variable (repeatable)
+    #[arg(long, value_name = "id=ID[,src=FILE|,env=NAME]")]
+    pub(super) secret: Vec<String>,
 
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
@@ -127,10 +180,22 @@ pub(super) struct BuildArgs {
     pub(super) verbosity: String,
 }
 
-/// The flag that somebody may have meant who wrote `flag`, with its dashes.
-pub(super) fn near_flag(flag: &str) -> Option<String> {
+/// The command that a command line is about, with its subcommand.
+pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("image") => "image extract",
+        Some("plan") => "plan",
+        _ => "build",
+    }
+}
+
+/// The flag that somebody may have meant who wrote `flag`, with its dashes, for `command`.
+pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     let name = flag.strip_prefix("--")?.split('=').next()?;
-    let command = BuildArgs::augment_args(clap::Command::new("build"));
+    let command = match command {
+        "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
+        _ => BuildArgs::augment_args(clap::Command::new("build")),
+    };
     let names: Vec<String> = command
         .get_arguments()
         .flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default())
@@ -140,7 +205,7 @@ pub(super) fn near_flag(flag: &str) -> Option<String> {
     suggest(name, &names).map(|near| format!("--{near}"))
 }
 
-const COMMANDS: [&str; 3] = ["build", "plan", "version"];
+const COMMANDS: [&str; 4] = ["build", "plan", "image", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.

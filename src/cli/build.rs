@@ -1,10 +1,9 @@
 //! `builder build` and `builder plan`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,7 +11,9 @@ use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
+use super::secrets;
 use super::settings::{Given, Settings};
+use super::stop::Stop;
 use super::sweep::Sweep;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
@@ -27,20 +28,16 @@ use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Cancel, Exit, Isolated, SandboxError, StartProblem};
+use crate::sandbox::{Exit, Isolated, SandboxError, Secret, StartProblem};
 use crate::snapshot::OverlaySnapshotter;
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::Workspace;
-use crate::store::{Store, archive, layout};
-use crate::transfer::{ImageProblem, Images, Unpacking};
+use crate::store::{Store, StoreError, archive, layout};
+use crate::transfer::{ImageProblem, Images, Unpacker, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
-
-/// How long a build that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
-/// its files, the kernel its processes and mounts.
-const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What both commands begin with.
 struct Opened {
@@ -72,28 +69,20 @@ pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let opened = open(settings, &*progress)?;
+    let mut opened = open(settings, &*progress)?;
+    let secrets = secrets::read(&settings.secrets)?;
     let entered = own::enter(Wish::All, &*progress)?;
+    opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, entered, stop: &stop }.run();
-    match (result, stop.signal()) {
-        // A signal that comes when everything is done changes nothing.
-        (Ok(()), _) => Ok(()),
-        (Err(failure), 0) => Err(failure),
-        (Err(_), signal) => Err(stopped(signal)),
-    }
-}
-
-/// The end that somebody asked for. The exit code is that of a shell whose command is ended by the signal.
-fn stopped(signal: i32) -> Failure {
-    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-    Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
+    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
+    stop.judge(result)
 }
 
 struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
+    secrets: BTreeMap<String, Secret>,
     entered: Entered,
     stop: &'a Stop,
 }
@@ -116,10 +105,13 @@ impl Build<'_> {
     fn run_in(&self, workspace: &Arc<Workspace>, store: &Store) -> Result<(), Failure> {
         let settings = self.settings;
         let client = client(settings, self.progress)?;
-        self.stop.watch(client.clone())?;
+        let waiting = client.clone();
+        self.stop.watch(move || waiting.cancel())?;
         let unpacking = Unpacking {
-            unpacked: Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
-                .map_err(|error| Failure::from_error(&error))?,
+            unpacker: Unpacker::Layers(
+                Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
+                    .map_err(|error| Failure::from_error(&error))?,
+            ),
             workspace,
             cancel: &self.stop.cancel,
             limits: settings.limits.layers,
@@ -147,7 +139,11 @@ impl Build<'_> {
     fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            snapshotter: &OverlaySnapshotter::new(workspace, self.settings.limits.layers.overrides),
+            workspace: &workspace,
+            snapshotter: &OverlaySnapshotter::new(
+                Arc::clone(&workspace),
+                self.settings.limits.layers.overrides,
+            ),
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
@@ -157,6 +153,7 @@ impl Build<'_> {
             context: &self.opened.context,
             progress: images.progress,
             cancel: &self.stop.cancel,
+            secrets: self.secrets.clone(),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
@@ -207,49 +204,6 @@ fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Re
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }
     Ok(store)
-}
-
-/// Stops a build when a signal asks for it.
-struct Stop {
-    cancel: Cancel,
-    signal: Arc<AtomicI32>,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Failure> {
-        let cancel = Cancel::new()
-            .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
-        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
-    }
-
-    /// The signal that came, or 0.
-    fn signal(&self) -> i32 {
-        self.signal.load(Ordering::SeqCst)
-    }
-
-    /// Waits for signals in a thread. The first stops the build in an orderly way, the second at once.
-    fn watch(&self, client: Arc<Client>) -> Result<(), Failure> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
-        let cancel = self.cancel.clone();
-        let received = Arc::clone(&self.signal);
-        std::thread::spawn(move || {
-            for signal in signals.forever() {
-                if received.swap(signal, Ordering::SeqCst) != 0 {
-                    // Asked for twice: the janitor and the kernel clean up.
-                    std::process::exit(128 + signal);
-                }
-                cancel.cancel("a signal asked for it");
-                client.cancel();
-                std::thread::spawn(move || {
-                    std::thread::sleep(PATIENCE);
-                    std::process::exit(128 + signal);
-                });
-            }
-        });
-        Ok(())
-    }
 }
 
 fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure> {
@@ -333,13 +287,13 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
     let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
     let blobs = images.store.blobs();
     if let Some(path) = &settings.layout {
-        layout::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+        twice_if_damaged(images, image, encoded, || layout::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--oci-layout-path"))?;
         progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
     }
     if let Some(path) = &settings.archive {
-        archive::write(path, &exports, blobs, &created)
-            .map_err(|error| Failure::from_error(&error).of_flag("--tar-path"))?;
+        twice_if_damaged(images, image, encoded, || archive::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--tar-path"))?;
         progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
     }
     push(images, image, encoded, &settings.push, progress)?;
@@ -348,6 +302,27 @@ fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock
         write_digest(path, &digest.to_string())?;
     }
     super::print(&format!("{digest}\n"))
+}
+
+/// Writes an output; when that finds a damaged layer, once more after that was fetched again.
+fn twice_if_damaged(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    write: impl Fn() -> Result<(), ExportError>,
+) -> Result<(), Failure> {
+    let written = match write() {
+        Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
+            images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+            match write() {
+                // One of this build's own, which nobody else has.
+                Err(ExportError::Store(StoreError::Missing(_))) => Err(StoreError::Corrupt(mismatch).into()),
+                again => again,
+            }
+        }
+        once => once,
+    };
+    written.map_err(|error| Failure::from_error(&error))
 }
 
 /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
@@ -481,6 +456,10 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
             }
         }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::SecretMissing(id) => {
+            failure = failure
+                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
+        }
         BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
             if program == DEFAULT_SHELL =>
         {

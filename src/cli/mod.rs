@@ -3,11 +3,14 @@
 mod advice;
 mod args;
 mod build;
+mod extract;
 mod failure;
 mod limits;
 mod own;
 mod progress;
+mod secrets;
 mod settings;
+mod stop;
 mod sweep;
 
 use std::ffi::OsString;
@@ -17,7 +20,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{Command, CommandLine};
+use args::{Command, CommandLine, ImageCommand};
+use extract::ExtractSettings;
 use failure::Failure;
 use progress::Colour;
 use settings::{Environment, Purpose, Settings};
@@ -37,15 +41,21 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     } else {
         Colour::No
     };
-    let line = match CommandLine::try_parse_from(args::with_command(arguments)) {
+    let arguments = args::with_command(arguments);
+    let command = args::command_of(&arguments);
+    let line = match CommandLine::try_parse_from(&arguments) {
         Ok(line) => line,
-        Err(error) => return usage(&error, colour),
+        Err(error) => return usage(&error, command, colour),
     };
     let done = match line.command {
         Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build)
             .and_then(|settings| build::build(&settings, colour)),
         Command::Plan(args) => Settings::resolve(&args, &environment, Purpose::Plan)
             .and_then(|settings| build::plan(&settings, colour)),
+        Command::Image(args) => match args.command {
+            ImageCommand::Extract(args) => ExtractSettings::resolve(&args, &environment)
+                .and_then(|settings| extract::extract(&settings, colour)),
+        },
         Command::Version => print(&format!("builder {}\n", env!("CARGO_PKG_VERSION"))),
     };
     match done {
@@ -59,17 +69,18 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Help goes to standard output and is no failure; everything else is one.
-fn usage(error: &clap::Error, colour: Colour) -> ExitCode {
+fn usage(error: &clap::Error, command: &str, colour: Colour) -> ExitCode {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
     };
     let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
         (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => {
-            let near =
-                args::near_flag(&flag).map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            let near = args::near_flag(&flag, command)
+                .map(|near| format!(" (did you mean `{near}`?)"))
+                .unwrap_or_default();
             Failure::new(format!("unknown flag `{flag}`{near}"))
-                .hint("`builder build --help` lists the flags that there are")
+                .hint(format!("`builder {command} --help` lists the flags that there are"))
         }
         (ErrorKind::InvalidSubcommand, _, Some(command)) => Failure::new(format!(
             "unknown command `{command}`"

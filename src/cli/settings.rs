@@ -9,6 +9,7 @@ use super::args::BuildArgs;
 use super::failure::Failure;
 use super::limits::Limits;
 use super::progress::Verbosity;
+use super::secrets;
 use crate::build::PlanRequest;
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
@@ -31,18 +32,29 @@ const LARGEST_FILE: u64 = 8 << 20;
 pub(super) struct Environment(BTreeMap<OsString, OsString>);
 
 impl Environment {
+    /// One with these variables alone.
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+        Self(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+
     /// Reads it; called once.
     pub(super) fn read() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
         Self(std::env::vars_os().collect())
     }
 
-    /// A variable that is set to something.
-    fn get(&self, name: &str) -> Option<&OsStr> {
-        self.0.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
+    /// A variable, be it empty.
+    pub(super) fn value(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    /// A variable that is set to something.
+    fn get(&self, name: &str) -> Option<&OsStr> {
+        self.value(name).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<String> {
         self.get(name).map(|value| value.to_string_lossy().into_owned())
     }
 
@@ -83,6 +95,8 @@ pub(super) struct Settings {
     pub(super) reuse: Reuse,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
+    /// What `--mount=type=secret` may ask for.
+    pub(super) secrets: Vec<secrets::Given>,
     /// How much there may be of what is read and written.
     pub(super) limits: Limits,
     /// How much to say.
@@ -166,6 +180,7 @@ impl Settings {
             store: store(args, environment)?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
+            secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
@@ -265,7 +280,7 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
             }
             // As docker does: a variable that is not set is not given either.
             None => {
-                if let Some(value) = environment.0.get(OsStr::new(argument)) {
+                if let Some(value) = environment.value(argument) {
                     values.insert(argument.clone(), value.to_string_lossy().into_owned());
                 }
             }
@@ -419,13 +434,9 @@ fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure>
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Environment {
-        Environment(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
-    }
-
     #[test]
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
-        let environment = environment(&[("A", "1"), ("E", "")]);
+        let environment = Environment::of(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
         let values = build_args(&given, &environment).unwrap();
         let values: Vec<(&str, &str)> =

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::ignore::{self, IgnoreError, IgnoreRules};
 use crate::limit::Limit;
-use crate::rootfs::{Follow, GuestPath, Rootfs, RootfsError};
+use crate::rootfs::{Follow, GuestPath, Rootfs, RootfsError, metadata_of};
 
 /// How large the files may be that say how a context is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +110,9 @@ pub enum ContextError {
         #[source]
         source: IgnoreError,
     },
+    /// Another directory has taken its place.
+    #[error("the build context `{}` was replaced by another directory meanwhile", .0.display())]
+    Replaced(PathBuf),
     /// A store or output that is the context itself.
     #[error("`{}` is the build context itself; choose another directory", .0.display())]
     IsContext(PathBuf),
@@ -166,6 +169,22 @@ impl Context {
     #[must_use]
     pub fn within(self, limits: ContextLimits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// Opens the directory anew, by its path, where this process has entered another mount namespace since: there is no
+    /// other way to its mount in that.
+    ///
+    /// # Errors
+    /// When the path does not lead to the same directory any more.
+    pub fn reopen(&mut self) -> Result<(), ContextError> {
+        let failed = |source| ContextError::Open { path: self.path.clone(), source };
+        let root = Rootfs::open(&self.path).map_err(failed)?;
+        let (before, now) = (metadata_of(&self.root).map_err(failed)?, metadata_of(&root).map_err(failed)?);
+        if !now.same_file(&before) {
+            return Err(ContextError::Replaced(self.path.clone()));
+        }
+        self.root = root;
+        Ok(())
     }
 
     /// The files.
@@ -534,5 +553,17 @@ mod tests {
         assert!(excluded("a/b") && excluded("new/out.tar"));
         assert!(!excluded("a") && !excluded("new") && !excluded("elsewhere"));
         assert!(matches!(tree.context().exclude(&tree.path("ctx/a/..")), Err(ContextError::IsContext(_))));
+    }
+
+    #[test]
+    fn a_context_that_was_replaced_is_not_opened_anew() {
+        let tree = Tree::new(&[("ctx/a", "")]);
+        let mut context = tree.context();
+        context.reopen().unwrap();
+        std::fs::rename(tree.path("ctx"), tree.path("moved")).unwrap();
+        std::fs::create_dir(tree.path("ctx")).unwrap();
+        assert!(matches!(context.reopen(), Err(ContextError::Replaced(_))));
+        std::fs::remove_dir(tree.path("ctx")).unwrap();
+        assert!(matches!(context.reopen(), Err(ContextError::Open { .. })));
     }
 }

@@ -48,6 +48,7 @@ pub use ports::{HostPart, PortError, PortRange, Protocol, ProtocolCase, parse_po
 pub use signal::{SignalError, signal_number};
 pub use suggest::suggest;
 pub use text::Text;
+pub use words::csv_fields;
 
 /// Texts of the image history, in Go's formats.
 pub mod created_by {

@@ -273,7 +273,10 @@ fn json_unicode(text: &[u8], at: usize) -> Option<(char, usize)> {
 }
 
 /// Comma-separated fields, in double quotes if need be.
-pub(super) fn csv_fields(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+///
+/// # Errors
+/// When a quote is where none can be; the text says nothing of what is in the fields.
+pub fn csv_fields(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let mut fields = Vec::new();
     let mut at = 0;
     loop {

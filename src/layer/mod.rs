@@ -1,6 +1,7 @@
 //! Changesets as tar archives (OCI image-spec `layer.md`): read, applied to a tree, and written.
 
 pub mod apply;
+pub mod changes;
 pub mod compression;
 pub mod gzip;
 #[cfg(test)]
@@ -19,8 +20,8 @@ use crate::limit::Limit;
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Loss, LossKind, Losses, Names, Owners, Restricted, Rules, Whiteouts, apply, apply_unprivileged,
-    apply_with, remove_whiteouts,
+    Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
+    apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
 pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};

@@ -3,6 +3,8 @@
 //! Every path is resolved by the kernel inside the tree (openat2(2), `RESOLVE_IN_ROOT`): absolute links and `..` mean
 //! what they would mean after chroot(2). Whatever is found is used by descriptor; no path is resolved twice.
 
+pub mod content;
+pub mod copy;
 pub mod entry;
 pub mod guest_path;
 pub mod ids;
@@ -13,6 +15,7 @@ pub mod overrides;
 pub(crate) mod testing;
 pub mod tree;
 pub mod users;
+pub(crate) mod visit;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,6 +30,8 @@ use rustix::io::Errno;
 use crate::limit::Limit;
 use ledger::Ledger;
 
+pub use content::ContentWriter;
+pub use copy::{CopyTreeError, TreeCopy};
 pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};

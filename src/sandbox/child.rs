@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_se
 use rustix::thread::UnshareFlags;
 
 use super::wire::{self, Report};
-use super::{Exit, Process, launch, mounts};
+use super::{Exit, Process, attach, launch, mounts};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -60,19 +60,20 @@ fn supervise(process: &Process, root: OwnedFd, socket: BorrowedFd<'_>) -> Step<E
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
     let root = mounts::separate_root(root)?;
+    let clones = attach::clone_sources(process)?;
     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
     match during(sys::fork_single_threaded(), "fork")? {
-        Forked::Child => Err(become_command(process, root)),
+        Forked::Child => Err(become_command(process, root, clones)),
         Forked::Parent(first) => {
-            drop(root);
+            drop((root, clones));
             during(wait(first, socket), "wait for the process")
         }
     }
 }
 
 /// Process 1: makes itself at home in `root`, then executes the command.
-fn become_command(process: &Process, root: OwnedFd) -> Report {
-    match mounts::enter(process, root).and_then(|()| launch::launch(process)) {
+fn become_command(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd>>) -> Report {
+    match mounts::enter(process, root, clones).and_then(|()| launch::launch(process)) {
         Ok(never) => match never {},
         Err(report) => report,
     }

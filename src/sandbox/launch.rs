@@ -195,14 +195,19 @@ struct Strings {
 
 impl Strings {
     fn new(process: &Process) -> io::Result<Self> {
-        let variable = |(name, value): &(Vec<u8>, Vec<u8>)| CString::new([name, &b"="[..], value].concat());
+        let variable = |name: &[u8], value: &[u8]| CString::new([name, b"=", value].concat());
         Ok(Self {
             args: process
                 .args
                 .iter()
                 .map(|argument| CString::new(argument.as_slice()))
                 .collect::<Result<_, _>>()?,
-            env: process.env.iter().map(variable).collect::<Result<_, _>>()?,
+            env: process
+                .env
+                .iter()
+                .map(|(name, value)| variable(name, value))
+                .chain(process.secret_env.iter().map(|(name, value)| variable(name, value.bytes())))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -9,10 +9,12 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
+mod attach;
 mod cancel;
 mod child;
 pub mod emulation;
 mod launch;
+mod mount;
 mod mounts;
 mod namespaces;
 pub mod own;
@@ -26,6 +28,7 @@ use std::io;
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use launch::StartProblem;
+pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::Isolated;
 
 use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
@@ -33,13 +36,18 @@ use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
 
+/// The most mounts of a process: each may take two descriptors, and the kernel passes no more than 253 at once.
+pub const MAX_MOUNTS: usize = 100;
+
 /// What to run. Nothing comes from the builder's own environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Process {
     /// The program and its arguments. A program without a slash is looked for in the `PATH` of `env`.
     pub args: Vec<Vec<u8>>,
-    /// The whole environment, in order.
+    /// The environment, in order.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Variables that are secrets; none of `env` has their names.
+    pub secret_env: Vec<(Vec<u8>, Secret)>,
     /// The working directory, which must exist.
     pub cwd: GuestPath,
     /// User and groups.
@@ -52,6 +60,8 @@ pub struct Process {
     pub resolv_conf: Vec<u8>,
     /// Files at `/dev/pipes`.
     pub scripts: Vec<Script>,
+    /// What is mounted besides, in order: at most [`MAX_MOUNTS`].
+    pub mounts: Vec<Mount>,
     /// How the kernel presents the machine.
     pub presentation: Presentation,
 }
@@ -151,14 +161,25 @@ pub enum SandboxError {
         /// What is there.
         found: String,
     },
-    /// `/etc/hosts` or `/etc/resolv.conf` could not be provided.
-    #[error("cannot prepare `/{path}` in the image")]
+    /// What is needed to mount something, an empty file for instance, could not be made.
+    #[error("cannot prepare `{path}` in the image")]
     Prepare {
-        /// Which file, or `etc` when what was made could not be taken away; without leading slash.
-        path: &'static str,
+        /// Where something was to be mounted.
+        path: GuestPath,
         /// Why.
         #[source]
         source: RootfsError,
+    },
+    /// What was made for mounts could not be taken away.
+    #[error("cannot take away what was made to mount something")]
+    Restore(#[source] RootfsError),
+    /// Nothing can be mounted there.
+    #[error("cannot mount at `{path}`: {problem}")]
+    MountTarget {
+        /// As it was asked for.
+        path: GuestPath,
+        /// Why not.
+        problem: String,
     },
     /// The working directory could not be entered.
     #[error("cannot enter the working directory `{path}`")]

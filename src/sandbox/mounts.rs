@@ -14,17 +14,18 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 
+use super::attach;
 use super::child::{Step, during};
 use super::wire::Report;
 use super::{Process, Script};
 use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
-const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
-const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
+pub(super) const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+pub(super) const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
 const NOEXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
-const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
-const INERT: MountAttrFlags = NOSUID.union(NODEV).union(NOEXEC);
+pub(super) const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+pub(super) const INERT: MountAttrFlags = NOSUID.union(NODEV).union(NOEXEC);
 
 /// Paths that would tell too much about the machine, or hang it: files are covered by /dev/null, directories by nothing.
 const MASKED: [&str; 11] = [
@@ -63,6 +64,9 @@ const STAGING: &str = ".builder";
 /// The files that are provided from outside, by their path in the image and their name in [`STAGING`].
 pub(super) const PROVIDED: [(&str, &str); 2] = [("etc/resolv.conf", "resolv.conf"), ("etc/hosts", "hosts")];
 
+/// The directories of the root that the kernel's file systems are mounted on.
+pub(super) const KERNEL: [&str; 3] = ["proc", "sys", "dev"];
+
 /// Gives the sandbox a mount of its own for the directory `root`, so that neither its flags nor what is mounted in it are
 /// seen by the builder. For the supervisor: it still is in the builder's mount namespace.
 ///
@@ -80,8 +84,9 @@ pub(super) fn separate_root(root: OwnedFd) -> Step<OwnedFd> {
     Ok(copy)
 }
 
-/// Moves this process into namespaces of its own and makes `root`, from [`separate_root`], its root.
-pub(super) fn enter(process: &Process, root: OwnedFd) -> Step<()> {
+/// Moves this process into namespaces of its own and makes `root`, from [`separate_root`], its root, with everything
+/// mounted that the process asks for; `clones` is from [`attach::clone_sources`].
+pub(super) fn enter(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd>>) -> Step<()> {
     let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
     during(sys::unshare(namespaces), "make mount, ipc and uts namespaces")?;
     // Hides the builder's place in the hierarchy; kernels without control groups have nothing to hide.
@@ -114,8 +119,10 @@ pub(super) fn enter(process: &Process, root: OwnedFd) -> Step<()> {
             bind(&staging, name, RDONLY | INERT, &target).map_err(|error| (error, format!("bind `/{path}`")));
         bound.or_else(|(error, step)| during(Err(error), step))?;
     }
+    let ready = attach::prepare(process, clones, &staging)?;
     drop(staging);
-    pivot(&guest.root)
+    pivot(&guest.root)?;
+    attach::attach_all(ready)
 }
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -333,12 +340,12 @@ fn fill(process: &Process, staging: &OwnedFd) -> Step<()> {
     Ok(())
 }
 
-fn new_file(directory: &OwnedFd, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
+pub(super) fn new_file(directory: &OwnedFd, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode))
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         bytes = &bytes[rustix::io::write(file, bytes)?..];
     }
@@ -364,7 +371,11 @@ fn mount_device(staging: &OwnedFd, name: &str, device: Dev, target: &OwnedFd) ->
 }
 
 /// A mount of a new file system of the type `kind`, attached nowhere.
-fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub(super) fn new_mount(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     // What /proc/mounts shows in its first column.
     fsconfig_set_string(&context, "source", kind)?;
@@ -395,7 +406,7 @@ fn bind(from: &OwnedFd, path: &str, attributes: MountAttrFlags, target: &OwnedFd
     attach(&mount, target)
 }
 
-fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result<OwnedFd> {
+pub(super) fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
@@ -406,7 +417,7 @@ fn clone_tree(from: BorrowedFd<'_>, path: &str, reach: MountReach) -> io::Result
     Ok(open_tree(from, path, flags)?)
 }
 
-fn attach(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
+pub(super) fn attach(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, "", target, "", flags)?)
 }

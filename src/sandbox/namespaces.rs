@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 
 use super::stubs::Stubs;
 use super::wire::{self, Report};
-use super::{CHILD_ARGUMENT, Cancel, Exit, Process, Sandbox, SandboxError, Stream};
+use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, Sandbox, SandboxError, Stream};
 use crate::rootfs::{IdMap, ResolvedUser, Rootfs};
 
 /// The most that is handed to `output` at once, in bytes.
@@ -45,7 +45,7 @@ impl Sandbox for Isolated {
     ) -> Result<Exit, SandboxError> {
         not_cancelled(cancel)?;
         check_ids(process)?;
-        let mut stubs = Stubs::make(root)?;
+        let mut stubs = Stubs::make(root, &process.mounts)?;
         let result = Running::start(self, root, process).and_then(|mut step| step.watch(output, cancel));
         let removed = stubs.remove();
         // A step that was ended early did not fail by itself.
@@ -54,7 +54,7 @@ impl Sandbox for Isolated {
             Report::Exit(exit) => exit,
             failure => return Err(error_of(failure, process)),
         };
-        removed.map_err(|source| SandboxError::Prepare { path: "etc", source })?;
+        removed.map_err(SandboxError::Restore)?;
         Ok(exit)
     }
 }
@@ -72,13 +72,19 @@ fn check_ids(process: &Process) -> Result<(), SandboxError> {
     // The supervisor says so if there is no /proc.
     let Ok(ids) = IdMap::of_this_process() else { return Ok(()) };
     let ResolvedUser { owner, groups, .. } = &process.user;
+    let wanted = if ids.groups().is_one() { &[] } else { &groups[..] };
+    let secrets = process.mounts.iter().filter_map(|mount| match &mount.content {
+        Content::Secret(file) => Some(file.owner),
+        Content::Bind(_) | Content::Tmpfs { .. } => None,
+    });
+    let (uids, gids): (Vec<u32>, Vec<u32>) =
+        std::iter::once(*owner).chain(secrets).map(|owner| (owner.uid, owner.gid)).unzip();
     let unknown =
         |kind, id, available: String, file| Err(SandboxError::UnknownId { kind, id, available, file });
-    if !ids.users().contain(owner.uid) {
-        return unknown("user", owner.uid, ids.users().to_string(), "/etc/subuid");
+    if let Some(uid) = uids.into_iter().find(|uid| !ids.users().contain(*uid)) {
+        return unknown("user", uid, ids.users().to_string(), "/etc/subuid");
     }
-    let wanted = if ids.groups().is_one() { &[] } else { &groups[..] };
-    match std::iter::once(&owner.gid).chain(wanted).find(|gid| !ids.groups().contain(**gid)) {
+    match gids.iter().chain(wanted).find(|gid| !ids.groups().contain(**gid)) {
         Some(gid) => unknown("group", *gid, ids.groups().to_string(), "/etc/subgid"),
         None => Ok(()),
     }
@@ -90,6 +96,7 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
         }
         Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
+        Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
             path: process.cwd.clone(),
             source: io::Error::from_raw_os_error(errno),

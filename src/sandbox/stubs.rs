@@ -1,4 +1,4 @@
-//! Empty files in the root, over which files from outside are bound, and which leave no trace afterwards.
+//! Empty files and directories in the root, over which others are mounted, and which leave no trace afterwards.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-use super::SandboxError;
-use super::mounts::PROVIDED;
+use super::mount::PointKind;
+use super::mounts::{KERNEL, PROVIDED};
+use super::{Mount, SandboxError};
 use crate::rootfs::{
     FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, metadata_at, metadata_of,
 };
@@ -30,25 +31,56 @@ struct Stub {
 }
 
 impl Stubs {
-    /// Makes what is missing in `root`: the files themselves, or what their links point to, with all directories above.
-    pub(super) fn make(root: &Rootfs) -> Result<Self, SandboxError> {
+    /// Makes what is missing in `root` for the provided files and for `mounts`: what they cover, or what links there point
+    /// to, with all directories above.
+    pub(super) fn make(root: &Rootfs, mounts: &[Mount]) -> Result<Self, SandboxError> {
         let mut stubs = Self::default();
+        // The first failure is the one to report; dropping the stubs removes them.
         for (path, _) in PROVIDED {
-            if let Err(source) = stubs.make_one(root, path) {
-                // The first failure is the one to report.
-                let _ = stubs.remove();
-                return Err(SandboxError::Prepare { path, source });
+            let path = GuestPath::root().child(path.as_bytes());
+            let made =
+                root.resolve(&path).and_then(|place| stubs.make_missing(root, &place, PointKind::File));
+            made.map_err(|source| SandboxError::Prepare { path, source })?;
+        }
+        // What is mounted in another mount is made there, by whoever mounts it.
+        let mut covered: Vec<GuestPath> =
+            KERNEL.iter().map(|name| GuestPath::root().child(name.as_bytes())).collect();
+        for mount in mounts {
+            let failed = |source| SandboxError::Prepare { path: mount.target.clone(), source };
+            let point = mount.content.point().map_err(|error| {
+                failed(RootfsError::Io {
+                    action: "look at what is to be mounted at",
+                    path: mount.target.clone(),
+                    source: error.into(),
+                })
+            })?;
+            let visit = |path: &GuestPath, _: Option<&Metadata>| match covered.contains(path) {
+                true => Err(Way::Covered),
+                false => Ok(()),
+            };
+            match root.walk(&mount.target, visit) {
+                Ok(place) => {
+                    stubs.make_missing(root, &place, point).map_err(failed)?;
+                    covered.push(place);
+                }
+                Err(Way::Covered) => {}
+                Err(Way::Lost(error)) => return Err(failed(error)),
             }
         }
         Ok(stubs)
     }
 
-    fn make_one(&mut self, root: &Rootfs, path: &str) -> Result<(), RootfsError> {
-        let path = root.resolve(&GuestPath::root().child(path.as_bytes()))?;
-        if root.metadata(&path, Follow::No)?.is_some() {
+    /// Makes `place`, a path without links, and the directories above it, as far as they are not there.
+    fn make_missing(
+        &mut self,
+        root: &Rootfs,
+        place: &GuestPath,
+        point: PointKind,
+    ) -> Result<(), RootfsError> {
+        if root.metadata(place, Follow::No)?.is_some() {
             return Ok(());
         }
-        let mut missing = vec![path.clone()];
+        let mut missing = vec![place.clone()];
         while let Some(parent) = missing.last().and_then(GuestPath::parent) {
             if root.metadata(&parent, Follow::No)?.is_some() {
                 break;
@@ -56,8 +88,8 @@ impl Stubs {
             missing.push(parent);
         }
         for stub in missing.iter().rev() {
-            let kind = if *stub == path { FileKind::File } else { FileKind::Directory };
-            self.0.push(Stub::make(root, stub, kind)?);
+            let point = if stub == place { point } else { PointKind::Directory { mode: 0o755 } };
+            self.0.push(Stub::make(root, stub, point)?);
         }
         Ok(())
     }
@@ -83,13 +115,26 @@ impl Drop for Stubs {
     }
 }
 
+/// Why a path was not followed to its end.
+enum Way {
+    /// It leads into a mount.
+    Covered,
+    Lost(RootfsError),
+}
+
+impl From<RootfsError> for Way {
+    fn from(error: RootfsError) -> Self {
+        Self::Lost(error)
+    }
+}
+
 impl Stub {
-    fn make(root: &Rootfs, path: &GuestPath, kind: FileKind) -> Result<Self, RootfsError> {
+    fn make(root: &Rootfs, path: &GuestPath, point: PointKind) -> Result<Self, RootfsError> {
         let io = |source: io::Error| RootfsError::Io { action: "make", path: path.clone(), source };
         let (parent, name) = root.parent(path)?;
         let before = metadata_of(&parent).map_err(io)?.mtime;
-        if kind == FileKind::Directory {
-            root.create_dirs(path, 0o755, Owner::ROOT)?;
+        if let PointKind::Directory { mode } = point {
+            root.create_dirs(path, mode, Owner::ROOT)?;
         } else {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat(&parent, name.as_slice(), flags, Mode::from_raw_mode(0o644))
@@ -133,9 +178,10 @@ impl Stub {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::{Path, PathBuf};
 
+    use super::super::{Content, Secret, SecretFile};
     use super::*;
 
     /// Every path with its modification time.
@@ -207,7 +253,7 @@ mod tests {
                 age(path);
             }
             let before = tree(&top);
-            let mut stubs = Stubs::make(&Rootfs::open(&top).unwrap()).unwrap();
+            let mut stubs = Stubs::make(&Rootfs::open(&top).unwrap(), &[]).unwrap();
             for path in expected {
                 assert!(top.join(path).exists(), "{name}: {path}");
             }
@@ -217,13 +263,71 @@ mod tests {
         }
     }
 
+    fn mount(target: &str, content: Content) -> Mount {
+        Mount { target: GuestPath::clamp(target.as_bytes()).unwrap(), content }
+    }
+
+    fn secret() -> Content {
+        let value = Secret::new(b"");
+        Content::Secret(SecretFile { value, mode: 0o400, owner: Owner::ROOT })
+    }
+
+    const TMPFS: Content = Content::Tmpfs { size: None };
+
+    #[test]
+    fn mounts_get_places_unless_they_lie_in_other_mounts() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        for name in ["etc", "real", "old"] {
+            fs::create_dir(top.join(name)).unwrap();
+        }
+        link("/real", &top.join("link"));
+        for name in ["etc", "real", "old"] {
+            age(&top.join(name));
+        }
+        let before = tree(top);
+        let mounts = [
+            mount("/old/new/file", secret()),
+            mount("/link/directory", TMPFS),
+            mount("/link/directory/inner/file", secret()),
+            mount("/real/directory/other", TMPFS),
+            mount("/proc/x", TMPFS),
+            mount("/sys/fs/x", TMPFS),
+            mount("/dev/x/y", secret()),
+        ];
+        let mut stubs = Stubs::make(&Rootfs::open(top).unwrap(), &mounts).unwrap();
+        assert!(top.join("old/new/file").is_file());
+        let mode = fs::metadata(top.join("real/directory")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o1777, "the mount takes it over");
+        assert_eq!(fs::read_dir(top.join("real/directory")).unwrap().count(), 0);
+        for name in ["proc", "sys", "dev"] {
+            assert!(!top.join(name).exists(), "{name} is the kernel's");
+        }
+        stubs.remove().unwrap();
+        assert_eq!(tree(top), before);
+    }
+
+    #[test]
+    fn what_was_made_before_a_failure_goes_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        fs::create_dir(top.join("etc")).unwrap();
+        fs::write(top.join("file"), "").unwrap();
+        age(&top.join("etc"));
+        let before = tree(top);
+        let mounts = [mount("/new/place", TMPFS), mount("/file/x", TMPFS)];
+        let error = Stubs::make(&Rootfs::open(top).unwrap(), &mounts).unwrap_err();
+        assert_eq!(error.to_string(), "cannot prepare `/file/x` in the image");
+        assert_eq!(tree(top), before);
+    }
+
     #[test]
     fn what_the_step_did_stays() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path();
         fs::create_dir(top.join("etc")).unwrap();
         age(&top.join("etc"));
-        let mut stubs = Stubs::make(&Rootfs::open(top).unwrap()).unwrap();
+        let mut stubs = Stubs::make(&Rootfs::open(top).unwrap(), &[]).unwrap();
         fs::write(top.join("etc/new"), "").unwrap();
         fs::remove_file(top.join("etc/resolv.conf")).unwrap();
         fs::write(top.join("etc/resolv.conf"), "written by the step").unwrap();
@@ -242,7 +346,7 @@ mod tests {
         fs::create_dir(&top).unwrap();
         fs::create_dir(&host).unwrap();
         fs::write(host.join("hosts"), "").unwrap();
-        let mut stubs = Stubs::make(&Rootfs::open(&top).unwrap()).unwrap();
+        let mut stubs = Stubs::make(&Rootfs::open(&top).unwrap(), &[]).unwrap();
         fs::rename(top.join("etc"), top.join("moved")).unwrap();
         link(host.to_str().unwrap(), &top.join("etc"));
         stubs.remove().unwrap();

@@ -2,7 +2,8 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -10,11 +11,15 @@ use rustix::net::{
 };
 
 use super::launch::StartProblem;
-use super::{Exit, Presentation, Process, Script};
+use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+use super::{Exit, MAX_MOUNTS, Presentation, Process, Script};
 use crate::rootfs::{GuestPath, Owner, ResolvedUser};
 
 /// The largest frame that is accepted: both ends are ours, this only bounds the damage of a mistake.
 const MAX_FRAME: usize = 1 << 30;
+
+/// The most descriptors that go with an order: the root, and two for each bind mount.
+const MAX_DESCRIPTORS: usize = 1 + 2 * MAX_MOUNTS;
 
 /// What a child has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +28,8 @@ pub(super) enum Report {
     Setup { step: String, errno: i32 },
     /// The image has something else than a directory (or file) at a mount point.
     MountPoint { path: String, found: String },
+    /// Nothing can be mounted where the process wants it.
+    MountTarget { path: GuestPath, problem: String },
     /// The working directory cannot be entered.
     WorkingDirectory { errno: i32 },
     /// The command cannot be started.
@@ -42,6 +49,10 @@ impl Encoder {
 
     fn signed(&mut self, value: i32) {
         self.number(value.cast_unsigned());
+    }
+
+    fn wide(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     fn bytes(&mut self, value: &[u8]) {
@@ -75,8 +86,12 @@ impl Decoder<'_> {
         self.number().map(u32::cast_signed)
     }
 
+    fn wide(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
     fn length(&mut self) -> Option<usize> {
-        usize::try_from(u64::from_le_bytes(self.take()?)).ok()
+        usize::try_from(self.wide()?).ok()
     }
 
     fn bytes(&mut self) -> Option<Vec<u8>> {
@@ -101,13 +116,17 @@ impl Decoder<'_> {
     }
 }
 
-/// The bytes of an order.
+/// The bytes of an order, descriptors left out.
 pub(super) fn encode_process(process: &Process) -> Vec<u8> {
     let mut out = Encoder::default();
     out.list(&process.args, |out, argument| out.bytes(argument));
     out.list(&process.env, |out, (name, value)| {
         out.bytes(name);
         out.bytes(value);
+    });
+    out.list(&process.secret_env, |out, (name, value)| {
+        out.bytes(name);
+        out.bytes(value.bytes());
     });
     out.bytes(process.cwd.as_bytes());
     out.number(process.user.owner.uid);
@@ -121,6 +140,7 @@ pub(super) fn encode_process(process: &Process) -> Vec<u8> {
         out.bytes(&script.name);
         out.bytes(&script.content);
     });
+    out.list(&process.mounts, encode_mount);
     out.number(match process.presentation {
         Presentation::Native => 0,
         Presentation::ThirtyTwoBit => 1,
@@ -128,12 +148,71 @@ pub(super) fn encode_process(process: &Process) -> Vec<u8> {
     out.0
 }
 
-/// The order that [`encode_process`] wrote.
-pub(super) fn decode_process(bytes: &[u8]) -> Option<Process> {
+fn encode_mount(out: &mut Encoder, mount: &Mount) {
+    out.bytes(mount.target.as_bytes());
+    match &mount.content {
+        Content::Bind(bind) => {
+            out.number(0);
+            out.number(u32::from(bind.writes == Writes::Allowed));
+            out.number(u32::from(bind.rights == Rights::Honoured));
+        }
+        Content::Tmpfs { size } => {
+            out.number(1);
+            // None is what no bytes at all would be.
+            out.wide(size.unwrap_or(0));
+        }
+        Content::Secret(secret) => {
+            out.number(2);
+            out.bytes(secret.value.bytes());
+            out.number(secret.mode);
+            out.number(secret.owner.uid);
+            out.number(secret.owner.gid);
+        }
+    }
+}
+
+fn decode_mount(from: &mut Decoder<'_>, descriptors: &mut impl Iterator<Item = OwnedFd>) -> Option<Mount> {
+    let target = GuestPath::clamp(&from.bytes()?).ok()?;
+    let flag = |from: &mut Decoder<'_>| match from.number()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    };
+    let content = match from.number()? {
+        0 => Content::Bind(Bind {
+            writes: if flag(from)? { Writes::Allowed } else { Writes::Refused },
+            rights: if flag(from)? { Rights::Honoured } else { Rights::Ignored },
+            tree: Arc::new(descriptors.next()?),
+            source: Arc::new(descriptors.next()?),
+        }),
+        1 => Content::Tmpfs { size: Some(from.wide()?).filter(|size| *size > 0) },
+        2 => Content::Secret(SecretFile {
+            value: Secret::new(&from.bytes()?),
+            mode: from.number()?,
+            owner: Owner { uid: from.number()?, gid: from.number()? },
+        }),
+        _ => return None,
+    };
+    Some(Mount { target, content })
+}
+
+/// The descriptors of an order in the order in which they are sent, behind that of the root.
+fn descriptors(process: &Process) -> impl Iterator<Item = BorrowedFd<'_>> {
+    let binds = process.mounts.iter().filter_map(|mount| match &mount.content {
+        Content::Bind(bind) => Some([bind.tree.as_fd(), bind.source.as_fd()]),
+        Content::Tmpfs { .. } | Content::Secret(_) => None,
+    });
+    binds.flatten()
+}
+
+/// The order that [`encode_process`] wrote, with the descriptors that came with it.
+pub(super) fn decode_process(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Process> {
     let mut from = Decoder(bytes);
+    let mut descriptors = descriptors.into_iter();
     let process = Process {
         args: from.list(Decoder::bytes)?,
         env: from.list(|from| Some((from.bytes()?, from.bytes()?)))?,
+        secret_env: from.list(|from| Some((from.bytes()?, Secret::new(&from.bytes()?))))?,
         cwd: GuestPath::clamp(&from.bytes()?).ok()?,
         user: ResolvedUser {
             owner: Owner { uid: from.number()?, gid: from.number()? },
@@ -144,13 +223,14 @@ pub(super) fn decode_process(bytes: &[u8]) -> Option<Process> {
         hosts: from.bytes()?,
         resolv_conf: from.bytes()?,
         scripts: from.list(|from| Some(Script { name: from.bytes()?, content: from.bytes()? }))?,
+        mounts: from.list(|from| decode_mount(from, &mut descriptors))?,
         presentation: match from.number()? {
             0 => Presentation::Native,
             1 => Presentation::ThirtyTwoBit,
             _ => return None,
         },
     };
-    from.0.is_empty().then_some(process)
+    (from.0.is_empty() && descriptors.next().is_none()).then_some(process)
 }
 
 fn encode_report(report: &Report) -> Vec<u8> {
@@ -165,6 +245,11 @@ fn encode_report(report: &Report) -> Vec<u8> {
             out.number(1);
             out.bytes(path.as_bytes());
             out.bytes(found.as_bytes());
+        }
+        Report::MountTarget { path, problem } => {
+            out.number(6);
+            out.bytes(path.as_bytes());
+            out.bytes(problem.as_bytes());
         }
         Report::WorkingDirectory { errno } => {
             out.number(2);
@@ -203,6 +288,7 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
         }
         4 => Report::Exit(Exit::Code(u8::try_from(from.number()?).ok()?)),
         5 => Report::Exit(Exit::Signal(from.signed()?)),
+        6 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
         _ => return None,
     };
     from.0.is_empty().then_some(report)
@@ -214,14 +300,17 @@ fn framed(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends an order together with the descriptor of the root.
+/// Sends an order together with the descriptors of the root and of what is mounted in it.
 pub(super) fn send_order(socket: BorrowedFd<'_>, process: &Process, root: BorrowedFd<'_>) -> io::Result<()> {
     let frame = framed(&encode_process(process));
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let sent: Vec<BorrowedFd<'_>> = std::iter::once(root).chain(descriptors(process)).collect();
+    if sent.len() > MAX_DESCRIPTORS {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "more mounts than a process may have"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let roots = [root];
-    control.push(SendAncillaryMessage::ScmRights(&roots));
-    // The descriptor travels with the first byte; a large rest would block before it is known to be taken.
+    control.push(SendAncillaryMessage::ScmRights(&sent));
+    // The descriptors travel with the first byte; a large rest would block before it is known to be taken.
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&frame[..1])], &mut control, SendFlags::NOSIGNAL)?;
     write_all(socket, &frame[sent..])
 }
@@ -229,7 +318,7 @@ pub(super) fn send_order(socket: BorrowedFd<'_>, process: &Process, root: Borrow
 /// The order and the root that [`send_order`] sent.
 pub(super) fn receive_order(socket: BorrowedFd<'_>) -> io::Result<(Process, OwnedFd)> {
     let mut first = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(
         socket,
@@ -237,11 +326,16 @@ pub(super) fn receive_order(socket: BorrowedFd<'_>) -> io::Result<(Process, Owne
         &mut control,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let root = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    let root = root.filter(|_| received.bytes == 1).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    if received.bytes != 1 || descriptors.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let root = descriptors.remove(0);
     let mut rest = [0; 7];
     let mut reader = SocketReader(socket);
     reader.read_exact(&mut rest)?;
@@ -250,7 +344,7 @@ pub(super) fn receive_order(socket: BorrowedFd<'_>) -> io::Result<(Process, Owne
     let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= MAX_FRAME);
     let mut payload = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
     reader.read_exact(&mut payload)?;
-    Ok((decode_process(&payload).ok_or(io::ErrorKind::InvalidData)?, root))
+    Ok((decode_process(&payload, descriptors).ok_or(io::ErrorKind::InvalidData)?, root))
 }
 
 /// Sends a report.
@@ -298,10 +392,32 @@ mod tests {
 
     use super::*;
 
+    fn mounts() -> Vec<Mount> {
+        let target = GuestPath::clamp(b"/target").unwrap();
+        let open = |path| Arc::new(OwnedFd::from(std::fs::File::open(path).unwrap()));
+        let contents = [
+            Content::Bind(Bind {
+                tree: open("/"),
+                source: open("/etc"),
+                writes: Writes::Allowed,
+                rights: Rights::Ignored,
+            }),
+            Content::Tmpfs { size: Some(u64::MAX) },
+            Content::Tmpfs { size: None },
+            Content::Secret(SecretFile {
+                value: Secret::new(b"secret"),
+                mode: 0o400,
+                owner: Owner { uid: 1, gid: 2 },
+            }),
+        ];
+        contents.map(|content| Mount { target: target.clone(), content }).into()
+    }
+
     fn process() -> Process {
         Process {
             args: vec![b"/bin/sh".to_vec(), b"-c".to_vec(), b"echo \xff".to_vec()],
             env: vec![(b"PATH".to_vec(), b"/bin".to_vec()), (b"EMPTY".to_vec(), Vec::new())],
+            secret_env: vec![(b"TOKEN".to_vec(), Secret::new(b"value"))],
             cwd: GuestPath::clamp(b"/w").unwrap(),
             user: ResolvedUser {
                 owner: Owner { uid: 5, gid: u32::MAX - 1 },
@@ -312,6 +428,7 @@ mod tests {
             hosts: b"127.0.0.1 localhost\n".to_vec(),
             resolv_conf: Vec::new(),
             scripts: vec![Script { name: b"EOF".to_vec(), content: vec![b'x'; 1 << 20] }],
+            mounts: mounts(),
             presentation: Presentation::ThirtyTwoBit,
         }
     }
@@ -326,9 +443,31 @@ mod tests {
             send_order(one.as_fd(), &process(), root.as_fd()).unwrap();
             receiver.join().unwrap()
         });
-        assert_eq!(received.0, process());
-        let (sent, got) = (rustix::fs::fstat(&root).unwrap(), rustix::fs::fstat(&received.1).unwrap());
-        assert_eq!((sent.st_dev, sent.st_ino), (got.st_dev, got.st_ino));
+        assert_eq!(encode_process(&received.0), encode_process(&process()));
+        let same = |one: BorrowedFd<'_>, other: BorrowedFd<'_>| {
+            let (one, other) = (rustix::fs::fstat(one).unwrap(), rustix::fs::fstat(other).unwrap());
+            (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+        };
+        assert!(same(root.as_fd(), received.1.as_fd()));
+        for (sent, got) in descriptors(&process()).zip(descriptors(&received.0)) {
+            assert!(same(sent, got));
+        }
+    }
+
+    #[test]
+    fn a_process_has_no_more_mounts_than_descriptors_can_be_passed_for() {
+        let mut crowded = process();
+        let bind = crowded.mounts[0].clone();
+        crowded.mounts = vec![bind; MAX_MOUNTS];
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let root = std::fs::File::open("/").unwrap();
+        crowded.scripts.clear();
+        send_order(one.as_fd(), &crowded, root.as_fd()).unwrap();
+        assert_eq!(receive_order(other.as_fd()).unwrap().0.mounts.len(), MAX_MOUNTS);
+        crowded.mounts.push(crowded.mounts[0].clone());
+        let error = send_order(one.as_fd(), &crowded, root.as_fd()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
@@ -336,12 +475,18 @@ mod tests {
         let mut small = process();
         small.scripts[0].content.truncate(3);
         let bytes = encode_process(&small);
-        assert_eq!(decode_process(&bytes), Some(small));
+        let open = |count: usize| -> Vec<OwnedFd> {
+            (0..count).map(|_| std::fs::File::open("/").unwrap().into()).collect()
+        };
+        let decoded = decode_process(&bytes, open(2)).unwrap();
+        assert_eq!(encode_process(&decoded), bytes);
         for length in 0..bytes.len() {
-            assert_eq!(decode_process(&bytes[..length]), None, "{length}");
+            assert!(decode_process(&bytes[..length], open(2)).is_none(), "{length}");
         }
-        assert_eq!(decode_process(&[bytes.as_slice(), b"x"].concat()), None);
-        assert_eq!(decode_process(&[0xff; 64]), None);
+        assert!(decode_process(&[bytes.as_slice(), b"x"].concat(), open(2)).is_none());
+        assert!(decode_process(&bytes, open(1)).is_none(), "a mount without a source");
+        assert!(decode_process(&bytes, open(3)).is_none(), "a source without a mount");
+        assert!(decode_process(&[0xff; 64], Vec::new()).is_none());
     }
 
     #[test]
@@ -349,6 +494,7 @@ mod tests {
         let reports = [
             Report::Setup { step: "mount".to_owned(), errno: 1 },
             Report::MountPoint { path: "/proc".to_owned(), found: "file".to_owned() },
+            Report::MountTarget { path: GuestPath::root(), problem: "none".to_owned() },
             Report::WorkingDirectory { errno: 20 },
             Report::Start(StartProblem::Missing { program: b"/bin/sh".to_vec() }),
             Report::Exit(Exit::Code(255)),
@@ -356,12 +502,12 @@ mod tests {
         ];
         let mut buffer: Vec<u8> = reports.iter().flat_map(|report| framed(&encode_report(report))).collect();
         let last = buffer.pop().unwrap();
-        for report in &reports[..5] {
+        for report in &reports[..6] {
             assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()).as_ref(), Some(report));
         }
         assert_eq!(next_frame(&mut buffer), None);
         buffer.push(last);
-        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[5].clone()));
+        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[6].clone()));
         assert!(buffer.is_empty());
         assert_eq!(decode_report(b"\x09\0\0\0"), None);
     }

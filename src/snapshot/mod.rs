@@ -1,21 +1,34 @@
 //! What a step changed in the files of its stage.
 
+pub mod native;
 pub mod overlay;
 #[cfg(test)]
 mod override_tests;
 mod upper;
 
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod scripts;
+#[cfg(test)]
+mod testing;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::layer::Changeset;
+use crate::layer::changes::Unrecordable;
 use crate::rootfs::{GuestPath, Rootfs, RootfsError};
+use crate::store::index::IndexError;
 use crate::store::mount::MountError;
+use crate::store::tree::{Tree, TreeError};
 use crate::store::unpacked::Chain;
 use crate::store::workspace::WorkspaceError;
 
 pub use crate::store::mount::enter_private_mounts;
+pub use native::NativeSnapshotter;
 pub use overlay::OverlaySnapshotter;
 
 /// Gives steps a tree to write to, and says afterwards what they wrote.
@@ -49,10 +62,12 @@ pub trait Recording: Send {
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError>;
 }
 
-/// The files of a chain of layers, read-only. The mount is gone with this value.
+/// The files of a stage, to read. The mount is gone with this value.
 #[derive(Debug)]
 pub struct View {
     root: Rootfs,
+    /// Nobody removes or changes the tree as long as it is looked at.
+    _tree: Option<Arc<Tree>>,
 }
 
 impl View {
@@ -70,12 +85,14 @@ pub struct Recorded {
     /// are part of it, changed or not: who unpacks the layer alone must not have to guess their owner and mode.
     /// Sockets are never part of it.
     pub changes: Changeset,
-    /// Where the content and the metadata of what `changes` puts are read.
+    /// Where the content and the metadata of what `changes` puts are read. The next step may change it.
     pub files: Rootfs,
-    /// The step's tree. What the step wrote is gone with the workspace.
+    /// The step's tree. What the step wrote is gone with the workspace, at the latest.
     pub chain: Chain,
     /// How many entries were looked at.
     pub visited: u64,
+    /// How many files were read for that.
+    pub opened: u64,
 }
 
 /// Why a step could not be recorded.
@@ -87,6 +104,15 @@ pub enum SnapshotError {
     /// The workspace could not be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    /// A directory with the files could not be used.
+    #[error(transparent)]
+    Tree(TreeError),
+    /// Layers for who has directories, or a directory for who has layers.
+    #[error("the files of this stage are kept in another way than its steps need them")]
+    Foreign,
+    /// The clock of the file system could not be read.
+    #[error("cannot find out which time the file system of the store has")]
+    Clock(#[source] io::Error),
     /// The directory that takes the step's files could not be prepared.
     #[error("cannot prepare the directory `{path}`")]
     Prepare {
@@ -108,24 +134,24 @@ pub enum SnapshotError {
         #[source]
         cause: io::Error,
     },
-    /// A path that no layer can hold.
-    #[error("the path `{parent}/{}` is longer than 4096 bytes", name.escape_ascii())]
-    PathTooLong {
-        /// Its directory.
-        parent: GuestPath,
-        /// Its last component.
-        name: Vec<u8>,
-    },
-    /// A name that means something else in a layer (OCI image-spec `layer.md`, Whiteouts).
-    #[error("the step made `{path}`, but layers mark removed files by names that begin with `.wh.`")]
-    WhiteoutName {
-        /// The path.
-        path: GuestPath,
-    },
+    /// A change that no layer can hold.
+    #[error(transparent)]
+    Unrecordable(#[from] Unrecordable),
     /// The kernel renamed a directory by reference, which the mount's options forbid.
     #[error("the overlay moved `{path}` by reference although `redirect_dir` is off")]
     Redirected {
         /// The directory.
         path: GuestPath,
     },
+}
+
+impl From<TreeError> for SnapshotError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Index(IndexError::Unrecordable(change)) => Self::Unrecordable(change),
+            TreeError::Index(IndexError::Read { path, cause }) => Self::Compare { path, cause },
+            TreeError::Workspace(error) => Self::Workspace(error),
+            error => Self::Tree(error),
+        }
+    }
 }

@@ -86,7 +86,7 @@ impl Ground {
     fn new() -> Self {
         let store = layer_laws::Ground::new();
         let base = vec![store.add(&archive())];
-        let chain = store.chain(&base).unwrap();
+        let chain = store.chain(&base).unwrap().into();
         let workspace = Workspace::create(&store.directory.path().join("tmp"), None).unwrap();
         Self {
             snapshotter: OverlaySnapshotter::new(Arc::new(workspace), Overrides::LIMIT),

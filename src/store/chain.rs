@@ -1,8 +1,9 @@
-//! Unpacked layers, and stacks of them.
+//! The files of a stage: layers to be stacked, or one directory.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use super::tree::Tree;
 use crate::image::digest::ChainId;
 use crate::layer::Marks;
 use crate::rootfs::{GuestPath, Overrides, Rootfs, RootfsError};
@@ -76,20 +77,20 @@ impl UnpackedLayer {
 
 /// Layers that are stacked, bottom first.
 #[derive(Debug, Clone, Default)]
-pub struct Chain {
+pub struct Layers {
     layers: Vec<UnpackedLayer>,
     /// What the files of the stack are beyond what the disk shows.
     overrides: Arc<Overrides>,
 }
 
-impl Chain {
+impl Layers {
     /// No layers: an empty root.
     #[must_use]
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// This chain with one more layer on top, which knows all of its own entries.
+    /// These layers with one more layer on top, which knows all of its own entries.
     ///
     /// # Errors
     /// When the layer cannot be read: it must be where the disk does not hold all of the layers below.
@@ -105,7 +106,7 @@ impl Chain {
         Ok(self.with_overrides(layer, overrides))
     }
 
-    /// This chain with one more layer on top; `overrides` are those of the whole stack.
+    /// These layers with one more layer on top; `overrides` are those of the whole stack.
     #[must_use]
     pub fn with_overrides(&self, layer: UnpackedLayer, overrides: Arc<Overrides>) -> Self {
         Self { layers: self.layers.iter().cloned().chain([layer]).collect(), overrides }
@@ -117,7 +118,7 @@ impl Chain {
         &self.overrides
     }
 
-    /// This chain with its topmost layer in another place.
+    /// These layers with the topmost one in another place.
     #[must_use]
     pub fn with_top(&self, top: UnpackedLayer) -> Self {
         let below = &self.layers[..self.layers.len().saturating_sub(1)];
@@ -125,7 +126,7 @@ impl Chain {
         Self { layers, overrides: Arc::clone(&self.overrides) }
     }
 
-    /// Whether there are no layers.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
@@ -141,5 +142,43 @@ impl Chain {
     #[must_use]
     pub fn root_dirs(&self) -> Vec<&Path> {
         self.layers.iter().map(UnpackedLayer::root_dir).collect()
+    }
+}
+
+/// The files of a stage, however they are kept.
+#[derive(Debug, Clone)]
+pub enum Chain {
+    /// As layers, for overlayfs.
+    Layers(Layers),
+    /// In one directory.
+    Tree(Arc<Tree>),
+}
+
+impl Chain {
+    /// No files: an empty root.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::Layers(Layers::empty())
+    }
+
+    /// Whether nothing was ever put there; a layer without files counts as something.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Layers(layers) => layers.is_empty(),
+            Self::Tree(_) => false,
+        }
+    }
+}
+
+impl From<Layers> for Chain {
+    fn from(layers: Layers) -> Self {
+        Self::Layers(layers)
+    }
+}
+
+impl From<Tree> for Chain {
+    fn from(tree: Tree) -> Self {
+        Self::Tree(Arc::new(tree))
     }
 }

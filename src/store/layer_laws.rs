@@ -9,13 +9,13 @@ use proptest::prelude::*;
 
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest};
-use crate::layer::{Limits, Whiteouts, apply};
+use crate::layer::{Limits, Owners, Whiteouts, apply};
 use crate::rootfs::testing::inside;
 use crate::rootfs::{IdMap, Overrides, Rootfs, Timestamp, set_mode_at, set_times_at};
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
-use super::unpacked::{Chain, Unpack, UnpackError, Unpacked};
+use super::unpacked::{Layers, Unpack, UnpackError, Unpacked};
 use super::workspace::Workspace;
 
 /// An entry of a layer.
@@ -112,7 +112,7 @@ impl Ground {
         (DiffId(digest.clone()), Descriptor::new(media_type::OCI_LAYER, digest, archive.len() as u64))
     }
 
-    pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Chain, UnpackError> {
+    pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Layers, UnpackError> {
         self.unpacked.chain(
             layers,
             &Unpack {
@@ -122,11 +122,12 @@ impl Ground {
                 cancelled: &|| false,
                 jobs: 2,
                 limits: &Limits::default(),
+                owners: Owners::Required,
             },
         )
     }
 
-    pub(crate) fn view(&self, chain: &Chain) -> Rootfs {
+    pub(crate) fn view(&self, chain: &Layers) -> Rootfs {
         let scratch = self.workspace.directory("view").unwrap();
         let root = Rootfs::from_fd(overlay(&chain.root_dirs(), None, &scratch).unwrap());
         root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT)

@@ -395,14 +395,21 @@ impl Layout {
         Ok(LayoutImage { manifest, digest: entry.digest.clone(), config, notes: Vec::new() })
     }
 
+    /// Opens a blob. What is read from it is not verified.
+    ///
+    /// # Errors
+    /// When it is not there, or no regular file.
+    pub fn open_blob(&self, digest: &Digest) -> io::Result<File> {
+        self.directory.file(&format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))
+    }
+
     /// Opens a blob; reading it ends with an error when it is not what it should be.
     ///
     /// # Errors
     /// [`LayoutError::Blob`] when it is not there or of another size.
     pub fn reader(&self, blob: &Descriptor) -> Result<VerifyingReader<File>, LayoutError> {
         let open = || {
-            let name = format!("blobs/{}/{}", blob.digest.algorithm().name(), blob.digest.hex());
-            let file = self.directory.file(&name)?;
+            let file = self.open_blob(&blob.digest)?;
             let actual = file.metadata()?.len();
             if actual == blob.size {
                 return Ok(VerifyingReader::new(file, blob.digest.clone(), blob.size));

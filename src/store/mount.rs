@@ -11,7 +11,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
-use crate::layer::{Marks, is_overlay_attribute};
+use crate::layer::Marks;
+use crate::layer::changes::of_image;
 use crate::rootfs::{
     GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
     xattrs_at,
@@ -61,22 +62,53 @@ pub struct Upper<'a> {
     pub work: &'a Path,
 }
 
+/// What an overlay mount copies when only the metadata of a file change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyUp {
+    /// The file. All that layers need.
+    Whole,
+    /// Its metadata: the content stays in the layer below, without which such an upper directory is of no use. A mount
+    /// with it as a layer needs this as well. Only where [`Marks::Trusted`] can be used, and for lower directories that
+    /// nobody made to lead astray.
+    Metadata,
+}
+
 /// Mounts `lowers` (bottom first, none to [`MAX_LAYERS`]) below `upper`, or read-only without one. `scratch` is a
 /// directory of the workspace for what the mount needs beside them. Returns the root of the detached mount.
 ///
 /// # Errors
 /// [`MountError`].
 pub fn overlay(lowers: &[&Path], upper: Option<Upper<'_>>, scratch: &Path) -> Result<OwnedFd, MountError> {
-    mount(lowers, upper, scratch, Marks::usual(), by_new_calls)
+    overlay_with(lowers, upper, CopyUp::Whole, scratch)
 }
 
-type Calls = fn(&[&Path], Option<Upper<'_>>, Marks) -> Result<Option<OwnedFd>, MountError>;
+/// Like [`overlay`], with a choice of what is copied up.
+///
+/// # Errors
+/// [`MountError`], also where the kernel cannot copy metadata alone.
+pub fn overlay_with(
+    lowers: &[&Path],
+    upper: Option<Upper<'_>>,
+    copy_up: CopyUp,
+    scratch: &Path,
+) -> Result<OwnedFd, MountError> {
+    mount(lowers, upper, scratch, Flavour { marks: Marks::usual(), copy_up }, by_new_calls)
+}
+
+/// What kind of overlay mount is made.
+#[derive(Debug, Clone, Copy)]
+struct Flavour {
+    marks: Marks,
+    copy_up: CopyUp,
+}
+
+type Calls = fn(&[&Path], Option<Upper<'_>>, Flavour) -> Result<Option<OwnedFd>, MountError>;
 
 fn mount(
     lowers: &[&Path],
     upper: Option<Upper<'_>>,
     scratch: &Path,
-    marks: Marks,
+    flavour: Flavour,
     new_calls: Calls,
 ) -> Result<OwnedFd, MountError> {
     if lowers.len() > MAX_LAYERS {
@@ -92,9 +124,9 @@ fn mount(
         settle_empty(empty).map_err(|cause| MountError::Directory { path: empty.clone(), cause })?;
         stack.push(empty);
     }
-    match new_calls(&stack, upper, marks)? {
+    match new_calls(&stack, upper, flavour)? {
         Some(mount) => Ok(mount),
-        None => by_mount(&stack, upper, scratch, marks),
+        None => by_mount(&stack, upper, scratch, flavour),
     }
 }
 
@@ -124,11 +156,14 @@ fn off(marks: Marks) -> &'static [(&'static str, &'static str)] {
     }
 }
 
+/// Options without which metadata alone cannot be copied: the kernel wants both.
+const METADATA: [(&str, &str); 2] = [("redirect_dir", "on"), ("metacopy", "on")];
+
 /// fsopen(2) and its companions; none where the kernel cannot take layers one by one (before Linux 6.7).
 fn by_new_calls(
     stack: &[&Path],
     upper: Option<Upper<'_>>,
-    marks: Marks,
+    flavour: Flavour,
 ) -> Result<Option<OwnedFd>, MountError> {
     let failed = |action| {
         let layers = stack.len();
@@ -152,10 +187,15 @@ fn by_new_calls(
         // The upper directory never outlives a crash: writing it out early would be for nothing. Since Linux 5.10.
         let _ = rustix::mount::fsconfig_set_flag(&context, "volatile");
     }
-    for (key, value) in off(marks) {
+    for (key, value) in off(flavour.marks) {
         let _ = rustix::mount::fsconfig_set_string(&context, *key, *value);
     }
-    if marks == Marks::User {
+    if flavour.copy_up == CopyUp::Metadata {
+        for (key, value) in METADATA {
+            rustix::mount::fsconfig_set_string(&context, key, value).map_err(failed(key))?;
+        }
+    }
+    if flavour.marks == Marks::User {
         rustix::mount::fsconfig_set_flag(&context, "userxattr").map_err(failed("userxattr"))?;
     }
     match rustix::mount::fsconfig_create(&context) {
@@ -195,7 +235,7 @@ fn by_mount(
     stack: &[&Path],
     upper: Option<Upper<'_>>,
     scratch: &Path,
-    marks: Marks,
+    flavour: Flavour,
 ) -> Result<OwnedFd, MountError> {
     let unusable = |cause: Errno| MountError::Directory { path: scratch.to_owned(), cause: cause.into() };
     let names = scratch.join("names");
@@ -218,16 +258,20 @@ fn by_mount(
         link(upper.work, "w")?;
         options.push_str(",upperdir=u,workdir=w");
     }
-    if marks == Marks::User {
+    if flavour.marks == Marks::User {
         options.push_str(",userxattr");
     }
     directory(&names.join("m"))?;
     // The kernel checks all options together, so they are tried from most to fewest.
-    let off: Vec<String> = off(marks).iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let off: Vec<String> = off(flavour.marks).iter().map(|(key, value)| format!(",{key}={value}")).collect();
     let volatile = if upper.is_some() { ",volatile" } else { "" };
     // The oldest of them is the last.
     let oldest = off.last().cloned().unwrap_or_default();
-    let tries = [format!("{}{volatile}", off.concat()), off.concat(), oldest, String::new()];
+    let metadata: String = METADATA.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let tries = match flavour.copy_up {
+        CopyUp::Whole => vec![format!("{}{volatile}", off.concat()), off.concat(), oldest, String::new()],
+        CopyUp::Metadata => vec![format!("{metadata}{volatile}"), metadata],
+    };
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
@@ -277,7 +321,7 @@ pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result
     let metadata = metadata_of(&model)?;
     set_owner_at(directory.as_fd(), b".", metadata.owner)?;
     set_mode_at(directory.as_fd(), b".", metadata.mode)?;
-    for (key, value) in xattrs_at(model.as_fd(), b".")?.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
+    for (key, value) in of_image(&xattrs_at(model.as_fd(), b".")?) {
         set_xattr_at(directory.as_fd(), b".", key, value)?;
     }
     to.set_override(path.clone(), from.override_of(path))?;
@@ -302,11 +346,15 @@ mod tests {
 
     use super::*;
 
-    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: Marks) -> Result<Option<OwnedFd>, MountError> {
+    fn no_new_calls(_: &[&Path], _: Option<Upper<'_>>, _: Flavour) -> Result<Option<OwnedFd>, MountError> {
         Ok(None)
     }
 
     const BOTH: [(&str, Calls); 2] = [("new calls", by_new_calls), ("mount(2)", no_new_calls)];
+
+    fn whole(marks: Marks) -> Flavour {
+        Flavour { marks, copy_up: CopyUp::Whole }
+    }
 
     /// Every way to mount with every kind of marks that can be had here.
     fn ways() -> Vec<(String, Calls, Marks)> {
@@ -342,14 +390,14 @@ mod tests {
             for directory in [&scratch, &files, &work] {
                 std::fs::create_dir(directory).unwrap();
             }
-            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, marks, calls).unwrap());
+            let view = Rootfs::from_fd(mount(&lowers, None, &scratch, whole(marks), calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap().len(), 132, "{name}");
             assert_eq!(view.read_dir(&path("/directory")).unwrap().len(), 130, "{name}");
             assert_eq!(view.read_small_file(&path("/common"), 9).unwrap().unwrap(), b"129", "{name}");
             let create = OFlags::CREATE | OFlags::WRONLY;
             assert!(view.open_file(&path("/new"), create, 0o644).is_err(), "{name}");
             let upper = Upper { files: &files, work: &work };
-            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, marks, calls).unwrap());
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, whole(marks), calls).unwrap());
             tree.open_file(&path("/new"), create, 0o644).unwrap();
             tree.remove(&path("/common")).unwrap();
             assert!(tree.metadata(&path("/common"), Follow::No).unwrap().is_none(), "{name}");
@@ -365,7 +413,7 @@ mod tests {
                 "{name}"
             );
             let stack: Vec<&Path> = lowers.iter().copied().chain([&*files]).collect();
-            let again = Rootfs::from_fd(mount(&stack, None, &scratch, marks, calls).unwrap());
+            let again = Rootfs::from_fd(mount(&stack, None, &scratch, whole(marks), calls).unwrap());
             assert_eq!(again.read_dir(&path("/directory")).unwrap(), [], "{name}");
             assert!(view.metadata(&path("/common"), Follow::No).unwrap().is_some(), "{name}");
         }
@@ -392,7 +440,7 @@ mod tests {
                 std::fs::create_dir(directory).unwrap();
             }
             let upper = Upper { files: &files, work: &work };
-            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, marks, calls).unwrap());
+            let tree = Rootfs::from_fd(mount(&lowers, Some(upper), &scratch, whole(marks), calls).unwrap());
             assert_eq!(tree.read_dir(&GuestPath::root()).unwrap().len(), MAX_LAYERS, "{name}");
         }
     }
@@ -404,7 +452,7 @@ mod tests {
         }
         let temporary = tempfile::tempdir().unwrap();
         for (name, calls, marks) in ways() {
-            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), marks, calls).unwrap());
+            let view = Rootfs::from_fd(mount(&[], None, temporary.path(), whole(marks), calls).unwrap());
             assert_eq!(view.read_dir(&GuestPath::root()).unwrap(), [], "{name}");
         }
     }

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::CWD;
+
 use crate::image::digest::Digest;
 use crate::layer::is_overlay_attribute;
 use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs};
@@ -19,20 +21,48 @@ pub(crate) fn can_mount() -> bool {
     possible.is_ok()
 }
 
-/// Runs `script` in `directory`, line by line: `xattr PATH KEY VALUE` sets an extended attribute, everything else is a
-/// command for the shell.
+/// Runs `script` in `directory`, line by line. Everything is a command for the shell, except
+/// - `xattr PATH KEY VALUE` and `unxattr PATH KEY`: sets and removes an extended attribute,
+/// - `acl PATH access|default USER`: an access control list that gives a user everything,
+/// - `exchange PATH PATH`: renameat2(2) with `RENAME_EXCHANGE`,
+/// - `mapped PATH`: changes the first byte of a file through a mapping that was read before.
 pub(crate) fn run(directory: &Path, script: &str) {
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        if let Some(arguments) = line.strip_prefix("xattr ") {
-            let words: Vec<&str> = arguments.split(' ').collect();
-            let value = words[2].as_bytes();
-            let flags = rustix::fs::XattrFlags::empty();
-            rustix::fs::lsetxattr(directory.join(words[0]), words[1], value, flags).unwrap();
-        } else {
-            let status = Command::new("sh").args(["-euc", line]).current_dir(directory).status().unwrap();
-            assert!(status.success(), "{line}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let place = |word: usize| directory.join(words[word]);
+        let set = |key: &str, value: &[u8]| {
+            rustix::fs::lsetxattr(place(1), key, value, rustix::fs::XattrFlags::empty()).unwrap();
+        };
+        match words[0] {
+            "xattr" => set(words[2], words[3].as_bytes()),
+            "unxattr" => rustix::fs::lremovexattr(place(1), words[2]).unwrap(),
+            "acl" => set(&format!("system.posix_acl_{}", words[2]), &access_list(words[3].parse().unwrap())),
+            "exchange" => {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                rustix::fs::renameat_with(CWD, place(1), CWD, place(2), flags).unwrap();
+            }
+            "mapped" => {
+                let file = std::fs::OpenOptions::new().read(true).write(true).open(place(1)).unwrap();
+                crate::sys::write_mapped(file, || Ok(())).unwrap();
+            }
+            _ => {
+                let status = Command::new("sh").args(["-euc", line]).current_dir(directory).status().unwrap();
+                assert!(status.success(), "{line}");
+            }
         }
     }
+}
+
+/// An access control list as the kernel stores it (version 2; owner, `user`, group, mask, others).
+pub(crate) fn access_list(user: u32) -> Vec<u8> {
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in
+        [(1u16, 7u16, u32::MAX), (2, 7, user), (4, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)]
+    {
+        list.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    list
 }
 
 /// Sets all modification times in `directory` to 1000 seconds after 1970.
@@ -42,6 +72,19 @@ pub(crate) fn settle_times(directory: &Path) {
 
 /// One line a path: kind, mode, owner, modification time, what is special to the kind, attributes.
 pub(crate) fn dump(root: &Rootfs) -> String {
+    dump_with(root, Times::Shown)
+}
+
+/// Whether a dump has the times of entries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Times {
+    Shown,
+    /// For trees that were made at different times.
+    Hidden,
+}
+
+/// [`dump`], perhaps without times.
+pub(crate) fn dump_with(root: &Rootfs, times: Times) -> String {
     let mut text = String::new();
     let mut pending = vec![GuestPath::root()];
     while let Some(path) = pending.pop() {
@@ -50,7 +93,9 @@ pub(crate) fn dump(root: &Rootfs) -> String {
         let owner = metadata.owner;
         write!(text, "{path} {:?} {:04o} {}:{} ", metadata.kind, metadata.mode, owner.uid, owner.gid)
             .unwrap();
-        write!(text, "{}.{:09}", time.seconds, time.nanoseconds).unwrap();
+        if times == Times::Shown {
+            write!(text, "{}.{:09}", time.seconds, time.nanoseconds).unwrap();
+        }
         match metadata.kind {
             FileKind::File => {
                 let content = root.read_small_file(&path, 1 << 20).unwrap().unwrap();

@@ -6,139 +6,29 @@
 //! (links in its paths, hard links to files it does not hold), it is applied anew, to a mount of the layers below.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::FlockOperation;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
-use crate::image::digest::{ChainId, DiffId, Digest, Digester, VerifyingReader};
-use crate::layer::zstd::{LargeWindows, Side};
-use crate::layer::{self, Applied, LayerError, Limits, Marks, Whiteouts};
-use crate::rootfs::{
-    Caller, GuestPath, IdMap, Overrides, Rootfs, RootfsError, Timestamp, metadata_of, remove_tree,
-    set_times_at,
-};
+use crate::image::digest::{ChainId, DiffId, Digest};
+use crate::layer::zstd::LargeWindows;
+use crate::layer::{Applied, LayerError, Marks, Whiteouts};
+use crate::rootfs::{Caller, GuestPath, IdMap, Overrides, Rootfs, Timestamp, metadata_of, set_times_at};
 
-pub use super::chain::{Chain, Likeness, UnpackedLayer};
-use super::mount::{self, MountError, Upper};
+pub use super::chain::{Chain, Layers, Likeness, UnpackedLayer};
+use super::mount::{self, Upper};
 use super::overrides::written;
 use super::settle::{self, RootEntry, Settled};
-use super::workspace::{Workspace, WorkspaceError};
-
-/// Why layers could not be unpacked.
-#[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
-    /// The layer's blob cannot be opened.
-    #[error("cannot open the layer {blob}")]
-    Open {
-        /// Its digest.
-        blob: Digest,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
-    /// The layer's content cannot be applied.
-    #[error("cannot unpack the layer {blob}")]
-    Layer {
-        /// Its digest.
-        blob: Digest,
-        /// Why not.
-        #[source]
-        cause: LayerError,
-    },
-    /// The layer's bytes are not those of the blob, or not compressed as they should be.
-    #[error("cannot read the layer {blob}")]
-    Read {
-        /// Its digest.
-        blob: Digest,
-        /// What came instead.
-        #[source]
-        cause: io::Error,
-    },
-    /// The archive in the blob is another than the image's config says.
-    #[error("the layer {blob} unpacks to {actual}, but the image's config says {expected}")]
-    DiffId {
-        /// The digest of the blob.
-        blob: Digest,
-        /// The diff id in the config.
-        expected: DiffId,
-        /// That of the archive.
-        actual: DiffId,
-    },
-    /// The layers below could not be seen as one tree.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The workspace could not be used.
-    #[error(transparent)]
-    Workspace(#[from] WorkspaceError),
-    /// A layer and those below it could not be settled.
-    #[error("cannot settle the layer {blob} with those below it")]
-    Settle {
-        /// The digest of the upper one.
-        blob: Digest,
-        /// Why not.
-        #[source]
-        cause: RootfsError,
-    },
-    /// A directory of the store could not be made, read or put in its place.
-    #[error("cannot use `{path}`")]
-    Directory {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
-    /// The build was stopped.
-    #[error("unpacking was stopped")]
-    Cancelled,
-}
-
-impl UnpackError {
-    /// The layer whose content could not be read or applied, if that is what went wrong.
-    #[must_use]
-    pub fn unreadable(&self) -> Option<&Digest> {
-        match self {
-            Self::Layer { blob, .. } | Self::Read { blob, .. } | Self::DiffId { blob, .. } => Some(blob),
-            _ => None,
-        }
-    }
-}
-
-/// News about unpacking.
-#[derive(Debug, Clone, Copy)]
-pub enum Progress<'a> {
-    /// The layer was unpacked before.
-    Found(&'a Descriptor),
-    /// The layer is being unpacked.
-    Started(&'a Descriptor),
-    /// The layer is in the store.
-    Finished(&'a Descriptor, &'a Applied),
-}
-
-/// What unpacking needs.
-#[derive(Clone, Copy)]
-pub struct Unpack<'a> {
-    /// Opens the stored bytes of a layer. They need not have been verified.
-    pub open_blob: &'a (dyn Fn(&Digest) -> io::Result<File> + Sync),
-    /// Where layers are until they are complete.
-    pub workspace: &'a Workspace,
-    /// Hears how it goes; from several threads.
-    pub progress: &'a (dyn Fn(Progress<'_>) + Sync),
-    /// Says whether to stop; asked often, from several threads.
-    pub cancelled: &'a (dyn Fn() -> bool + Sync),
-    /// How many layers are unpacked at once; at least one is.
-    pub jobs: usize,
-    /// What a layer may hold.
-    pub limits: &'a Limits,
-}
+pub use super::unpack::{Progress, Unpack, UnpackError};
+use super::unpack::{Source, discard, failed, make_directory, open};
+use super::workspace::Workspace;
 
 /// The version of the layout of a layer's directory; others are unpacked anew.
 const VERSION: u32 = 2;
@@ -201,13 +91,13 @@ impl Unpacked {
     ///
     /// # Errors
     /// [`UnpackError`]; of several, that of the lowest layer.
-    pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
+    pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Layers, UnpackError> {
         let ids = ids(layers);
         let found: Vec<Option<UnpackedLayer>> =
             ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
         let mut alone = unpack_each(&missing, layers, unpack, &self.windows)?.into_iter();
-        let mut chain = Chain::empty();
+        let mut chain = Layers::empty();
         for (position, found) in found.into_iter().enumerate() {
             let (diff_id, blob) = &layers[position];
             let layer = match found {
@@ -237,9 +127,9 @@ impl Unpacked {
     pub fn adopt(
         &self,
         layers: &[(DiffId, Descriptor)],
-        chain: &Chain,
+        chain: &Layers,
         workspace: &Workspace,
-    ) -> Result<Option<Chain>, UnpackError> {
+    ) -> Result<Option<Layers>, UnpackError> {
         let (Some((top, below)), Some((diff_id, blob))) = (chain.layers().split_last(), layers.last()) else {
             return Ok(None);
         };
@@ -301,7 +191,7 @@ impl Unpacked {
     fn add(
         &self,
         id: &ChainId,
-        below: &Chain,
+        below: &Layers,
         alone: Alone,
         source: &Source<'_>,
     ) -> Result<UnpackedLayer, UnpackError> {
@@ -383,24 +273,7 @@ fn kind(ids: &IdMap, marks: Marks, caller: &Caller) -> String {
     if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 
-fn failed(path: &Path, cause: io::Error) -> UnpackError {
-    UnpackError::Directory { path: path.to_owned(), cause }
-}
-
-fn open(path: &Path) -> Result<Rootfs, UnpackError> {
-    Rootfs::open(path).map_err(|cause| failed(path, cause))
-}
-
-/// Removes what is not needed any more. What stays is gone with the workspace.
-fn discard(directory: &Path) {
-    if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
-        && let Ok(parent) = rustix::fs::open(parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-    {
-        let _ = remove_tree(parent.as_fd(), name.as_encoded_bytes());
-    }
-}
-
-fn view(chain: &Chain, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
+fn view(chain: &Layers, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
     let root = Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?);
     Ok(root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT))
 }
@@ -475,14 +348,6 @@ fn unpack_each(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Where a layer's content comes from.
-struct Source<'a> {
-    diff_id: &'a DiffId,
-    blob: &'a Descriptor,
-    unpack: &'a Unpack<'a>,
-    windows: &'a LargeWindows,
-}
-
 /// The modification time of the root of a layer until an entry says another: one that no archive is likely to have.
 const UNTOUCHED: Timestamp = Timestamp { seconds: -1, nanoseconds: 999_999_999 };
 
@@ -540,7 +405,7 @@ impl Source<'_> {
     }
 
     /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
-    fn apply_onto(&self, below: &Chain, lower: &Rootfs) -> Result<Unsettled, UnpackError> {
+    fn apply_onto(&self, below: &Layers, lower: &Rootfs) -> Result<Unsettled, UnpackError> {
         let directory = self.unpack.workspace.directory("layer")?;
         let scratch = self.unpack.workspace.directory("scratch")?;
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
@@ -558,80 +423,6 @@ impl Source<'_> {
             .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
         Ok(Unsettled { directory, applied, overrides: written.own() })
     }
-
-    fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        let result = self.apply_blob(onto, whiteouts);
-        // Whatever it is that failed then, it says nothing about the layer.
-        if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
-    }
-
-    fn apply_blob(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        let blob = &self.blob.digest;
-        let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
-        let file = (self.unpack.open_blob)(blob);
-        let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
-        let stopping = Stopping { file, cancelled: self.unpack.cancelled };
-        let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
-        let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
-        let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
-            .map_err(read)?;
-        let (applied, actual) = self.apply_archive(archive, onto, whiteouts)?;
-        // Only the end of the blob tells whether it was the right one.
-        io::copy(&mut stored, &mut io::sink()).map_err(read)?;
-        if actual != *self.diff_id {
-            let expected = self.diff_id.clone();
-            return Err(UnpackError::DiffId { blob: blob.clone(), expected, actual });
-        }
-        Ok(applied)
-    }
-
-    fn apply_archive(
-        &self,
-        archive: impl Read,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-    ) -> Result<(Applied, DiffId), UnpackError> {
-        let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let result = layer::apply(&mut archive, onto, whiteouts, self.unpack.limits);
-        let applied = result.map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
-        Ok((applied, DiffId(archive.digester.finish())))
-    }
-}
-
-/// Makes a directory that may become the root of a tree: mode 0755 whatever the umask.
-fn make_directory(path: &Path) -> Result<(), UnpackError> {
-    let made = rustix::fs::mkdir(path, Mode::RWXU)
-        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(0o755)));
-    made.map_err(|cause| failed(path, cause.into()))
-}
-
-/// A file that ends with an error when the build is stopped.
-struct Stopping<'a> {
-    file: File,
-    cancelled: &'a (dyn Fn() -> bool + Sync),
-}
-
-impl Read for Stopping<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if (self.cancelled)() {
-            return Err(io::Error::other("the build was stopped"));
-        }
-        self.file.read(buffer)
-    }
-}
-
-/// A reader that knows the digest of what was read.
-struct Hashing<R> {
-    archive: R,
-    digester: Digester,
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.archive.read(buffer)?;
-        self.digester.update(&buffer[..count]);
-        Ok(count)
-    }
 }
 
 #[cfg(test)]
@@ -639,6 +430,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::image::descriptor::media_type;
+    use crate::layer::{Limits, Owners};
     use crate::rootfs::testing::inside;
     use crate::store::layer_laws::{Ground, archive, entries};
     use crate::store::testing::can_mount;
@@ -649,7 +441,7 @@ mod tests {
     fn counted(
         ground: &Ground,
         layers: &[(DiffId, Descriptor)],
-    ) -> (Result<Chain, UnpackError>, BTreeMap<String, u32>) {
+    ) -> (Result<Layers, UnpackError>, BTreeMap<String, u32>) {
         let opened = Mutex::new(BTreeMap::new());
         let open_blob = |digest: &Digest| {
             *opened.lock().unwrap().entry(digest.hex().to_owned()).or_default() += 1;
@@ -662,6 +454,7 @@ mod tests {
             cancelled: &|| false,
             jobs: 3,
             limits: &Limits::default(),
+            owners: Owners::Required,
         };
         let chain = ground.unpacked.chain(layers, &unpack);
         (chain, opened.into_inner().unwrap())
@@ -719,6 +512,48 @@ mod tests {
     }
 
     #[test]
+    fn what_a_step_wrote_is_kept_as_if_it_had_been_unpacked() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a/ a/x", "a/ a/y"]);
+        let below = ground.chain(&layers[..1]).unwrap();
+        let written = |likeness| {
+            let directory = ground.workspace.directory("layer").unwrap();
+            std::fs::create_dir_all(directory.join(ROOT).join("a")).unwrap();
+            std::fs::write(directory.join(ROOT).join("a/y"), "y").unwrap();
+            let layer = UnpackedLayer::temporary(
+                &directory.join(ROOT),
+                likeness,
+                crate::rootfs::Overrides::default(),
+            );
+            (below.with(layer).unwrap(), directory)
+        };
+        let adopt = |chain: &Layers, layers| ground.unpacked.adopt(layers, chain, &ground.workspace).unwrap();
+        // What no layer holds is not for others; nor is what is kept already, or has other layers below it.
+        let (other, directory) = written(Likeness::Other);
+        assert!(adopt(&other, &layers).is_none() && directory.is_dir());
+        let (chain, directory) = written(Likeness::Equal);
+        assert!(adopt(&chain, &layers[1..]).is_none() && adopt(&Layers::empty(), &layers).is_none());
+        assert!(adopt(&below, &layers[..1]).is_none() && directory.is_dir());
+
+        let adopted = adopt(&chain, &layers).unwrap();
+        let top = &adopted.layers()[1];
+        assert!(!directory.exists() && top.root_dir().join("a/y").is_file());
+        assert_eq!(top.chain(), Some(&ChainId::base(&layers[0].0).with(&layers[1].0)));
+        let time = |layer: &UnpackedLayer| metadata_of(open(layer.root_dir()).unwrap()).unwrap().mtime;
+        assert_eq!(time(top), time(&below.layers()[0]));
+        let (found, opened) = counted(&ground, &layers);
+        assert_eq!((found.unwrap().root_dirs(), opened.len()), (adopted.root_dirs(), 0));
+
+        // Another build was faster: its files are as good.
+        let (late, directory) = written(Likeness::Equal);
+        assert_eq!(adopt(&late, &layers).unwrap().root_dirs(), adopted.root_dirs());
+        assert!(!directory.exists());
+    }
+
+    #[test]
     fn a_wrong_layer_is_an_error_and_leaves_nothing() {
         if !can_mount() {
             return;
@@ -769,6 +604,7 @@ mod tests {
             cancelled: &|| asked.fetch_add(1, Ordering::Relaxed) > 1,
             jobs: 1,
             limits: &Limits::default(),
+            owners: Owners::Required,
         };
         assert!(matches!(ground.unpacked.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
     }
@@ -823,7 +659,7 @@ mod tests {
         let ground = Ground::new();
         // Directories of the second user; one of the second layer has them from the first.
         let layers = stack(&ground, &["a/ a/b/ a/x", "a/b/y", "z", "a/.wh.b"]);
-        let chains: Vec<Chain> = (1..=4).map(|count| ground.chain(&layers[..count]).unwrap()).collect();
+        let chains: Vec<Layers> = (1..=4).map(|count| ground.chain(&layers[..count]).unwrap()).collect();
         let counts: Vec<usize> = chains.iter().map(|chain| chain.overrides().len()).collect();
         assert_eq!(counts, [2, 2, 2, 1]);
         assert!(

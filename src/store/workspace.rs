@@ -28,6 +28,8 @@ use super::staged;
 
 /// Workspaces are `build-` and sixteen hexadecimal digits; beside each lies its lock, with this ending.
 const PREFIX: &str = "build-";
+/// What takes the place of that where others have files as well.
+const HIDDEN_PREFIX: &str = ".builder-extract-";
 const LOCK: &str = ".lock";
 
 /// A pipe takes messages of up to this many bytes in one piece (`PIPE_BUF`), so threads cannot mix theirs.
@@ -86,19 +88,33 @@ impl Workspace {
     /// # Errors
     /// [`WorkspaceError::Create`] or [`WorkspaceError::Lock`].
     pub fn create(temporary: &Path, janitor: Option<&Janitor>) -> Result<Self, WorkspaceError> {
+        let failed = |cause| WorkspaceError::Create { path: temporary.to_owned(), cause };
+        std::fs::create_dir_all(temporary).map_err(failed)?;
+        Self::create_as(PREFIX, temporary, janitor)
+    }
+
+    /// Makes a new workspace in `directory`, which is somebody's own, under a hidden name.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`] or [`WorkspaceError::Lock`].
+    pub fn create_hidden(directory: &Path, janitor: Option<&Janitor>) -> Result<Self, WorkspaceError> {
+        Self::create_as(HIDDEN_PREFIX, directory, janitor)
+    }
+
+    fn create_as(prefix: &str, directory: &Path, janitor: Option<&Janitor>) -> Result<Self, WorkspaceError> {
         let failed = |path: &Path, cause| WorkspaceError::Create { path: path.to_owned(), cause };
         // The janitor's current directory is another.
-        let temporary = std::path::absolute(temporary).map_err(|e| failed(temporary, e))?;
-        std::fs::create_dir_all(&temporary).map_err(|e| failed(&temporary, e))?;
+        let directory = std::path::absolute(directory).map_err(|e| failed(directory, e))?;
         loop {
-            let number = random().map_err(|e| failed(&temporary, e))?;
-            let path = temporary.join(format!("{PREFIX}{number:016x}"));
+            let number = random().map_err(|e| failed(&directory, e))?;
+            let path = directory.join(format!("{prefix}{number:016x}"));
             let Some(lock) = take_new_lock(&lock_of(&path))? else { continue };
             if let Some(janitor) = janitor {
                 janitor.tell(b'+', &path);
             }
             let workspace = Self { path, _lock: lock, janitor: janitor.cloned(), next: AtomicU64::new(0) };
             rustix::fs::mkdir(&workspace.path, Mode::RWXU).map_err(|e| failed(&workspace.path, e.into()))?;
+            inherit_nothing(&workspace.path).map_err(|e| failed(&workspace.path, e.into()))?;
             return Ok(workspace);
         }
     }
@@ -120,6 +136,51 @@ impl Workspace {
             Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
         }
     }
+
+    /// Makes a new empty directory like [`Workspace::directory`], for a shorter time.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn scratch(&self, purpose: &str) -> Result<Scratch, WorkspaceError> {
+        Ok(Scratch { path: self.directory(purpose)? })
+    }
+}
+
+/// A directory of a workspace that is removed with this value. What cannot be removed then goes with the workspace.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Where it is, absolutely.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes an empty directory (mode 0700) in it.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::Create`].
+    pub fn directory(&self, name: &str) -> Result<PathBuf, WorkspaceError> {
+        let path = self.path.join(name);
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) => Ok(path),
+            Err(cause) => Err(WorkspaceError::Create { path, cause: cause.into() }),
+        }
+    }
+
+    /// Leaves it to the workspace.
+    pub fn keep(mut self) {
+        self.path.clear();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
+    }
 }
 
 impl Drop for Workspace {
@@ -132,6 +193,18 @@ impl Drop for Workspace {
             }
         }
     }
+}
+
+/// Takes away the access control lists that a new directory has from the one it is in (acl(5)): all trees are made below
+/// it, and would get entries that no layer and no step has asked for.
+fn inherit_nothing(directory: &Path) -> rustix::io::Result<()> {
+    for key in [c"system.posix_acl_default", c"system.posix_acl_access"] {
+        match rustix::fs::lremovexattr(directory, key) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn lock_of(workspace: &Path) -> PathBuf {
@@ -229,6 +302,20 @@ fn take_over(path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
     };
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     Ok(Some(lock))
+}
+
+/// [`sweep`] for workspaces that were made by [`Workspace::create_hidden`]. What cannot be read or removed stays.
+pub fn sweep_hidden(directory: &Path) {
+    let is_workspace = |name: &str| {
+        let number = name.strip_prefix(HIDDEN_PREFIX).map(|rest| rest.strip_suffix(LOCK).unwrap_or(rest));
+        number.is_some_and(|number| number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(name) = name.to_str().filter(|name| is_workspace(name)) {
+            sweep_one(&directory.join(name.strip_suffix(LOCK).unwrap_or(name)));
+        }
+    }
 }
 
 /// Whether the workspace `path` was dead and is gone now.
@@ -364,9 +451,38 @@ mod tests {
         let second = workspace.directory("layer").unwrap();
         assert_ne!(first, second);
         std::fs::write(first.join("file"), "x").unwrap();
+        let (kept, gone) = (workspace.scratch("short").unwrap(), workspace.scratch("short").unwrap());
+        let paths = [kept.path().to_owned(), gone.path().to_owned()];
+        gone.directory("a").unwrap();
+        kept.keep();
+        drop(gone);
+        assert_eq!(paths.map(|path| path.exists()), [true, false]);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 2);
         drop(workspace);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_workspace_inherits_no_access_control_list() {
+        let temporary = tempfile::tempdir().unwrap();
+        let list = crate::store::testing::access_list(5);
+        let set = rustix::fs::lsetxattr(
+            temporary.path(),
+            "system.posix_acl_default",
+            &list,
+            rustix::fs::XattrFlags::empty(),
+        );
+        if set.is_err() {
+            eprintln!("skipped: this file system has no ACLs");
+            return;
+        }
+        let workspace = Workspace::create(temporary.path(), None).unwrap();
+        let file = workspace.directory("step").unwrap().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [workspace.path(), &file] {
+            let names = rustix::fs::llistxattr(path, &mut [0; 1024][..]).unwrap();
+            assert_eq!(names, 0, "{}", path.display());
+        }
     }
 
     #[test]
@@ -385,6 +501,20 @@ mod tests {
         assert!(alive.path().is_dir() && temporary.path().join("other").exists());
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 3);
         assert_eq!(sweep(&temporary.path().join("missing")).unwrap(), 0);
+    }
+
+    #[test]
+    fn hidden_workspaces_are_swept_and_nothing_that_looks_like_one() {
+        let home = tempfile::tempdir().unwrap();
+        let alive = Workspace::create_hidden(home.path(), None).unwrap();
+        let others = [".builder-extract-1", ".builder-extract-000000000000000g", "build-0000000000000001"];
+        for name in others.into_iter().chain([".builder-extract-0000000000000001"]) {
+            std::fs::create_dir_all(home.path().join(name).join("a")).unwrap();
+        }
+        sweep_hidden(home.path());
+        assert!(alive.path().is_dir() && others.iter().all(|name| home.path().join(name).is_dir()));
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 5);
+        sweep_hidden(&home.path().join("missing"));
     }
 
     /// Not a test of its own: the process that the tests below kill. Does nothing unless it is told a directory.

@@ -16,10 +16,11 @@ use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse
 use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::layer::Limits;
+use crate::layer::{Limits, Owners};
 use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
+use crate::store::trees::Trees;
 use crate::store::unpacked::{Chain, Progress, Unpack, UnpackError, Unpacked};
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError};
@@ -70,14 +71,32 @@ pub struct Images<'a> {
 
 /// What unpacking needs.
 pub struct Unpacking<'a> {
-    /// The layers of the store.
-    pub unpacked: Unpacked,
+    /// What becomes of layers.
+    pub unpacker: Unpacker,
     /// Where layers are until they are complete.
     pub workspace: &'a Workspace,
     /// When to stop.
     pub cancel: &'a Cancel,
     /// How much a layer may hold.
     pub limits: Limits,
+}
+
+/// How the layers of an image become files.
+#[derive(Debug)]
+pub enum Unpacker {
+    /// Each becomes a directory of the store; overlayfs stacks them.
+    Layers(Unpacked),
+    /// All become one directory.
+    Trees(Trees),
+}
+
+impl Unpacker {
+    fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
+        match self {
+            Self::Layers(unpacked) => unpacked.chain(layers, unpack).map(Chain::from),
+            Self::Trees(trees) => trees.chain(layers, unpack),
+        }
+    }
 }
 
 /// A manifest with its config.
@@ -160,20 +179,24 @@ impl ImageSource for Images<'_> {
             cancelled: &|| unpacking.cancel.is_cancelled(),
             jobs: JOBS,
             limits: &unpacking.limits,
+            owners: Owners::Required,
         };
-        match unpacking.unpacked.chain(&layers, &unpack) {
+        match unpacking.unpacker.chain(&layers, &unpack) {
             // A blob that was damaged in the store is fetched once more.
             Err(error) if self.was_damaged(image, &error) => {
-                Ok(unpacking.unpacked.chain(&layers, &unpack)?)
+                Ok(unpacking.unpacker.chain(&layers, &unpack)?)
             }
             result => Ok(result?),
         }
     }
 
     fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {
-        let Some(Unpacking { unpacked, workspace, .. }) = &self.unpacking else { return Ok(chain.clone()) };
-        let kept = unpacked.adopt(&stacked(image), chain, workspace)?;
-        Ok(kept.unwrap_or_else(|| chain.clone()))
+        let Some(Unpacking { unpacker: Unpacker::Layers(unpacked), workspace, .. }) = &self.unpacking else {
+            return Ok(chain.clone());
+        };
+        let Chain::Layers(layers) = chain else { return Ok(chain.clone()) };
+        let kept = unpacked.adopt(&stacked(image), layers, workspace)?;
+        Ok(kept.map_or_else(|| chain.clone(), Chain::Layers))
     }
 }
 
@@ -345,7 +368,10 @@ impl Images<'_> {
         encoded: &EncodedImage,
         destination: &Reference,
     ) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
+        in_parallel(image.layers(), JOBS, |layer| {
+            let sent = self.upload_layer(layer, destination);
+            sent.map_err(|error| self.damage(layer).unwrap_or_else(|| error.into()))
+        })?;
         let config = Descriptor::new(
             media_type::OCI_CONFIG,
             encoded.config.digest.clone(),
@@ -362,6 +388,14 @@ impl Images<'_> {
     /// When the registry does not take the manifest.
     pub fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
+    }
+
+    /// Whether a layer could not be sent because it is damaged. It is gone then: the next build fetches or makes it again.
+    fn damage(&self, layer: &Layer) -> Option<ServiceError> {
+        match self.store.blobs().check(&layer.blob) {
+            Err(error @ StoreError::Corrupt(_)) => Some(error.into()),
+            _ => None,
+        }
     }
 
     /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.

@@ -54,11 +54,22 @@ enum Depth {
     Witness,
 }
 
+/// How sources are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::build) enum Names {
+    /// As COPY has them: with wildcards; files may keep the names they are found by.
+    Patterns,
+    /// As mounts have them: as they are. What is found is seen as it is, under another name.
+    Literal,
+}
+
 /// The sources of an instruction, as they are to be found in a tree.
 #[derive(Clone, Copy)]
 pub(in crate::build) struct Sources<'a> {
     /// Paths and patterns as written, in order.
     pub(in crate::build) written: &'a [&'a [u8]],
+    /// What these are.
+    pub(in crate::build) names: Names,
     /// Where they are.
     pub(in crate::build) from: &'a SourceTree<'a>,
     /// Says whether to stop; asked often, from several threads.
@@ -93,7 +104,10 @@ impl Sources<'_> {
     fn look(&self, depth: Depth, recent: Timestamp) -> Result<(Digest, Digest), CopyError> {
         let mut selected = Vec::new();
         for written in self.written {
-            select::select(self.from, written, &mut selected)?;
+            match self.names {
+                Names::Patterns => select::select(self.from, written, &mut selected)?,
+                Names::Literal => selected.push(select::literal(self.from, written)?),
+            }
         }
         std::thread::scope(|scope| {
             let mut look = Look::new(self, depth, recent, scope);
@@ -170,7 +184,10 @@ impl<'scope, 'env> Look<'scope, 'env> {
         let Selected::Tree { name, path, metadata } = selected else { return Ok(()) };
         // Of a directory only the content is copied, whatever its name; a file may get the name that it was found by.
         let head = head(b'>', if metadata.kind == FileKind::Directory { b"" } else { name });
-        self.add(head, Facts { content: Vec::new(), witness: text(path.as_bytes()) })?;
+        // A mount shows the directory itself as well.
+        let seen = self.sources.names == Names::Literal && self.sources.from.owner == OwnerPolicy::Keep;
+        let content = if seen { attributes(metadata, &Xattrs::new(), OwnerPolicy::Keep) } else { Vec::new() };
+        self.add(head, Facts { content, witness: text(path.as_bytes()) })?;
         if metadata.kind == FileKind::Directory {
             self.links.clear();
             return walk(self.sources.from, path, self);
@@ -438,7 +455,7 @@ mod tests {
         let rules = IgnoreRules::parse(rules.as_bytes()).unwrap();
         let from = SourceTree { root: &root, ignore: Some(&rules), owner };
         let written: Vec<&[u8]> = written.iter().map(|text| text.as_bytes()).collect();
-        act(Sources { written: &written, from: &from, stopped: GO_ON })
+        act(Sources { written: &written, names: Names::Patterns, from: &from, stopped: GO_ON })
     }
 
     fn content(directory: &tempfile::TempDir, owner: OwnerPolicy, written: &[&str]) -> Digest {
@@ -570,7 +587,7 @@ mod tests {
         let tree = tree("mkdir d; echo > d/f");
         let root = Rootfs::open(tree.path()).unwrap();
         let from = SourceTree { root: &root, ignore: None, owner: OwnerPolicy::Root };
-        let sources = Sources { written: &[b"d"], from: &from, stopped: &|| true };
+        let sources = Sources { written: &[b"d"], names: Names::Patterns, from: &from, stopped: &|| true };
         assert!(sources.fingerprint().unwrap_err().to_string().starts_with("cannot read"));
     }
 }

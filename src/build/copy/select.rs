@@ -63,6 +63,25 @@ pub(super) fn select(
     Ok(())
 }
 
+/// What is at `path`, which is no pattern, with links followed inside the tree: its real path.
+///
+/// # Errors
+/// [`CopyError::NotFound`], also when it is ignored.
+pub(in crate::build) fn find(
+    from: &SourceTree<'_>,
+    path: &GuestPath,
+) -> Result<(GuestPath, Metadata), CopyError> {
+    found(from, path.as_bytes(), path)
+}
+
+/// What is at `written`, which is no pattern; its name does not count.
+pub(super) fn literal<'a>(from: &SourceTree<'_>, written: &[u8]) -> Result<Selected<'a>, CopyError> {
+    let path = GuestPath::clamp(written)
+        .map_err(|source| CopyError::Path { written: Escaped::new(written), source })?;
+    let (path, metadata) = find(from, &path)?;
+    Ok(Selected::Tree { name: Vec::new(), path, metadata })
+}
+
 /// Whether a component is a pattern. A backslash alone makes none.
 fn has_wildcard(component: &[u8]) -> bool {
     let mut escaped = false;
@@ -104,11 +123,17 @@ fn from_kind(from: &SourceTree<'_>, path: &GuestPath) -> Result<FileKind, CopyEr
 
 /// The entry at `path`, links followed.
 fn named<'a>(from: &SourceTree<'_>, written: &[u8], path: &GuestPath) -> Result<Selected<'a>, CopyError> {
+    let (real, metadata) = found(from, written, path)?;
+    Ok(Selected::Tree { name: path.file_name().unwrap_or_default().to_vec(), path: real, metadata })
+}
+
+fn found(
+    from: &SourceTree<'_>,
+    written: &[u8],
+    path: &GuestPath,
+) -> Result<(GuestPath, Metadata), CopyError> {
     let (excluded, near) = match look_up(from, path)? {
-        Lookup::Found { path: real, metadata } => {
-            let name = path.file_name().unwrap_or_default().to_vec();
-            return Ok(Selected::Tree { name, path: real, metadata });
-        }
+        Lookup::Found { path, metadata } => return Ok((path, metadata)),
         Lookup::Excluded(excluded) => (excluded, None),
         Lookup::Missing => (None, near(from, path)),
     };

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use super::attributes::{Refused, set_metadata};
 use super::whiteouts::mark_opaque;
-use super::{Applier, LossKind, Parent, Whiteouts, io_error};
+use super::{Applier, Inheritance, LossKind, Made, Parent, Whiteouts, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind, Reader};
-use crate::rootfs::{FileKind, Follow, GuestPath, metadata_at, metadata_of};
+use crate::rootfs::{ContentWriter, FileKind, Follow, GuestPath, metadata_at, metadata_of, remove_xattr_at};
 
 /// What was at the place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,14 @@ pub(super) enum Room {
     Hiding,
     /// A directory, which stays.
     Directory,
+}
+
+/// Takes away the access control list that a new file has from its directory.
+fn forget_inherited(at: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match remove_xattr_at(at, name, b"system.posix_acl_access") {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODATA) => Ok(()),
+        result => result,
+    }
 }
 
 /// What a hard link points to.
@@ -60,19 +68,26 @@ impl Applier<'_> {
         }
         let at = parent.directory.as_fd();
         let refused = match (entry.kind, target) {
-            (EntryKind::File, _) => self.make_file(reader, entry, at, name)?,
+            (EntryKind::File, _) => self.make_file(reader, entry, parent, name)?,
             (EntryKind::HardLink, Some(target)) => return self.make_hard_link(at, name, path, target),
             (EntryKind::HardLink | EntryKind::Directory, _) => return Ok(()),
             (EntryKind::Symlink, _) => {
                 let to = self.root.entry(&at, name);
                 io_error(to.make_symlink(&entry.link), "make the symbolic link")?;
-                set_metadata(&to, entry, entry.mode, self.rules)?
+                let refused = set_metadata(&to, entry, entry.mode, self.rules)?;
+                self.tell(Made { entry, directory: at, name, file: None })?;
+                refused
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
                 if !self.make_node(entry, at, name, path)? {
                     return Ok(());
                 }
-                set_metadata(&self.root.entry(&at, name), entry, entry.mode, self.rules)?
+                if parent.inheritance == Inheritance::Undo {
+                    io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+                }
+                let refused = set_metadata(&self.root.entry(&at, name), entry, entry.mode, self.rules)?;
+                self.tell(Made { entry, directory: at, name, file: None })?;
+                refused
             }
         };
         self.report_refused(path, refused);
@@ -98,26 +113,27 @@ impl Applier<'_> {
         &mut self,
         reader: &mut Reader<&mut dyn Read>,
         entry: &Entry,
-        at: BorrowedFd<'_>,
+        parent: &Parent,
         name: &[u8],
     ) -> Result<Refused, EntryError> {
+        let at = parent.directory.as_fd();
         let to = self.root.entry(&at, name);
-        let file = io_error(to.make_file(), "make the file")?;
+        let mut content = ContentWriter::new(io_error(to.make_file(), "make the file")?);
         loop {
             let count = reader.read_content(&mut self.buffer)?;
             if count == 0 {
                 break;
             }
-            let mut rest = &self.buffer[..count];
-            while !rest.is_empty() {
-                match rustix::io::write(&file, rest) {
-                    Ok(written) => rest = &rest[written..],
-                    Err(Errno::INTR) => {}
-                    Err(error) => return io_error(Err(error), "write the file"),
-                }
-            }
+            self.observer.content(&self.buffer[..count]);
+            io_error(content.write(&self.buffer[..count]), "write the file")?;
         }
-        set_metadata(&to.opened(&file), entry, entry.mode, self.rules)
+        let file = io_error(content.finish(), "write the file")?;
+        if parent.inheritance == Inheritance::Undo {
+            io_error(forget_inherited(at, name), "remove an inherited access control list")?;
+        }
+        let refused = set_metadata(&to.opened(&file), entry, entry.mode, self.rules)?;
+        self.tell(Made { entry, directory: at, name, file: Some(file.as_fd()) })?;
+        Ok(refused)
     }
 
     fn make_directory(
@@ -157,12 +173,13 @@ impl Applier<'_> {
             _ => (FileKind::Fifo, "FIFO"),
         };
         let (major, minor) = entry.device;
-        if self.rules.whiteouts == Whiteouts::Overlay
+        // In every kind of tree: the same image must not have other files where overlayfs cannot be used.
+        if self.rules.whiteouts != Whiteouts::Ordinary
             && kind == FileKind::CharDevice
             && entry.device == (0, 0)
             && !self.root.has_overrides()
         {
-            let what = || "character device 0:0, which overlayfs would take for a whiteout".to_owned();
+            let what = || "character device 0:0, which overlayfs takes for a whiteout".to_owned();
             self.applied.losses.add(LossKind::Device, path, what);
             return Ok(false);
         }

@@ -9,6 +9,7 @@ mod attributes;
 mod create;
 mod losses;
 mod lower;
+mod observe;
 mod restricted;
 #[cfg(test)]
 mod tests;
@@ -28,10 +29,11 @@ use super::tar::{Entry, EntryKind, Reader};
 use super::{EntryError, LayerError, Limits, Marks, is_overlay_attribute};
 use crate::rootfs::{
     Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
-    metadata_of, set_times_at,
+    metadata_of, set_times_at, xattr_at,
 };
 
 pub use self::losses::{Loss, LossKind, Losses};
+pub use self::observe::{Made, Observer};
 pub use self::restricted::Restricted;
 pub use self::whiteouts::remove_whiteouts;
 
@@ -39,6 +41,7 @@ pub use self::whiteouts::remove_whiteouts;
 pub const WHITEOUT_PREFIX: &[u8] = b".wh.";
 /// The name of the marker that makes a directory opaque.
 pub const OPAQUE_MARKER: &[u8] = b".wh..wh..opq";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const RESERVED_PREFIX: &[u8] = b".wh..wh.";
 
 /// How removed names appear in the tree. Whiteouts hide what lower layers have; entries of the same layer survive them
@@ -176,7 +179,21 @@ pub fn apply_with(
     rules: &Rules,
     limits: &Limits,
 ) -> Result<Applied, LayerError> {
-    Applier::new(onto, rules, limits).apply(tar)
+    apply_observed(tar, onto, rules, limits, &mut ())
+}
+
+/// [`apply_with`], with somebody who hears what is made.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_observed(
+    tar: &mut dyn Read,
+    onto: &Rootfs,
+    rules: &Rules,
+    limits: &Limits,
+    observer: &mut dyn Observer,
+) -> Result<Applied, LayerError> {
+    Applier::new(onto, rules, limits, observer).apply(tar)
 }
 
 /// [`apply_with`] without privileges: directories that their owner may not write to or enter are so only when all layers
@@ -191,7 +208,8 @@ pub fn apply_unprivileged(
     limits: &Limits,
     restricted: &mut Restricted,
 ) -> Result<Applied, LayerError> {
-    Applier { restricted: Some(restricted), ..Applier::new(onto, rules, limits) }.apply(tar)
+    let observer = &mut ();
+    Applier { restricted: Some(restricted), ..Applier::new(onto, rules, limits, observer) }.apply(tar)
 }
 
 /// The directory that entries are being made in.
@@ -204,6 +222,16 @@ struct Parent {
     mtime: Timestamp,
     /// Where it really is, once that was needed.
     real: Option<GuestPath>,
+    inheritance: Inheritance,
+}
+
+/// Whether what is made in a directory gets an access control list that no entry has asked for (acl(5), default ACLs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inheritance {
+    /// It does, and for layers that is undone.
+    Undo,
+    /// It does not, or it may.
+    Leave,
 }
 
 impl Parent {
@@ -242,6 +270,7 @@ struct Applier<'a> {
     /// Where modes wait that would be in the way of later entries; none where privileges make nothing of them.
     restricted: Option<&'a mut Restricted>,
     buffer: Vec<u8>,
+    observer: &'a mut dyn Observer,
 }
 
 /// What an entry is about.
@@ -262,7 +291,7 @@ fn io_error<T, E: Into<io::Error>>(result: Result<T, E>, action: &'static str) -
 }
 
 impl<'a> Applier<'a> {
-    fn new(root: &'a Rootfs, rules: &'a Rules, limits: &'a Limits) -> Self {
+    fn new(root: &'a Rootfs, rules: &'a Rules, limits: &'a Limits, observer: &'a mut dyn Observer) -> Self {
         Self {
             root,
             rules,
@@ -278,6 +307,7 @@ impl<'a> Applier<'a> {
             lower: Lower::new(rules.owners),
             restricted: None,
             buffer: vec![0; 1 << 17],
+            observer,
         }
     }
 
@@ -418,6 +448,7 @@ impl Applier<'_> {
         let mode = if self.restricted.is_some() { Restricted::for_now(entry.mode) } else { entry.mode };
         let refused = set_directory_metadata(self.root, at, name, entry, mode, self.rules)?;
         self.report_refused(path, refused);
+        self.tell(Made { entry, directory: at, name, file: None })?;
         if self.restricted.as_ref().is_some_and(|known| !known.is_indifferent_to(entry.mode)) {
             let real = real(self)?;
             self.report(real.as_bytes().len())?;
@@ -448,6 +479,10 @@ impl Applier<'_> {
             self.leave_parent()?;
         }
         result
+    }
+
+    fn tell(&mut self, made: Made<'_>) -> Result<(), EntryError> {
+        io_error(self.observer.made(&made), "read metadata")
     }
 
     fn report_refused(&mut self, path: &GuestPath, refused: Refused) {
@@ -484,7 +519,12 @@ impl Applier<'_> {
     fn remember_parent(&mut self, path: &GuestPath, directory: OwnedFd) -> Result<(), EntryError> {
         let metadata = io_error(metadata_of(&directory), "read metadata of the directory")?;
         let (inode, mtime) = (metadata.inode, metadata.mtime);
-        self.parent = Some(Parent { path: path.clone(), directory, inode, mtime, real: None });
+        // What ADD extracts is made as if by a program of the image.
+        let default = self.rules.whiteouts != Whiteouts::Ordinary
+            && io_error(xattr_at(directory.as_fd(), b".", DEFAULT_ACL), "read the access control list")?
+                .is_some();
+        let inheritance = if default { Inheritance::Undo } else { Inheritance::Leave };
+        self.parent = Some(Parent { path: path.clone(), directory, inode, mtime, real: None, inheritance });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::layer::test_support::{
-    Header, dir, dir_mode, dump, file, hard_link, header, is_root, overlay, path, symlink, what,
+    Header, dir, dir_mode, dump, file, hard_link, header, is_root, overlay, path, pax, symlink, what,
 };
 use crate::rootfs::{Follow, set_mode_at};
 
@@ -167,6 +167,109 @@ fn deep_lower_trees_are_removed_with_few_descriptors() {
 
 /// Name, target of links, and which kind of entry.
 type Op = (String, &'static str, u8);
+
+/// A default ACL as the kernel stores it: user 5 may do everything.
+fn default_acl() -> Vec<u8> {
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in
+        [(1u16, 7u16, u32::MAX), (2, 7, 5), (4, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)]
+    {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&permissions.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    value
+}
+
+#[test]
+fn nothing_is_inherited_from_the_default_acl_of_a_directory() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let root = Rootfs::open(directory.path()).unwrap();
+    // Where the store lies in such a directory, its own root has one.
+    if root.set_xattr(&path("/"), b"system.posix_acl_default", &default_acl()).is_err() {
+        eprintln!("skipped: this file system has no ACLs");
+        return;
+    }
+    let layer = [
+        pax(&[("SCHILY.xattr.system.posix_acl_default", &default_acl())]),
+        dir("d"),
+        file("d/f", b"x"),
+        dir("d/d"),
+        file("d/implied/f", b"x"),
+        header("d/p", b'6').bytes(),
+        file("f", b"x"),
+    ]
+    .concat();
+    apply(&mut Cursor::new(&layer), &root, Whiteouts::Remove, &Limits::default()).unwrap();
+    let lines = dump(&root);
+    let with_acl: Vec<&String> = lines.iter().filter(|line| line.contains("posix_acl")).collect();
+    assert_eq!(with_acl.len(), 2, "{lines:#?}");
+    assert!(with_acl[0].starts_with("/ directory") && with_acl[1].starts_with("/d directory 0755"));
+    assert!(lines.iter().any(|line| line.starts_with("/d/f file 0644")), "{lines:#?}");
+}
+
+/// Writes down what it hears.
+#[derive(Default)]
+struct Listener(Vec<String>, Vec<u8>);
+
+impl Observer for Listener {
+    fn content(&mut self, bytes: &[u8]) {
+        self.1.extend_from_slice(bytes);
+    }
+
+    fn made(&mut self, made: &Made<'_>) -> io::Result<()> {
+        let metadata = crate::rootfs::metadata_at(made.directory, made.name)?;
+        if let Some(file) = made.file {
+            assert!(metadata_of(file)?.same_file(&metadata));
+        }
+        let content = std::mem::take(&mut self.1);
+        let name = made.name.escape_ascii();
+        self.0.push(format!(
+            "{name} {:?} {:o} {}",
+            metadata.kind,
+            metadata.mode,
+            String::from_utf8_lossy(&content)
+        ));
+        Ok(())
+    }
+}
+
+#[test]
+fn an_observer_hears_of_everything_that_is_made() {
+    if !is_root() {
+        return;
+    }
+    let layer = [
+        dir_mode("./", 0o711),
+        dir_mode("d", 0o700),
+        file("d/f", b"content"),
+        file("d/implied/f", b""),
+        symlink("l", "d/f"),
+        hard_link("h", "d/f"),
+        header("p", b'6').bytes(),
+        file("d/.wh.f", b""),
+    ]
+    .concat();
+    for whiteouts in [Whiteouts::Remove, Whiteouts::Overlay] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let mut listener = Listener::default();
+        let rules = Rules::layer(whiteouts);
+        apply_observed(&mut Cursor::new(&layer), &root, &rules, &Limits::default(), &mut listener).unwrap();
+        let expected = [
+            ". Directory 711 ",
+            "d Directory 700 ",
+            "f File 644 content",
+            "f File 644 ",
+            "l Symlink 777 ",
+            "p Fifo 644 ",
+        ];
+        assert_eq!(listener.0, expected);
+    }
+}
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let name = prop::collection::vec("[abc]", 1..4).prop_map(|parts| parts.join("/"));

@@ -1,0 +1,250 @@
+//! The build context as a bind mount shows it: what is ignored is not there, everything is root's, as after BuildKit's
+//! transfer of the context.
+//!
+//! Most contexts need no copy for that. Where nothing is ignored and all is root's, the directory itself is mounted.
+//! Where something is ignored, an overlay mount hides it: on top of the context lies a directory with nothing in it but
+//! whiteouts, the *mask*. Where other owners are to be hidden as well the mask also holds their files, but for the
+//! content (overlayfs calls that `metacopy`). Only where overlayfs takes neither is everything copied.
+
+mod mask;
+mod survey;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use self::mask::Mask;
+use self::survey::{Found, survey};
+use super::copy::{Copier, CopyError, CopyRequest, OwnerPolicy, Selected, SourceTree};
+use crate::context::Context;
+use crate::dockerfile::Access;
+use crate::rootfs::{Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp};
+use crate::store::mount::{self, CopyUp, MountError, Upper};
+use crate::store::workspace::{Scratch, Workspace, WorkspaceError};
+
+/// Why a part of the context cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// It could not be read.
+    #[error("cannot read the build context")]
+    Context(#[from] RootfsError),
+    /// A path that no system call takes.
+    #[error("the path `{path}` in the build context is longer than 4096 bytes")]
+    TooDeep {
+        /// The beginning of the path.
+        path: Escaped,
+    },
+    /// There is no place for what hides a part of it, or for what is written to it.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// What hides a part of it could not be made.
+    #[error("cannot hide what is ignored in the build context")]
+    Mask(#[source] io::Error),
+    /// It could not be copied.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// It could not be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+}
+
+/// Views of one context, for one build.
+pub(super) struct ContextViews<'a> {
+    context: &'a Context,
+    workspace: &'a Workspace,
+    /// What is known of the directories that were mounted before.
+    known: RefCell<BTreeMap<GuestPath, Rc<Known>>>,
+}
+
+/// How a directory can be mounted.
+enum Known {
+    /// As it is; with an overlay that takes what is written, unless there are other mounts in it.
+    AsItIs(Found),
+    /// Below a mask.
+    Masked(Mask),
+    /// As a copy.
+    Copied(Scratch),
+}
+
+/// Something that can be mounted, and what must be kept for as long as it is.
+pub(super) struct Shown {
+    /// The root of the mount that `source` is in.
+    pub(super) tree: Arc<OwnedFd>,
+    /// What to mount.
+    pub(super) source: Arc<OwnedFd>,
+    _scratch: Option<Scratch>,
+    _known: Option<Rc<Known>>,
+}
+
+impl Shown {
+    fn new(source: OwnedFd, scratch: Option<Scratch>) -> Self {
+        let source = Arc::new(source);
+        Self { tree: Arc::clone(&source), source, _scratch: scratch, _known: None }
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd, MountError> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|cause| MountError::Directory { path: path.to_owned(), cause: cause.into() })
+}
+
+impl<'a> ContextViews<'a> {
+    /// Views of `context`; what they need besides is put into `workspace`.
+    pub(super) fn new(context: &'a Context, workspace: &'a Workspace) -> Self {
+        Self { context, workspace, known: RefCell::default() }
+    }
+
+    /// What to mount for `source`, a path without links that is not ignored and has `metadata`. Where `access` allows
+    /// writing, all that is written goes with the value.
+    pub(super) fn show(
+        &self,
+        source: &GuestPath,
+        metadata: &Metadata,
+        access: Access,
+    ) -> Result<Shown, ViewError> {
+        let place = || self.context.root().open_path(source, Follow::No);
+        if metadata.kind != FileKind::Directory {
+            return match access {
+                Access::ReadOnly if metadata.kind == FileKind::File && metadata.owner == Owner::ROOT => {
+                    Ok(Shown::new(place()?, None))
+                }
+                _ => self.copy_of_file(source, metadata),
+            };
+        }
+        let known = self.known(source, metadata)?;
+        let shown = match (&*known, access) {
+            (Known::AsItIs(_), Access::ReadOnly) => Shown::new(place()?, None),
+            (Known::Copied(scratch), Access::ReadOnly) => {
+                Shown::new(open(&scratch.path().join(FILES))?, None)
+            }
+            (Known::Masked(mask), Access::ReadOnly) => self.overlay(mask.source(), Some(mask), access)?,
+            (Known::AsItIs(Found { mounts: 0, .. }), Access::ReadWrite) => self
+                .overlay(place()?.as_fd(), None, access)
+                .or_else(|_| self.copy_of_directory(source, metadata))?,
+            (Known::Masked(mask), Access::ReadWrite) => self
+                .overlay(mask.source(), Some(mask), access)
+                .or_else(|_| self.copy_of_directory(source, metadata))?,
+            (Known::AsItIs(_) | Known::Copied(_), Access::ReadWrite) => {
+                self.copy_of_directory(source, metadata)?
+            }
+        };
+        Ok(Shown { _known: Some(known), ..shown })
+    }
+
+    /// Finds out how the directory can be mounted, once for each.
+    fn known(&self, source: &GuestPath, metadata: &Metadata) -> Result<Rc<Known>, ViewError> {
+        if let Some(known) = self.known.borrow().get(source) {
+            return Ok(Rc::clone(known));
+        }
+        let known = Rc::new(self.look_at(source, metadata)?);
+        self.known.borrow_mut().insert(source.clone(), Rc::clone(&known));
+        Ok(known)
+    }
+
+    fn look_at(&self, source: &GuestPath, metadata: &Metadata) -> Result<Known, ViewError> {
+        let root = self.context.root();
+        let mut mask =
+            Mask::new(self.workspace.scratch("context")?, root.open_path(source, Follow::No)?, source)?;
+        let found = survey(root, self.context.ignore(), source, &mut mask)?;
+        if (found.hidden, found.foreign, found.pipes) == (0, 0, 0) {
+            return Ok(Known::AsItIs(found));
+        }
+        // An overlay does not show what is mounted in its layers.
+        let usable = found.mounts == 0
+            && (found.foreign == 0 || mask.take_over().is_ok())
+            && self.overlay(mask.source(), Some(&mask), Access::ReadOnly).is_ok();
+        if usable {
+            return Ok(Known::Masked(mask));
+        }
+        let scratch = self.copied_directory(source, metadata)?;
+        Ok(Known::Copied(scratch))
+    }
+
+    /// Mounts `place` below `mask`, and below a directory for what is written if `access` allows that.
+    fn overlay(
+        &self,
+        place: BorrowedFd<'_>,
+        mask: Option<&Mask>,
+        access: Access,
+    ) -> Result<Shown, ViewError> {
+        let scratch = self.workspace.scratch("context")?;
+        let place_name = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+        let mut lowers = vec![place_name.as_path()];
+        lowers.extend(mask.map(Mask::files));
+        let [files, work] = [scratch.directory(FILES)?, scratch.directory("work")?];
+        let upper = match access {
+            Access::ReadOnly => None,
+            Access::ReadWrite => {
+                // Its root is that of the mount.
+                let top = Rootfs::from_fd(open(lowers[lowers.len() - 1])?);
+                mask::inherit(&top, &files, &GuestPath::root()).map_err(ViewError::Mask)?;
+                Some(Upper { files: &files, work: &work })
+            }
+        };
+        let copy_up = mask.map_or(CopyUp::Whole, Mask::copy_up);
+        let tree = mount::overlay_with(&lowers, upper, copy_up, scratch.path())?;
+        Ok(Shown::new(tree, Some(scratch)))
+    }
+
+    fn copy_of_directory(&self, source: &GuestPath, metadata: &Metadata) -> Result<Shown, ViewError> {
+        let scratch = self.copied_directory(source, metadata)?;
+        Ok(Shown::new(open(&scratch.path().join(FILES))?, Some(scratch)))
+    }
+
+    fn copied_directory(&self, source: &GuestPath, metadata: &Metadata) -> Result<Scratch, ViewError> {
+        let scratch = self.workspace.scratch("context")?;
+        let files = scratch.directory(FILES)?;
+        self.copy(source, metadata, &files, b"/")?;
+        let top = Rootfs::from_fd(self.context.root().open_path(source, Follow::No)?);
+        mask::inherit(&top, &files, &GuestPath::root()).map_err(ViewError::Mask)?;
+        Ok(scratch)
+    }
+
+    fn copy_of_file(&self, source: &GuestPath, metadata: &Metadata) -> Result<Shown, ViewError> {
+        let scratch = self.workspace.scratch("context")?;
+        self.copy(source, metadata, scratch.path(), b"/file")?;
+        Ok(Shown::new(open(&scratch.path().join("file"))?, Some(scratch)))
+    }
+
+    /// Copies what is not ignored of `source` to `destination` in the directory `to`, for root.
+    fn copy(
+        &self,
+        source: &GuestPath,
+        metadata: &Metadata,
+        to: &Path,
+        destination: &[u8],
+    ) -> Result<(), ViewError> {
+        let onto = Rootfs::from_fd(open(to)?);
+        let request = CopyRequest {
+            sources: Vec::new(),
+            from: SourceTree {
+                root: self.context.root(),
+                ignore: Some(self.context.ignore()),
+                owner: OwnerPolicy::Root,
+            },
+            destination,
+            workdir: &GuestPath::root(),
+            chown: None,
+            chmod: None,
+        };
+        let selected =
+            Selected::Tree { name: b"file".to_vec(), path: source.clone(), metadata: metadata.clone() };
+        let mut copier = Copier::new(&request, &onto, Timestamp::default())?;
+        copier.place(&selected)?;
+        copier.finish()?;
+        Ok(())
+    }
+}
+
+/// The directory that holds the files, in a [`Scratch`].
+const FILES: &str = "files";
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests prepare contexts of their own on the host")]
+mod tests;

@@ -1,0 +1,289 @@
+//! What RUN has mounted: each `--mount` with nothing left to resolve.
+
+use super::error::BuildErrorKind;
+use super::step::CopyFrom;
+use crate::dockerfile::{Access, BindMount, Mount, MountOption, MountOwner, Need, SecretMount, Text};
+use crate::rootfs::{Escaped, GuestPath, Owner};
+use crate::sandbox::MAX_MOUNTS;
+
+/// The mode of a secret's file, as under BuildKit.
+const SECRET_MODE: u32 = 0o400;
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountStep {
+    /// A file or directory of a stage, an image or the build context.
+    Bind(BindStep),
+    /// An empty directory in memory.
+    Tmpfs(TmpfsStep),
+    /// A secret, as a file, a variable or both.
+    Secret(SecretStep),
+}
+
+/// `type=bind`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BindStep {
+    /// Whose file or directory it is.
+    pub from: CopyFrom,
+    /// Its path there. Links on the way are followed inside that tree.
+    pub source: GuestPath,
+    /// Where it appears; never the root.
+    pub target: GuestPath,
+    /// Whether the process may write to it. What it writes is discarded.
+    pub access: Access,
+}
+
+/// `type=tmpfs`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TmpfsStep {
+    /// Where it appears; never the root.
+    pub target: GuestPath,
+    /// Bytes that it may hold; the kernel's default (half of the memory) without it.
+    pub size: Option<u64>,
+}
+
+/// `type=secret`. The value is not known here: it is asked for when the step runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretStep {
+    /// Which secret; a name, never a path.
+    pub id: String,
+    /// The file; none if only a variable is wanted.
+    pub target: Option<GuestPath>,
+    /// The variable, if one is wanted.
+    pub variable: Option<String>,
+    /// Whether the step fails without it.
+    pub need: Need,
+    /// Permission bits of the file.
+    pub mode: u32,
+    /// Owner of the file.
+    pub owner: Owner,
+}
+
+impl MountStep {
+    /// Where something is mounted, if anything is.
+    #[must_use]
+    pub fn target(&self) -> Option<&GuestPath> {
+        match self {
+            Self::Bind(bind) => Some(&bind.target),
+            Self::Tmpfs(tmpfs) => Some(&tmpfs.target),
+            Self::Secret(secret) => secret.target.as_ref(),
+        }
+    }
+
+    /// Whose files are mounted.
+    #[must_use]
+    pub fn from(&self) -> Option<&CopyFrom> {
+        match self {
+            Self::Bind(bind) => Some(&bind.from),
+            Self::Tmpfs(_) | Self::Secret(_) => None,
+        }
+    }
+}
+
+/// How the options of one RUN are read.
+pub(super) struct Resolver<'a> {
+    /// Expands a value.
+    pub(super) expand: &'a mut dyn FnMut(&Text) -> Result<Text, BuildErrorKind>,
+    /// What a `from` names.
+    pub(super) from: &'a dyn Fn(&Text) -> Result<CopyFrom, BuildErrorKind>,
+    /// What relative targets are relative to.
+    pub(super) workdir: &'a GuestPath,
+}
+
+impl Resolver<'_> {
+    /// All mounts of a RUN in the order in which they are to be made: by target, those of one target as written.
+    ///
+    /// # Errors
+    /// When an option is wrong, unknown or not supported.
+    pub(super) fn resolve(&mut self, options: &[MountOption]) -> Result<Vec<MountStep>, BuildErrorKind> {
+        if options.len() > MAX_MOUNTS {
+            return Err(BuildErrorKind::Invalid(format!("RUN has more than {MAX_MOUNTS} mounts")));
+        }
+        let mut mounts = Vec::with_capacity(options.len());
+        for option in options {
+            let mount = option.resolve(self.expand)?;
+            mounts.push(self.one(mount)?);
+        }
+        // A directory comes before what is in it.
+        mounts.sort_by(|a, b| a.target().cmp(&b.target()));
+        Ok(mounts)
+    }
+
+    fn one(&self, mount: Mount) -> Result<MountStep, BuildErrorKind> {
+        match mount {
+            Mount::Bind(bind) => self.bind(&bind),
+            Mount::Tmpfs(tmpfs) => {
+                let target = self.target(&tmpfs.target)?;
+                Ok(MountStep::Tmpfs(TmpfsStep { target, size: tmpfs.size }))
+            }
+            Mount::Secret(secret) => self.secret(&secret),
+            Mount::Cache(_) => Err(BuildErrorKind::Unsupported("RUN --mount=type=cache".to_owned())),
+            Mount::Ssh(_) => Err(BuildErrorKind::Unsupported("RUN --mount=type=ssh".to_owned())),
+        }
+    }
+
+    fn bind(&self, bind: &BindMount) -> Result<MountStep, BuildErrorKind> {
+        let from = match &bind.from {
+            None => CopyFrom::Context,
+            Some(from) => (self.from)(from)?,
+        };
+        Ok(MountStep::Bind(BindStep {
+            from,
+            source: GuestPath::clamp(&bind.source)?,
+            target: self.target(&bind.target)?,
+            access: bind.access,
+        }))
+    }
+
+    fn secret(&self, secret: &SecretMount) -> Result<MountStep, BuildErrorKind> {
+        let target = secret.target.as_ref().map(|target| self.target(target)).transpose()?;
+        let variable = secret.variable.as_ref().map(variable).transpose()?;
+        let MountOwner { mode, uid, gid } = secret.owner;
+        Ok(MountStep::Secret(SecretStep {
+            id: secret.id.to_string(),
+            target,
+            variable,
+            need: secret.need,
+            mode: mode.unwrap_or(SECRET_MODE) & 0o7777,
+            owner: Owner { uid: id("uid", uid)?, gid: id("gid", gid)? },
+        }))
+    }
+
+    /// Where `written` is. BuildKit's own limits: neither the root nor anything of /proc can be covered. A new /dev would
+    /// have no devices.
+    fn target(&self, written: &Text) -> Result<GuestPath, BuildErrorKind> {
+        let target = self.workdir.join(written)?;
+        let refused = {
+            let mut components = target.components();
+            match (components.next(), components.next()) {
+                (None, _) => Some(""),
+                (Some(b"proc"), _) | (Some(b"dev"), None) => Some(": the kernel's files are there"),
+                _ => None,
+            }
+        };
+        let Some(problem) = refused else { return Ok(target) };
+        let shown = Escaped::new(target.as_bytes());
+        Err(BuildErrorKind::Invalid(format!("invalid mount target \"{shown}\"{problem}")))
+    }
+}
+
+fn variable(name: &Text) -> Result<String, BuildErrorKind> {
+    if name.is_empty() || name.contains(&b'=') || name.contains(&0) {
+        let message = format!("`{}` is no name of a variable for a secret", Escaped::new(name));
+        return Err(BuildErrorKind::Invalid(message));
+    }
+    Ok(name.to_string())
+}
+
+/// To the kernel the largest number means "no change".
+fn id(key: &str, given: Option<u32>) -> Result<u32, BuildErrorKind> {
+    match given {
+        Some(u32::MAX) => Err(BuildErrorKind::Invalid(format!("invalid value {} for {key}", u32::MAX))),
+        given => Ok(given.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dockerfile::{Instruction, parse};
+
+    /// The mounts of `RUN OPTIONS true` in `/w`; every name is an image.
+    fn mounts(options: &str) -> Result<Vec<MountStep>, String> {
+        let file = parse(format!("FROM scratch\nRUN {options} true\n").as_bytes()).unwrap();
+        let Instruction::Run(run) = &file.stages[0].instructions[0].value else { panic!() };
+        let mut expand = |text: &Text| Ok(if *text == "$t" { "/expanded".into() } else { text.clone() });
+        let from = |name: &Text| match name.as_bytes() {
+            b"scratch" => Ok(CopyFrom::Scratch),
+            _ => Ok(CopyFrom::Image(0)),
+        };
+        let workdir = GuestPath::clamp(b"/w").unwrap();
+        let mut resolver = Resolver { expand: &mut expand, from: &from, workdir: &workdir };
+        resolver.resolve(&run.mounts).map_err(|error| error.to_string())
+    }
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::clamp(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_left_to_resolve() {
+        let bind = |from, source, target, access| {
+            MountStep::Bind(BindStep { from, source: path(source), target: path(target), access })
+        };
+        let secret = |id: &str, target: Option<&str>, variable: Option<&str>| SecretStep {
+            id: id.to_owned(),
+            target: target.map(path),
+            variable: variable.map(str::to_owned),
+            need: Need::Optional,
+            mode: 0o400,
+            owner: Owner::ROOT,
+        };
+        for (options, expected) in [
+            ("--mount=target=m", bind(CopyFrom::Context, "/", "/w/m", Access::ReadOnly)),
+            (
+                "--mount=target=$t,src=../a/./b,rw",
+                bind(CopyFrom::Context, "/a/b", "/expanded", Access::ReadWrite),
+            ),
+            ("--mount=from=scratch,target=/m", bind(CopyFrom::Scratch, "/", "/m", Access::ReadOnly)),
+            ("--mount=from=3,target=/m/", bind(CopyFrom::Image(0), "/", "/m", Access::ReadOnly)),
+            ("--mount=target=", bind(CopyFrom::Context, "/", "/w", Access::ReadOnly)),
+            (
+                "--mount=type=tmpfs,target=/t,size=1k",
+                MountStep::Tmpfs(TmpfsStep { target: path("/t"), size: Some(1024) }),
+            ),
+            ("--mount=type=secret,id=s", MountStep::Secret(secret("s", Some("/run/secrets/s"), None))),
+            ("--mount=type=secret,target=s", MountStep::Secret(secret("s", Some("/w/s"), None))),
+            ("--mount=type=secret,id=../x,env=X", MountStep::Secret(secret("../x", None, Some("X")))),
+            (
+                "--mount=type=secret,id=s,mode=07777,uid=1,gid=2,required",
+                MountStep::Secret(SecretStep {
+                    need: Need::Required,
+                    mode: 0o7777,
+                    owner: Owner { uid: 1, gid: 2 },
+                    ..secret("s", Some("/run/secrets/s"), None)
+                }),
+            ),
+        ] {
+            assert_eq!(mounts(options).as_deref(), Ok(&[expected][..]), "{options}");
+        }
+    }
+
+    #[test]
+    fn directories_are_mounted_before_what_is_in_them() {
+        let found = mounts(
+            "--mount=type=tmpfs,target=/a-b --mount=type=tmpfs,target=/a/b --mount=target=/a --mount=type=tmpfs,target=/a \
+             --mount=type=secret,id=x,env=X",
+        )
+        .unwrap();
+        let targets: Vec<Option<String>> =
+            found.iter().map(|mount| mount.target().map(ToString::to_string)).collect();
+        assert_eq!(
+            targets.iter().map(Option::as_deref).collect::<Vec<_>>(),
+            [None, Some("/a"), Some("/a"), Some("/a/b"), Some("/a-b")]
+        );
+        assert!(matches!(found[2], MountStep::Tmpfs(_)), "of one target the later one lies on top");
+    }
+
+    #[test]
+    fn what_no_process_can_be_given_is_refused() {
+        for (options, message) in [
+            ("--mount=type=secret,id=s,uid=4294967295", "invalid value 4294967295 for uid"),
+            ("--mount=type=secret,id=s,env=", "`` is no name of a variable for a secret"),
+            ("--mount=type=secret,id=s,env=A=B", "`A=B` is no name of a variable for a secret"),
+            (
+                "--mount=type=tmpfs,target=/proc",
+                "invalid mount target \"/proc\": the kernel's files are there",
+            ),
+            (
+                "--mount=type=tmpfs,target=/x/../dev",
+                "invalid mount target \"/dev\": the kernel's files are there",
+            ),
+            ("--mount=type=cache,target=/c", "RUN --mount=type=cache is not supported yet"),
+            ("--mount=type=ssh", "RUN --mount=type=ssh is not supported yet"),
+        ] {
+            assert_eq!(mounts(options), Err(message.to_owned()), "{options}");
+        }
+        assert!(mounts("--mount=type=tmpfs,target=/dev/x").is_ok());
+    }
+}

@@ -1,0 +1,156 @@
+//! The mounts of one RUN, from what the plan says to what the sandbox takes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::context_view::Shown;
+use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
+use super::error::BuildErrorKind;
+use super::execute::Executor;
+use super::mount::{BindStep, MountStep, SecretStep};
+use super::step::{CopyFrom, RunStep, StagePlan};
+use crate::dockerfile::{Access, Need};
+use crate::rootfs::{Follow, Rootfs};
+use crate::sandbox::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+use crate::snapshot::{Recording, View};
+use crate::store::unpacked::Chain;
+
+/// What a process gets, and what must be kept until it has ended.
+#[derive(Default)]
+pub(super) struct Mounted {
+    /// In the order in which they are to be made.
+    pub(super) mounts: Vec<Mount>,
+    /// Secrets that are variables, each name once.
+    pub(super) variables: Vec<(Vec<u8>, Secret)>,
+    /// Held until the process has ended.
+    trees: Vec<Tree>,
+    context: Vec<Shown>,
+}
+
+impl Mounted {
+    /// What the process gets and nobody else may see.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let files = self.mounts.iter().filter_map(|mount| match &mount.content {
+            Content::Secret(file) => Some(&file.value),
+            Content::Bind(_) | Content::Tmpfs { .. } => None,
+        });
+        files.chain(self.variables.iter().map(|(_, value)| value))
+    }
+}
+
+/// The files of a stage or image.
+enum Tree {
+    View(View),
+    /// A step on the files of a stage or image, which is never finished: what it writes is discarded.
+    Discarded(Box<dyn Recording>),
+}
+
+impl Tree {
+    fn root(&self) -> &Rootfs {
+        match self {
+            Self::View(view) => view.root(),
+            Self::Discarded(recording) => recording.root(),
+        }
+    }
+
+    /// The root of the mount that holds them.
+    fn mount(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::View(view) => view.root().as_fd(),
+            Self::Discarded(recording) => recording.mount(),
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Opens all that `step` has mounted.
+    ///
+    /// # Errors
+    /// When a source is not there, or a secret that must be there is not.
+    pub(super) fn mounted(&mut self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
+        let mut mounted = Mounted::default();
+        for mount in &step.mounts {
+            match mount {
+                MountStep::Bind(bind) => self.bind(bind, stage, &mut mounted)?,
+                MountStep::Tmpfs(tmpfs) => {
+                    let content = Content::Tmpfs { size: tmpfs.size };
+                    mounted.mounts.push(Mount { target: tmpfs.target.clone(), content });
+                }
+                MountStep::Secret(secret) => self.secret(secret, &mut mounted)?,
+            }
+        }
+        Ok(mounted)
+    }
+
+    fn bind(
+        &mut self,
+        bind: &BindStep,
+        stage: &StagePlan,
+        mounted: &mut Mounted,
+    ) -> Result<(), BuildErrorKind> {
+        let (tree, source, rights) = match &bind.from {
+            CopyFrom::Context => {
+                let shown = self.of_context(bind)?;
+                let (tree, source) = (Arc::clone(&shown.tree), Arc::clone(&shown.source));
+                mounted.context.push(shown);
+                (tree, source, Rights::Ignored)
+            }
+            from => {
+                let chain = self.chain_read(from, stage)?;
+                let (tree, source) = self.of_chain(bind, chain)?;
+                let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
+                mounted.trees.push(tree);
+                (Arc::new(mount), Arc::new(source), Rights::Honoured)
+            }
+        };
+        let writes = match bind.access {
+            Access::ReadOnly => Writes::Refused,
+            Access::ReadWrite => Writes::Allowed,
+        };
+        let content = Content::Bind(Bind { tree, source, writes, rights });
+        mounted.mounts.push(Mount { target: bind.target.clone(), content });
+        Ok(())
+    }
+
+    fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
+        let from = self.source_tree(None);
+        let (path, metadata) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        Ok(self.context.show(&path, &metadata, bind.access)?)
+    }
+
+    fn of_chain(&self, bind: &BindStep, chain: Chain) -> Result<(Tree, OwnedFd), BuildErrorKind> {
+        let tree = match bind.access {
+            Access::ReadOnly => Tree::View(self.services.snapshotter.view(&chain)?),
+            Access::ReadWrite => Tree::Discarded(self.services.snapshotter.begin(chain)?),
+        };
+        let from = SourceTree { root: tree.root(), ignore: None, owner: OwnerPolicy::Keep };
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        let source = tree.root().open_path(&path, Follow::No)?;
+        Ok((tree, source))
+    }
+
+    /// Says where a source was looked for.
+    pub(super) fn not_mounted(&self, bind: &BindStep, error: CopyError) -> BuildErrorKind {
+        let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
+        let place = self.place_of(&bind.from);
+        BuildErrorKind::Source { keyword: "RUN --mount", written, place, excluded, near }
+    }
+
+    fn secret(&self, step: &SecretStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
+        let known = self.services.secrets.get(&step.id);
+        if known.is_none() && step.need == Need::Required {
+            return Err(BuildErrorKind::SecretMissing(step.id.clone()));
+        }
+        if let Some(name) = &step.variable {
+            // As BuildKit has it, a variable without a secret is there and empty.
+            let value = known.cloned().unwrap_or_else(|| Secret::new(b""));
+            mounted.variables.retain(|(other, _)| other != name.as_bytes());
+            mounted.variables.push((name.clone().into_bytes(), value));
+        }
+        if let (Some(target), Some(value)) = (&step.target, known) {
+            let file = SecretFile { value: value.clone(), mode: step.mode, owner: step.owner };
+            mounted.mounts.push(Mount { target: target.clone(), content: Content::Secret(file) });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! What a step takes from another tree: what COPY copies, or a mount shows.
+
+use super::copy::{CopyError, Fingerprint, Names, Sources};
+use super::error::BuildErrorKind;
+use super::execute::Executor;
+use super::mount::{BindStep, MountStep};
+use super::step::{CopyFrom, CopyStep, StagePlan, Step};
+
+/// Files that a step takes from one tree.
+pub(super) enum Selection<'s> {
+    /// Those that COPY or ADD names.
+    Copy(&'s CopyStep),
+    /// The one that a mount shows.
+    Mount(&'s BindStep),
+}
+
+impl<'s> Selection<'s> {
+    /// All that `step` takes: one for COPY, one for each bind mount of RUN, in order.
+    pub(super) fn all(step: &'s Step) -> Vec<Self> {
+        match step {
+            Step::Copy(copy) if !copy.sources.is_empty() => vec![Self::Copy(copy)],
+            Step::Run(run) => {
+                let bind = |mount: &'s MountStep| match mount {
+                    MountStep::Bind(bind) => Some(Self::Mount(bind)),
+                    MountStep::Tmpfs(_) | MountStep::Secret(_) => None,
+                };
+                run.mounts.iter().filter_map(bind).collect()
+            }
+            Step::Config | Step::Workdir(_) | Step::Copy(_) => Vec::new(),
+        }
+    }
+
+    /// Whose files they are.
+    pub(super) fn from(&self) -> &'s CopyFrom {
+        match self {
+            Self::Copy(copy) => &copy.from,
+            Self::Mount(bind) => &bind.from,
+        }
+    }
+
+    fn written(&self) -> (Vec<&'s [u8]>, Names) {
+        match self {
+            Self::Copy(copy) => {
+                (copy.sources.iter().map(|source| source.as_bytes()).collect(), Names::Patterns)
+            }
+            Self::Mount(bind) => (vec![bind.source.as_bytes()], Names::Literal),
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// What `selection` stands for now.
+    pub(super) fn fingerprint(
+        &mut self,
+        selection: &Selection<'_>,
+        stage: &StagePlan,
+    ) -> Result<Fingerprint, BuildErrorKind> {
+        let view = self.view(selection.from(), stage)?;
+        let from = self.source_tree(view.as_ref());
+        let (written, names) = selection.written();
+        let stopped = || self.services.cancel.is_cancelled();
+        let sources = Sources { written: &written, names, from: &from, stopped: &stopped };
+        sources.fingerprint().map_err(|error: CopyError| match (self.stop_if_cancelled(), selection) {
+            (Err(cancelled), _) => cancelled,
+            (Ok(()), Selection::Copy(copy)) => self.not_copied(copy, error),
+            (Ok(()), Selection::Mount(bind)) => self.not_mounted(bind, error),
+        })
+    }
+
+    /// Whether what `selection` takes from the build context is as it was.
+    pub(super) fn context_still_is(&self, selection: &Selection<'_>, before: &Fingerprint) -> bool {
+        let from = self.source_tree(None);
+        let (written, names) = selection.written();
+        let stopped = || self.services.cancel.is_cancelled();
+        let sources = Sources { written: &written, names, from: &from, stopped: &stopped };
+        sources.still_are(before).unwrap_or(false)
+    }
+}

@@ -1,0 +1,74 @@
+//! Stopping in an orderly way when a signal asks for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use super::failure::Failure;
+use crate::sandbox::Cancel;
+
+/// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
+/// its files, the kernel its processes and mounts.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Stops a command when a signal asks for it.
+pub(super) struct Stop {
+    /// Goes on with the first signal.
+    pub(super) cancel: Cancel,
+    signal: Arc<AtomicI32>,
+}
+
+impl Stop {
+    /// One that nobody has asked for.
+    pub(super) fn new() -> Result<Self, Failure> {
+        let cancel = Cancel::new()
+            .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
+        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
+    }
+
+    /// The signal that came, or 0.
+    fn signal(&self) -> i32 {
+        self.signal.load(Ordering::SeqCst)
+    }
+
+    /// What a command ended with, or that it was stopped.
+    pub(super) fn judge(&self, result: Result<(), Failure>) -> Result<(), Failure> {
+        match (result, self.signal()) {
+            // A signal that comes when everything is done changes nothing.
+            (Ok(()), _) => Ok(()),
+            (Err(failure), 0) => Err(failure),
+            (Err(_), signal) => Err(stopped(signal)),
+        }
+    }
+
+    /// Waits for signals in a thread. The first stops the command in an orderly way and calls `wake`, for what does not
+    /// look at [`Stop::cancel`]; the second stops it at once.
+    pub(super) fn watch(&self, wake: impl Fn() + Send + 'static) -> Result<(), Failure> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
+        let cancel = self.cancel.clone();
+        let received = Arc::clone(&self.signal);
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                if received.swap(signal, Ordering::SeqCst) != 0 {
+                    // Asked for twice: the janitor and the kernel clean up.
+                    std::process::exit(128 + signal);
+                }
+                cancel.cancel("a signal asked for it");
+                wake();
+                std::thread::spawn(move || {
+                    std::thread::sleep(PATIENCE);
+                    std::process::exit(128 + signal);
+                });
+            }
+        });
+        Ok(())
+    }
+}
+
+/// The end that somebody asked for. The exit code is that of a shell whose command is ended by the signal.
+fn stopped(signal: i32) -> Failure {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
+}

@@ -1,0 +1,114 @@
+//! Writing the content of a file so that long runs of zeros take no room.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+/// The longest run of zeros that is looked for at once, in bytes.
+const LONGEST: usize = 1 << 17;
+
+static ZEROS: [u8; LONGEST] = [0; LONGEST];
+
+/// A new file that is being filled from its start to its end. Blocks of zeros become holes: an archive of a megabyte can
+/// hold gigabytes of them.
+#[derive(Debug)]
+pub struct ContentWriter {
+    file: OwnedFd,
+    /// Zeros that come next and are not in the file yet.
+    hole: u64,
+    /// Where the file ends with them.
+    end: u64,
+}
+
+impl ContentWriter {
+    /// Fills the empty file `file`.
+    #[must_use]
+    pub fn new(file: OwnedFd) -> Self {
+        Self { file, hole: 0, end: 0 }
+    }
+
+    /// Writes the next bytes.
+    ///
+    /// # Errors
+    /// Those of write(2) and lseek(2).
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for chunk in bytes.chunks(LONGEST) {
+            self.end += chunk.len() as u64;
+            // Less than a block is not worth a seek.
+            if chunk.len() >= 4096 && *chunk == ZEROS[..chunk.len()] {
+                self.hole += chunk.len() as u64;
+                continue;
+            }
+            if self.hole > 0 {
+                rustix::fs::seek(&self.file, SeekFrom::Current(self.hole.cast_signed()))?;
+                self.hole = 0;
+            }
+            write_all(&self.file, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the file and gives it back.
+    ///
+    /// # Errors
+    /// Those of ftruncate(2).
+    pub fn finish(self) -> io::Result<OwnedFd> {
+        if self.hole > 0 {
+            rustix::fs::ftruncate(&self.file, self.end)?;
+        }
+        Ok(self.file)
+    }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            // A regular file takes something or fails.
+            Ok(0) => return Err(Errno::IO.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_in_the_file_and_zeros_take_no_room() {
+        let directory = tempfile::tempdir().unwrap();
+        for (number, lengths) in [
+            &[][..],
+            &[(0u8, 1usize)],
+            &[(0, 3 << 20)],
+            &[(1, 100), (0, 1 << 20), (2, 5000), (0, 4095), (3, 1)],
+            &[(0, 1 << 20), (1, 1 << 18), (0, (1 << 20) + 77)],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = directory.path().join(number.to_string());
+            let mut writer = ContentWriter::new(std::fs::File::create_new(&path).unwrap().into());
+            let mut expected = Vec::new();
+            for (byte, length) in lengths {
+                let bytes = vec![*byte; *length];
+                writer.write(&bytes).unwrap();
+                expected.extend(bytes);
+            }
+            writer.finish().unwrap();
+            assert!(std::fs::read(&path).unwrap() == expected, "{number}");
+            let room = std::fs::metadata(&path).unwrap().blocks() * 512;
+            let needed =
+                lengths.iter().filter(|(byte, _)| *byte != 0).map(|(_, length)| *length as u64 + 9000);
+            let needed = needed.sum::<u64>() + if expected.len() < 4096 { 4096 } else { 0 };
+            assert!(room <= needed, "{number}: {room} > {needed}");
+        }
+    }
+}

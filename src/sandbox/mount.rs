@@ -1,0 +1,139 @@
+//! What a process has mounted in its root besides the kernel's file systems.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+
+use crate::rootfs::{GuestPath, Owner};
+
+/// Something that is mounted while the process runs, over whatever is there.
+#[derive(Debug, Clone)]
+pub struct Mount {
+    /// Where. Links are followed inside the root, and inside what is mounted before. What is missing is made, and taken
+    /// away afterwards.
+    pub target: GuestPath,
+    /// What.
+    pub content: Content,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// A file or directory from elsewhere.
+    Bind(Bind),
+    /// An empty directory in memory. It belongs to root and has the mode of the directory that it covers, or 1777 where
+    /// there is none.
+    Tmpfs {
+        /// Bytes that it may hold; half of the memory without it.
+        size: Option<u64>,
+    },
+    /// A file in memory, read-only and not executable.
+    Secret(SecretFile),
+}
+
+/// A file or directory from elsewhere. Device nodes in it cannot be opened.
+#[derive(Debug, Clone)]
+pub struct Bind {
+    /// The root of the mount that `source` is in. A mount that is attached nowhere may be taken for good.
+    pub tree: Arc<OwnedFd>,
+    /// What is shown, with all that is mounted below it; an `O_PATH` descriptor will do.
+    pub source: Arc<OwnedFd>,
+    /// Whether the process may write to it.
+    pub writes: Writes,
+    /// Whether setuid bits and file capabilities in it count.
+    pub rights: Rights,
+}
+
+/// Whether something can be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// It cannot.
+    Refused,
+    /// It can: `source` is there for this process alone.
+    Allowed,
+}
+
+/// Whether programs may have more rights than who starts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// As in an image.
+    Honoured,
+    /// As in files of the user.
+    Ignored,
+}
+
+/// A secret as a file.
+#[derive(Debug, Clone)]
+pub struct SecretFile {
+    /// The content.
+    pub value: Secret,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub owner: Owner,
+}
+
+/// Bytes that are shown to nobody but the process that asks for them: not even `Debug` prints them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Arc<[u8]>);
+
+impl Secret {
+    /// Takes the bytes.
+    #[must_use]
+    pub fn new(value: &[u8]) -> Self {
+        Self(value.into())
+    }
+
+    /// The bytes, for the process.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What a mount needs below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PointKind {
+    /// Anything but a directory.
+    File,
+    /// A directory; if it has to be made, with this mode.
+    Directory { mode: u32 },
+}
+
+impl Content {
+    /// What is needed to mount it.
+    pub(super) fn point(&self) -> rustix::io::Result<PointKind> {
+        match self {
+            Self::Bind(bind) => {
+                let stat = rustix::fs::fstat(&*bind.source)?;
+                let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                Ok(if directory { PointKind::Directory { mode: 0o755 } } else { PointKind::File })
+            }
+            // The mount takes over the mode of what it covers.
+            Self::Tmpfs { .. } => Ok(PointKind::Directory { mode: 0o1777 }),
+            Self::Secret(_) => Ok(PointKind::File),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let value = Secret::new(b"hunter2");
+        let file = SecretFile { value, mode: 0o400, owner: Owner::ROOT };
+        let mount = Mount { target: GuestPath::root(), content: Content::Secret(file) };
+        assert!(!format!("{mount:?}").contains("hunter2"));
+        assert!(!format!("{mount:?}").contains("104, 117"), "nor as numbers");
+    }
+}

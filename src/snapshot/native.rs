@@ -1,0 +1,109 @@
+//! Recording without a mount: a step works in a plain directory, which is compared with its index afterwards.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+
+use crate::rootfs::Rootfs;
+use crate::store::index::{Refreshed, Trust};
+use crate::store::ticks::{MappedWrites, Ticks};
+use crate::store::tree::{Access, Tree};
+use crate::store::unpacked::Chain;
+use crate::store::workspace::Workspace;
+
+use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
+
+/// What is looked at after a step. Neither misses a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// The metadata of all entries, and the content of those whose metadata say that they were touched: the kernel sets
+    /// the time of the last change (`ctime`), and no program can choose it.
+    Metadata,
+    /// The content of all entries, for file systems whose metadata are not believed.
+    Content,
+}
+
+/// Steps in directories of a workspace.
+#[derive(Debug)]
+pub struct NativeSnapshotter {
+    workspace: Arc<Workspace>,
+    comparison: Comparison,
+    ticks: OnceLock<Ticks>,
+}
+
+impl NativeSnapshotter {
+    /// Steps of the build that `workspace` belongs to.
+    #[must_use]
+    pub fn new(workspace: Arc<Workspace>, comparison: Comparison) -> Self {
+        Self { workspace, comparison, ticks: OnceLock::new() }
+    }
+
+    fn ticks(&self) -> Result<&Ticks, SnapshotError> {
+        if let Some(ticks) = self.ticks.get() {
+            return Ok(ticks);
+        }
+        // Two threads may look; what they see is the same.
+        let ticks = Ticks::observe(&self.workspace)?;
+        Ok(self.ticks.get_or_init(|| ticks))
+    }
+
+    /// What can be believed of `tree` after a step that begins now.
+    fn trust(&self, tree: &Tree) -> Result<Trust, SnapshotError> {
+        let ticks = self.ticks()?;
+        if self.comparison == Comparison::Content || ticks.notices_mapped_writes() == MappedWrites::Unnoticed
+        {
+            return Ok(Trust::Nothing);
+        }
+        let time = ticks.past(tree.index().newest());
+        Ok(Trust::UnchangedSince(time.map_err(SnapshotError::Clock)?))
+    }
+}
+
+impl Snapshotter for NativeSnapshotter {
+    fn begin(&self, on: Chain) -> Result<Box<dyn Recording>, SnapshotError> {
+        let tree = match on {
+            Chain::Layers(layers) if layers.is_empty() => Tree::empty(&self.workspace)?,
+            Chain::Layers(_) => return Err(SnapshotError::Foreign),
+            // Whoever needs the files further has kept them.
+            Chain::Tree(tree) => match Arc::try_unwrap(tree) {
+                Ok(tree) => tree,
+                Err(shared) => shared.copy()?,
+            },
+        };
+        let root = Rootfs::from_fd(tree.mount(Access::Write)?);
+        let trust = self.trust(&tree)?;
+        Ok(Box::new(NativeRecording { root, tree, trust }))
+    }
+
+    fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
+        let tree = match on {
+            Chain::Layers(layers) if layers.is_empty() => Arc::new(Tree::empty(&self.workspace)?),
+            Chain::Layers(_) => return Err(SnapshotError::Foreign),
+            Chain::Tree(tree) => Arc::clone(tree),
+        };
+        Ok(View { root: Rootfs::from_fd(tree.mount(Access::Read)?), _tree: Some(tree) })
+    }
+}
+
+struct NativeRecording {
+    root: Rootfs,
+    tree: Tree,
+    trust: Trust,
+}
+
+impl Recording for NativeRecording {
+    fn root(&self) -> &Rootfs {
+        &self.root
+    }
+
+    fn mount(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
+        let Self { root, mut tree, trust } = *self;
+        drop(root);
+        let Refreshed { changes, visited, opened } = tree.refresh(trust)?;
+        let files = tree.root()?;
+        Ok(Recorded { changes: changes.finish(), files, chain: tree.into(), visited, opened })
+    }
+}

@@ -1,0 +1,1 @@
+//! Random steps on both kinds of trees.
