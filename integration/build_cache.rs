@@ -271,6 +271,35 @@ fn an_upstream_stage_counts_by_what_is_copied_from_it() {
 }
 
 #[test]
+fn mounts_count_by_what_they_show_and_secrets_by_their_names() {
+    // K8: of the build context, of a stage, of an image.
+    let bind = "RUN --mount=type=bind,source=sub,target=/m cat /m/f >/f";
+    let secret = "RUN --mount=type=secret,id=s cat /run/secrets/s >/dev/null";
+    let from = "RUN --mount=type=bind,from=made,source=/out,target=/m cat /m/f >/g";
+    let project = Project::new(&format!(
+        "FROM BASE AS made\nARG A\nRUN mkdir /out; echo 1 >/out/f; echo $A >/other\nFROM BASE\n{bind}\n{secret}\n{from}\n"
+    ));
+    project.context.write("sub/f", "1");
+    project.context.write("beside", "1");
+    let value = project.out.path().join("secret");
+    fs::write(&value, "one").expect("secret");
+    let secret_flag = format!("id=s,src={}", value.display());
+    let done = |more: &[&str]| project.done(&[&["--secret", &secret_flag], more].concat());
+    assert_eq!(done(&[]).len(), 4);
+    project.context.write("beside", "2");
+    assert_eq!(done(&[]), [""; 0]);
+    // K9
+    fs::write(&value, "two").expect("secret");
+    assert_eq!(done(&[]), [""; 0]);
+    // K7 for mounts: the stage is built anew, and what is mounted of it is the same.
+    assert_eq!(done(&["--build-arg", "A=2"]), ["RUN mkdir /out; echo 1 >/out/f; echo $A >/other"]);
+    project.context.write("sub/f", "2");
+    assert_eq!(done(&["--build-arg", "A=2"]), [bind, secret, from]);
+    sh(project.context.path(), "touch -d @1000 sub/f; chown 7 sub/f");
+    assert_eq!(done(&["--build-arg", "A=2"]), [""; 0]);
+}
+
+#[test]
 fn variables_in_paths_count_by_what_they_make_of_them() {
     // P49, also for ADD and WORKDIR.
     let project =
@@ -465,6 +494,44 @@ fn a_layer_that_is_lost_is_made_again_with_all_on_it() {
     assert_ne!(second.stdout, first.stdout);
     LayoutImage::only(&layout);
     assert_eq!(project.build(&[]).stdout, second.stdout);
+}
+
+#[test]
+fn what_stands_on_a_layer_that_comes_out_the_same_is_found_again() {
+    let project = Project::new("FROM BASE\nRUN echo 1 >/f1\nRUN true\nRUN echo 3 >/f3\nRUN true # 4\n");
+    project.build(&[]);
+    let (_, record) = project.result_with_layers(2);
+    let digest = record["layers"][1]["blob"]["digest"].as_str().expect("digest").to_owned();
+    let blob = project.builder.store().join("blobs/sha256").join(digest.trim_start_matches("sha256:"));
+    fs::remove_file(&blob).expect("remove");
+    let finished = project.build(&[]);
+    assert_eq!(Steps::of(&finished).done, ["RUN true"], "{}", finished.stderr);
+}
+
+#[test]
+fn what_a_definition_stands_for_is_found_out_again() {
+    let project = Project::new(
+        "FROM BASE AS a\nRUN echo 1 >/f1\nFROM BASE\nRUN echo 2 >/f2\nCOPY --from=a /f1 /\nRUN cat /f1\n",
+    );
+    let first = project.build(&[]);
+    sh(project.builder.store(), "rm -r cache/contents unpacked");
+    let second = project.build(&["-v", "debug"]);
+    assert_eq!((Steps::of(&second).done, &second.stdout), (Vec::new(), &first.stdout), "{}", second.stderr);
+    assert!(second.says(&["unpacking"]), "{}", second.stderr);
+    let third = project.build(&["-v", "debug"]);
+    assert!(!third.says(&["is unpacked already"]), "{}", third.stderr);
+}
+
+#[test]
+fn results_of_two_runs_are_never_mixed() {
+    let project =
+        Project::new("FROM BASE AS a\nRUN cat /proc/sys/kernel/random/uuid >/t\nFROM a\nRUN cp /t /u\n");
+    project.build(&[]);
+    assert_eq!(project.done(&["--no-cache", "--target", "a"]).len(), 1);
+    let (finished, layout) = project.layout("mixed", &[]);
+    assert_eq!(Steps::of(&finished).done, ["RUN cp /t /u"], "{}", finished.stderr);
+    assert_eq!(file_in(&layout, "t"), file_in(&layout, "u"));
+    assert_eq!(project.done(&[]), [""; 0]);
 }
 
 #[test]
@@ -684,21 +751,24 @@ fn a_file_that_changes_while_it_is_copied_is_never_taken_for_what_it_was() {
     let contents = [b"A", b"B"].map(|letter| letter.repeat(2_000_000));
     fs::write(&path, &contents[0]).expect("write");
     let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let seen = std::thread::scope(|scope| {
         scope.spawn(|| {
+            let other = project.out.path().join("other");
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 for content in &contents {
-                    // In place, and of the same length: only the content tells.
-                    let mut file = fs::File::options().write(true).open(&path).expect("open");
-                    std::io::Write::write_all(&mut file, content).expect("write");
+                    // As editors do it: whoever has the old one open does not notice.
+                    fs::write(&other, content).expect("write");
+                    fs::rename(&other, &path).expect("rename");
                 }
             }
         });
-        for _ in 0..12 {
-            finish(&mut project.command(&[]));
-        }
+        let builds = (0..30).map(|_| finish(&mut project.command(&["--no-cache"])).success());
+        let noticed = |build: Finished| build.says(&["the build context was changed while"]);
+        let seen = builds.map(noticed).filter(|noticed| *noticed).count();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        seen
     });
+    assert!(seen > 0, "it never happened");
     for (name, content) in ["a", "b"].iter().zip(&contents) {
         fs::write(&path, content).expect("write");
         let (_, layout) = project.layout(name, &[]);

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::bases::Purpose;
 use super::context_view::Shown;
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
@@ -96,7 +97,7 @@ impl Executor<'_> {
                 (tree, source, Rights::Ignored)
             }
             from => {
-                let chain = self.chain_read(from, stage)?;
+                let chain = self.chain_read(from, stage, Purpose::Step)?;
                 let (tree, source) = self.of_chain(bind, chain)?;
                 let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
                 mounted.trees.push(tree);
@@ -114,8 +115,8 @@ impl Executor<'_> {
 
     fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
         let from = self.source_tree(None);
-        let (path, metadata) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
-        Ok(self.context.show(&path, &metadata, bind.access)?)
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        Ok(self.context.show(&path, bind.access)?)
     }
 
     fn of_chain(&self, bind: &BindStep, chain: Chain) -> Result<(Tree, OwnedFd), BuildErrorKind> {

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd as _;
 
 use super::add::{AddError, add};
+use super::bases::Purpose;
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
@@ -60,7 +61,7 @@ impl Executor<'_> {
         below: Below,
         onto: &Rootfs,
     ) -> Result<(), BuildErrorKind> {
-        let view = self.view(&step.from, stage)?;
+        let view = self.view(&step.from, stage, Purpose::Step)?;
         let from = self.source_tree(view.as_ref());
         let chown = step
             .chown
@@ -131,27 +132,33 @@ impl Executor<'_> {
         &mut self,
         from: &CopyFrom,
         stage: &StagePlan,
+        purpose: Purpose,
     ) -> Result<Option<View>, BuildErrorKind> {
         match from {
             CopyFrom::Context => Ok(None),
             from => {
-                let chain = self.chain_read(from, stage)?;
+                let chain = self.chain_read(from, stage, purpose)?;
                 Ok(Some(self.services.snapshotter.view(&chain)?))
             }
         }
     }
 
     /// The layers of the tree that a step reads.
-    pub(super) fn chain_read(&mut self, from: &CopyFrom, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+    pub(super) fn chain_read(
+        &mut self,
+        from: &CopyFrom,
+        stage: &StagePlan,
+        purpose: Purpose,
+    ) -> Result<Chain, BuildErrorKind> {
         match from {
             CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
-            CopyFrom::Stage(position) => self.chain_of(*position),
+            CopyFrom::Stage(position) => self.chain_of(*position, purpose),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
                 let note =
                     format!("[{}] reading from {}@{}", stage.name, base.reference.familiar(), base.digest);
                 self.services.progress.tell(&Event::Detail(&note));
-                self.unpack(&base.image, &base.reference.to_string())
+                self.unpack(&base.image, &base.reference.to_string(), purpose)
             }
         }
     }

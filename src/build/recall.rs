@@ -276,17 +276,22 @@ impl Executor<'_> {
 
     /// The result for `key`, asked for once.
     fn lookup(&mut self, run: &mut StageRun<'_>, key: &CacheKey) -> Option<Remembered> {
-        if run.missed.contains(key) || run.unusable.contains(key) {
+        if [&run.missed, &run.unusable, &run.incomplete].iter().any(|known| known.contains(key)) {
             return None;
         }
-        match self.services.cache.lookup(key) {
+        let known = match self.services.cache.lookup(key) {
             Ok(Some(result)) => return Some(result),
-            Ok(None) => run.missed.insert(key.clone()),
+            Ok(None) => &mut run.missed,
             Err(error) => {
                 self.tell_problem(&error);
-                run.unusable.insert(key.clone())
+                if matches!(error, CacheError::LostLayer(_)) {
+                    &mut run.incomplete
+                } else {
+                    &mut run.unusable
+                }
             }
         };
+        known.insert(key.clone());
         None
     }
 

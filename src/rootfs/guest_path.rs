@@ -132,11 +132,8 @@ impl GuestPath {
         for component in name.split(|byte| *byte == b'/') {
             match component {
                 b"" | b"." => {}
-                b".." => match self.parent() {
-                    Some(parent) => self = parent,
-                    None if at_root == AtRoot::Stay => {}
-                    None => return Err(GuestPathError::ClimbsOut(Escaped::new(name))),
-                },
+                b".." if self.pop() || at_root == AtRoot::Stay => {}
+                b".." => return Err(GuestPathError::ClimbsOut(Escaped::new(name))),
                 _ if component.len() > MAX_COMPONENT => {
                     return Err(GuestPathError::LongComponent(Escaped::new(name)));
                 }
@@ -154,6 +151,12 @@ impl GuestPath {
             self.0.push(b'/');
         }
         self.0.extend_from_slice(component);
+    }
+
+    /// Goes up in place: names of a megabyte may do so a hundred thousand times. False at the root.
+    fn pop(&mut self) -> bool {
+        let slash = self.0.iter().rposition(|byte| *byte == b'/').filter(|_| !self.is_root());
+        slash.map(|slash| self.0.truncate(slash.max(1))).is_some()
     }
 
     /// The entry `component` of this directory. `component` must be one name as a directory holds it; a slash in it is

@@ -10,7 +10,7 @@ use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Overrides, Rootfs};
 use crate::store::mount::{self, Upper};
 use crate::store::overrides;
-use crate::store::unpacked::{Chain, Layers, UnpackedLayer};
+use crate::store::unpacked::{Chain, Layers, Likeness, UnpackedLayer};
 use crate::store::workspace::{Scratch, Workspace};
 
 use super::upper::{self, Found};
@@ -22,7 +22,7 @@ pub struct OverlaySnapshotter {
     workspace: Arc<Workspace>,
     limit: Limit,
     /// How the kernel marks opaque directories here.
-    marks: Marks,
+    pub(super) marks: Marks,
 }
 
 impl OverlaySnapshotter {
@@ -97,10 +97,52 @@ impl Recording for OverlayRecording {
         let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
         let files = files.with_overrides(Arc::clone(&written.all), Overrides::LIMIT);
         let Found { changes, visited, opened, likeness } = upper::changes(&files, lower, marks)?;
+        // Where the root is not what the layers say, its copy in this layer is not either.
+        let mut below = self.below.layers().iter().map(UnpackedLayer::likeness);
+        let likeness = if below.all(|one| one == Likeness::Equal) { likeness } else { Likeness::Other };
         let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
         let chain = self.below.with_overrides(layer, written.all).into();
         let [layer, _] = self.own;
         layer.keep();
         Ok(Recorded { changes, files, chain, visited, opened })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Ground, Kind};
+    use super::*;
+    use crate::store::testing::can_mount;
+
+    /// What a step did last, and whether what it wrote is what its layer unpacks to.
+    const STEPS: [(&str, Likeness); 7] = [
+        ("mkdir e; echo > e/f; mkfifo q", Likeness::Equal),
+        ("rm -r d; mkdir d; touch .", Likeness::Equal),
+        ("chmod 755 d; echo > d/f", Likeness::Equal),
+        (
+            "perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Local => \"d/s\", Listen => 1)'",
+            Likeness::Other,
+        ),
+        ("chmod 700 .", Likeness::Other),
+        ("chown 5:5 .", Likeness::Other),
+        ("chmod 755 .; touch d", Likeness::Equal),
+    ];
+
+    #[test]
+    fn what_no_layer_has_is_not_for_later_builds() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new(Kind::Overlay);
+        let base = ground.base("mkdir d; echo > d/f; mkfifo p");
+        for (script, expected) in STEPS {
+            let Chain::Layers(layers) = ground.step(base.clone(), script).unwrap().chain else { panic!() };
+            assert_eq!(layers.layers()[1].likeness(), expected, "{script}");
+            // What stands on it has the root of it.
+            let Chain::Layers(layers) = ground.step(layers.into(), "echo > g").unwrap().chain else {
+                panic!()
+            };
+            assert_eq!(layers.layers()[2].likeness(), expected, "{script}");
+        }
     }
 }
