@@ -64,7 +64,12 @@ impl Trees {
                 };
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-                let applied = source.apply_observed(&tree.root()?, Whiteouts::Remove, &mut seen)?;
+                let root =
+                    tree.directory()?.with_overrides(Arc::clone(tree.overrides()), unpack.limits.overrides);
+                let applied = source.apply_observed(&root, Whiteouts::Remove, &mut seen)?;
+                let learned = root.take_learned();
+                drop(root);
+                tree.learn(learned);
                 self.unpacked.fetch_add(1, Ordering::Relaxed);
                 (unpack.progress)(Progress::Finished(blob, &applied));
             }
