@@ -21,6 +21,7 @@ mod build_reuse;
 mod build_run;
 mod dockerfile_cases;
 mod ground_state;
+mod hostile_layers;
 mod layering;
 mod memory;
 mod ordinary_user;

@@ -115,8 +115,8 @@ impl Executor<'_> {
 
     fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
         let from = self.source_tree(None);
-        let (path, metadata) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
-        Ok(self.context.show(&path, &metadata, bind.access)?)
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        Ok(self.context.show(&path, bind.access)?)
     }
 
     fn of_chain(&self, bind: &BindStep, chain: Chain) -> Result<(Tree, OwnedFd), BuildErrorKind> {

@@ -108,6 +108,9 @@ impl Trouble {
                 limit(Resource::Nofile, |count| count.to_string())
             ),
             Errno::NFILE => "the system has too many files open".to_owned(),
+            Errno::AGAIN => {
+                "there may be no more processes or threads: raise the limit (`ulimit -u`, or `pids` of the container)".to_owned()
+            }
             Errno::NOMEM => "the system, or this container, has no memory left".to_owned(),
             Errno::IO => "a disk may be failing: see the kernel's log".to_owned(),
             _ => return None,

@@ -39,15 +39,14 @@ impl Sweep {
             free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1)
         });
         let (sender, done) = channel();
+        // What cannot be removed is tried again at the next start.
+        let beside = temporary.clone();
         let sweep = move || {
-            // What cannot be removed is tried again at the next start.
-            let _ = workspace::sweep(&temporary);
+            let _ = workspace::sweep(&beside);
             drop(sender);
         };
-        if short {
-            sweep();
-        } else {
-            std::thread::spawn(sweep);
+        if short || std::thread::Builder::new().spawn(sweep).is_err() {
+            let _ = workspace::sweep(&temporary);
         }
         Ok(Self { done: Some(done) })
     }

@@ -28,13 +28,22 @@ pub struct NativeSnapshotter {
     workspace: Arc<Workspace>,
     comparison: Comparison,
     ticks: OnceLock<Ticks>,
+    /// What is believed wrongly, for the tests of the tests.
+    #[cfg(test)]
+    pub(super) fault: Option<Trust>,
 }
 
 impl NativeSnapshotter {
     /// Steps of the build that `workspace` belongs to.
     #[must_use]
     pub fn new(workspace: Arc<Workspace>, comparison: Comparison) -> Self {
-        Self { workspace, comparison, ticks: OnceLock::new() }
+        Self {
+            workspace,
+            comparison,
+            ticks: OnceLock::new(),
+            #[cfg(test)]
+            fault: None,
+        }
     }
 
     fn ticks(&self) -> Result<&Ticks, SnapshotError> {
@@ -48,6 +57,10 @@ impl NativeSnapshotter {
 
     /// What can be believed of `tree` after a step that begins now.
     fn trust(&self, tree: &Tree) -> Result<Trust, SnapshotError> {
+        #[cfg(test)]
+        if let Some(fault) = self.fault {
+            return Ok(fault);
+        }
         let ticks = self.ticks()?;
         if self.comparison == Comparison::Content || ticks.notices_mapped_writes() == MappedWrites::Unnoticed
         {

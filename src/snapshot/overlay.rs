@@ -22,7 +22,7 @@ pub struct OverlaySnapshotter {
     workspace: Arc<Workspace>,
     limit: Limit,
     /// How the kernel marks opaque directories here.
-    marks: Marks,
+    pub(super) marks: Marks,
 }
 
 impl OverlaySnapshotter {

@@ -275,7 +275,8 @@ fn by_mount(
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| mount_in(&names, &tries, upper.is_none()));
+        let thread =
+            std::thread::Builder::new().spawn_scoped(scope, || mount_in(&names, &tries, upper.is_none()))?;
         thread.join().unwrap_or(Err(Errno::NOTRECOVERABLE.into()))
     });
     let mount = mount.map_err(|cause| MountError::Mount { action: "mount", layers: stack.len(), cause })?;

@@ -224,3 +224,95 @@ impl Copier<'_> {
         set_times_at(new.as_fd(), b".", mtime)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::PathBuf;
+
+    use crate::rootfs::Follow;
+    use crate::store::testing::{dump, links, run, settle_times};
+
+    use super::*;
+
+    fn trees(script: &str) -> (tempfile::TempDir, [PathBuf; 2]) {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&from).unwrap();
+        std::fs::create_dir(&to).unwrap();
+        run(&from, script);
+        settle_times(&from);
+        (directory, [from, to])
+    }
+
+    const TREE: &str = r#"
+        mkdir -p a/b/c empty odd lists secret; echo 1 > a/1; echo 2 > a/b/2; : > a/b/c/none
+        ln a/1 a/b/c/1; ln a/1 odd/1; ln -s ../nowhere a/l; ln -P a/l a/b/l
+        mkfifo a/p; mknod a/n c 1 3; mknod a/d b 7 300; ln a/n a/b/n
+        perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Local => "a/s", Listen => 1)'
+        chmod 4755 a/1; chown 5:6 a/b; chown -h 7:8 a/l; chmod 1777 empty; chmod 0 secret
+        xattr a/b/2 user.a 1
+        xattr a/b user.b 2
+        PATH=$PATH:/usr/sbin setcap cap_net_raw+ep a/b/2
+        acl lists default 5
+        acl a/b/c/none access 6
+        echo x > lists/f; mkdir lists/d
+        echo > "$(printf 'odd/new\nline')"; echo > "$(printf 'odd/\377')"; echo > odd/$(printf %0255d 0)
+        truncate -s 700K a/hole; printf data >> a/hole; truncate -s 900K a/hole; truncate -s 500K a/only-hole"#;
+
+    #[test]
+    fn a_copy_is_equal_and_shares_no_file() {
+        let (_directory, [from, to]) = trees(TREE);
+        for jobs in [1, 3] {
+            let (old, new) = (Rootfs::open(&from).unwrap(), Rootfs::open(&to).unwrap());
+            copy(&old, &new, jobs).unwrap();
+            assert_eq!(dump(&new), dump(&old));
+            assert_eq!(links(&new), links(&old));
+            let inodes = |path: &PathBuf| {
+                let list = std::process::Command::new("find").arg(path).args(["-printf", "%i\n"]).output();
+                let text = String::from_utf8(list.unwrap().stdout).unwrap();
+                text.lines().map(str::to_owned).collect::<BTreeSet<_>>()
+            };
+            assert!(inodes(&from).is_disjoint(&inodes(&to)));
+            run(&to, "find . -mindepth 1 -delete");
+        }
+    }
+
+    #[test]
+    fn holes_stay_holes_however_files_are_copied() {
+        let (_directory, [from, to]) =
+            trees("truncate -s 60M f; printf x >> f; truncate -s 90M f; truncate -s 8G g");
+        let (old, new) = (Rootfs::open(&from).unwrap(), Rootfs::open(&to).unwrap());
+        for (clone, ranges) in [(true, true), (false, true), (false, false)] {
+            let copier = Copier {
+                from: &old,
+                to: &new,
+                linked: Mutex::default(),
+                can_clone: AtomicBool::new(clone),
+                can_copy_ranges: AtomicBool::new(ranges),
+            };
+            copier.directory(&mut Worker::default(), &GuestPath::root(), &mut Vec::new()).unwrap();
+            for name in ["f", "g"] {
+                let (old, new) = (from.join(name), to.join(name));
+                let (old, new) = (old.metadata().unwrap(), new.metadata().unwrap());
+                assert_eq!(old.size(), new.size());
+                assert!(new.blocks() <= old.blocks() + 16, "{name}: {} of {}", new.blocks(), old.blocks());
+            }
+            let mut read = [0; 1];
+            File::open(to.join("f")).unwrap().read_exact_at(&mut read, 60 << 20).unwrap();
+            assert_eq!(read, *b"x");
+            run(&to, "rm f g");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_an_error_with_its_path() {
+        let (_directory, [from, to]) = trees("mkdir a; echo > a/f");
+        run(&to, "mkdir a; echo > a/f");
+        let (old, new) = (Rootfs::open(&from).unwrap(), Rootfs::open(&to).unwrap());
+        let error = copy(&old, &new, 1).unwrap_err();
+        assert!(matches!(&error, TreeError::Copy { path, .. } if path.to_string() == "/a"), "{error}");
+        assert!(new.metadata(&GuestPath::root(), Follow::No).unwrap().is_some());
+    }
+}

@@ -332,7 +332,8 @@ fn unpack_each(
     };
     std::thread::scope(|scope| {
         for _ in 1..unpack.jobs.min(missing.len()) {
-            scope.spawn(work);
+            // Where there may be no more threads, those that there are do it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

@@ -229,7 +229,10 @@ impl<'scope, 'env> Look<'scope, 'env> {
         let (result, facts) = sync_channel(1);
         self.make_room()?;
         self.waiting.push_back(Waiting { head, facts });
-        self.add_reader();
+        let reader = self.add_reader();
+        if self.readers == 0 {
+            tried(reader, "start a thread to read", place.path)?;
+        }
         let job = Job { file, path: place.path.clone(), result };
         // There is always somebody who reads.
         self.jobs.send(job).map_err(|_| changed())
@@ -241,15 +244,14 @@ impl<'scope, 'env> Look<'scope, 'env> {
     }
 
     /// One reader more, until there are enough: most instructions copy one file.
-    fn add_reader(&mut self) {
+    fn add_reader(&mut self) -> std::io::Result<()> {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         if self.readers == processors.min(MOST_READERS) {
-            return;
+            return Ok(());
         }
-        self.readers += 1;
         let queue = Arc::clone(&self.queue);
         let (from, recent, stopped) = (self.sources.from, self.recent, self.sources.stopped);
-        self.scope.spawn(move || {
+        let work = move || {
             let mut buffer = vec![0; CHUNK];
             loop {
                 let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -258,7 +260,10 @@ impl<'scope, 'env> Look<'scope, 'env> {
                 // Who does not wait for it any more has failed already.
                 let _ = result.send(facts);
             }
-        });
+        };
+        std::thread::Builder::new().spawn_scoped(self.scope, work)?;
+        self.readers += 1;
+        Ok(())
     }
 
     fn add(&mut self, head: Vec<u8>, facts: Facts) -> Result<(), CopyError> {
