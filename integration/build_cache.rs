@@ -326,7 +326,7 @@ fn removed_files_stay_removed() {
     assert_eq!(first.stdout, second.stdout);
     assert_eq!(Steps::of(&second).done, [""; 0]);
     // Now with files that come from the layers.
-    sh(project.builder.store(), "rm -r unpacked");
+    sh(project.builder.store(), "rm -rf unpacked");
     project.dockerfile(
         "FROM BASE AS b\nRUN mkdir -p /o/k /s && touch /o/k/m && echo 1 >/s/f\nRUN rm /s/f\nFROM b AS m\nRUN rm -rf /o/k\n\
          FROM b\nCOPY --from=m /o/ /o/\nRUN find / -name '.wh.*' | wc -l >/markers; ls /s /o/k >/left; :\n",
@@ -415,7 +415,7 @@ fn what_is_not_needed_is_not_fetched_even_for_stages_that_are_copied_from() {
     dockerfile("/f");
     project.build(&[]);
     // As in a store whose files were cleared away.
-    sh(project.builder.store(), "rm -r unpacked");
+    sh(project.builder.store(), "rm -rf unpacked");
     let layer = fs::read_dir(project.builder.store().join("blobs/sha256"))
         .expect("blobs")
         .map(|entry| entry.expect("entry").path());
@@ -450,7 +450,7 @@ fn the_files_of_steps_are_kept_for_the_next_build() {
     assert_eq!(Steps::of(&finished).done, ["RUN ls /d >/ls"]);
     assert!(!finished.stderr.contains("unpacking"), "{}", finished.stderr);
     // The same from the layers' blobs.
-    sh(project.builder.store(), "rm -r unpacked");
+    sh(project.builder.store(), "rm -rf unpacked");
     let dockerfile = fs::read_to_string(project.context.path().join("Dockerfile")).expect("Dockerfile");
     project.context.write("Dockerfile", format!("{dockerfile}RUN :\n"));
     let (finished, two) = project.layout("two", &["-v", "debug"]);
@@ -514,7 +514,7 @@ fn what_a_definition_stands_for_is_found_out_again() {
         "FROM BASE AS a\nRUN echo 1 >/f1\nFROM BASE\nRUN echo 2 >/f2\nCOPY --from=a /f1 /\nRUN cat /f1\n",
     );
     let first = project.build(&[]);
-    sh(project.builder.store(), "rm -r cache/contents unpacked");
+    sh(project.builder.store(), "rm -rf cache/contents unpacked");
     let second = project.build(&["-v", "debug"]);
     assert_eq!((Steps::of(&second).done, &second.stdout), (Vec::new(), &first.stdout), "{}", second.stderr);
     assert!(second.says(&["unpacking"]), "{}", second.stderr);
@@ -546,7 +546,7 @@ fn a_damaged_layer_is_noticed_when_its_files_are_needed_and_made_again() {
     bytes[middle] ^= 1;
     fs::remove_file(&blob).expect("remove");
     fs::write(&blob, bytes).expect("write");
-    sh(project.builder.store(), "rm -r unpacked");
+    sh(project.builder.store(), "rm -rf unpacked");
     project.dockerfile("FROM BASE AS a\nRUN echo 1 >/f1\nFROM a\nRUN cat /f1 >/f2\n");
     let (finished, layout) = project.layout("again", &[]);
     assert!(finished.says(&["a layer of a remembered result is damaged"]), "{}", finished.stderr);
