@@ -151,6 +151,7 @@ impl From<TreeError> for SnapshotError {
             TreeError::Index(IndexError::Unrecordable(change)) => Self::Unrecordable(change),
             TreeError::Index(IndexError::Read { path, cause }) => Self::Compare { path, cause },
             TreeError::Workspace(error) => Self::Workspace(error),
+            TreeError::Overrides(error) => Self::Overrides(error),
             error => Self::Tree(error),
         }
     }

@@ -3,7 +3,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
+use crate::layer::Limits;
+use crate::limit::Limit;
 use crate::rootfs::Rootfs;
+use crate::store::held::Identities;
 use crate::store::index::{Refreshed, Trust};
 use crate::store::ticks::{MappedWrites, Ticks};
 use crate::store::tree::{Access, Tree};
@@ -27,6 +30,7 @@ pub enum Comparison {
 pub struct NativeSnapshotter {
     workspace: Arc<Workspace>,
     comparison: Comparison,
+    limits: Limits,
     ticks: OnceLock<Ticks>,
     /// What is believed wrongly, for the tests of the tests.
     #[cfg(test)]
@@ -34,12 +38,14 @@ pub struct NativeSnapshotter {
 }
 
 impl NativeSnapshotter {
-    /// Steps of the build that `workspace` belongs to.
+    /// Steps of the build that `workspace` belongs to. Of `limits` those count that are about names of hard links and
+    /// about overrides.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>, comparison: Comparison) -> Self {
+    pub fn new(workspace: Arc<Workspace>, comparison: Comparison, limits: Limits) -> Self {
         Self {
             workspace,
             comparison,
+            limits,
             ticks: OnceLock::new(),
             #[cfg(test)]
             fault: None,
@@ -53,6 +59,12 @@ impl NativeSnapshotter {
         // Two threads may look; what they see is the same.
         let ticks = Ticks::observe(&self.workspace)?;
         Ok(self.ticks.get_or_init(|| ticks))
+    }
+
+    /// The files of `tree`, in a mount of their own.
+    fn root(&self, tree: &Tree, access: Access) -> Result<Rootfs, SnapshotError> {
+        let root = Rootfs::from_fd(tree.mount(access)?);
+        Ok(root.with_overrides(Arc::clone(tree.overrides()), self.limits.overrides))
     }
 
     /// What can be believed of `tree` after a step that begins now.
@@ -79,12 +91,14 @@ impl Snapshotter for NativeSnapshotter {
             // Whoever needs the files further has kept them.
             Chain::Tree(tree) => match Arc::try_unwrap(tree) {
                 Ok(tree) => tree,
-                Err(shared) => shared.copy()?,
+                Err(shared) => shared.copy(self.limits.names)?,
             },
         };
-        let root = Rootfs::from_fd(tree.mount(Access::Write)?);
+        let root = self.root(&tree, Access::Write)?;
+        let identities = tree.identities()?;
+        // Last: what changes from here on is found.
         let trust = self.trust(&tree)?;
-        Ok(Box::new(NativeRecording { root, tree, trust }))
+        Ok(Box::new(NativeRecording { root, tree, identities, trust, limit: self.limits.overrides }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
@@ -93,14 +107,16 @@ impl Snapshotter for NativeSnapshotter {
             Chain::Layers(_) => return Err(SnapshotError::Foreign),
             Chain::Tree(tree) => Arc::clone(tree),
         };
-        Ok(View { root: Rootfs::from_fd(tree.mount(Access::Read)?), _tree: Some(tree) })
+        Ok(View { root: self.root(&tree, Access::Read)?, _tree: Some(tree) })
     }
 }
 
 struct NativeRecording {
     root: Rootfs,
     tree: Tree,
+    identities: Identities,
     trust: Trust,
+    limit: Limit,
 }
 
 impl Recording for NativeRecording {
@@ -113,10 +129,11 @@ impl Recording for NativeRecording {
     }
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
-        let Self { root, mut tree, trust } = *self;
+        let Self { root, mut tree, identities, trust, limit } = *self;
+        let learned = root.take_learned();
         drop(root);
-        let Refreshed { changes, visited, opened } = tree.refresh(trust)?;
-        let files = tree.root()?;
+        let Refreshed { changes, visited, opened } = tree.refresh(trust, &identities, learned)?;
+        let files = tree.files(limit)?;
         Ok(Recorded { changes: changes.finish(), files, chain: tree.into(), visited, opened })
     }
 }

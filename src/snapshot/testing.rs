@@ -38,7 +38,7 @@ impl Ground {
     pub(super) fn new(kind: Kind) -> Self {
         let native = |comparison| {
             move |workspace| -> Box<dyn Snapshotter> {
-                Box::new(NativeSnapshotter::new(workspace, comparison))
+                Box::new(NativeSnapshotter::new(workspace, comparison, Limits::default()))
             }
         };
         match kind {
@@ -86,7 +86,7 @@ impl Ground {
     pub(super) fn second(&self, chain: &Chain) -> Chain {
         match chain {
             Chain::Layers(_) => chain.clone(),
-            Chain::Tree(tree) => tree.copy().unwrap().into(),
+            Chain::Tree(tree) => tree.copy(Limits::NAMES).unwrap().into(),
         }
     }
 

@@ -125,7 +125,7 @@ pub fn written(
 }
 
 /// `overrides` with `changes`: the same value if there are none.
-fn changed(overrides: &Arc<Overrides>, changes: Learned) -> Arc<Overrides> {
+pub(super) fn changed(overrides: &Arc<Overrides>, changes: Learned) -> Arc<Overrides> {
     if changes.is_empty() {
         Arc::clone(overrides)
     } else {
@@ -171,7 +171,7 @@ pub(super) fn is_copied_up(directory: &impl AsFd, name: &[u8], marks: Marks) -> 
 /// Whether a file that replaced another one of the same mode was certainly given that mode, and with it, as far as the disk
 /// shows them, the owner: a mode that gives its group more than everybody, or is set-id. Such a mode is of no use to
 /// the group of root, and no file has it by itself. It is how `useradd` and others replace `/etc/shadow`.
-fn keeps_its_group(mode: u32) -> bool {
+pub(super) fn keeps_its_group(mode: u32) -> bool {
     let (group, others) = ((mode >> 3) & 0o7, mode & 0o7);
     group & !others != 0 || mode & 0o6000 != 0
 }

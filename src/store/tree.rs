@@ -8,12 +8,17 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountAttrFlags, OpenTreeFlags};
 
+use super::held::{self, Identities};
 use super::index::{Index, IndexError, Refreshed, Seen, Trust};
-use super::tree_copy;
+use super::overrides::changed;
 use super::unpack::discard;
 use super::workspace::{Workspace, WorkspaceError};
+use crate::layer::changes::is_of_image;
+use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
-use crate::rootfs::{GuestPath, Rootfs, Timestamp, set_mode_at, set_times_at};
+use crate::rootfs::{
+    CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at, set_times_at,
+};
 use crate::sys::{self, MountReach};
 
 /// Why a tree could not be made or looked through.
@@ -31,18 +36,15 @@ pub enum TreeError {
         #[source]
         cause: io::Error,
     },
-    /// An entry could not be copied.
-    #[error("cannot copy `{path}` of another stage or image")]
-    Copy {
-        /// Its path in the tree.
-        path: GuestPath,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
+    /// The files of another stage or image could not be copied.
+    #[error("cannot copy the files of another stage or image")]
+    Copy(#[from] CopyTreeError),
     /// The tree could not be looked through.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// What the disk does not hold of the files could not be found out.
+    #[error("cannot find out what became of files that belong to others or are devices")]
+    Overrides(#[from] RootfsError),
 }
 
 /// What may be done in a mount.
@@ -59,6 +61,8 @@ pub enum Access {
 pub struct Tree {
     directory: PathBuf,
     index: Index,
+    /// What the files are beyond what the disk shows.
+    overrides: Arc<Overrides>,
     workspace: Arc<Workspace>,
 }
 
@@ -76,7 +80,12 @@ impl Tree {
     /// An empty one of which nothing is known yet: [`Tree::describe`] comes when it is filled.
     pub(super) fn new(workspace: &Arc<Workspace>) -> Result<Self, TreeError> {
         let directory = workspace.directory("tree")?;
-        let tree = Self { directory, index: Index::default(), workspace: Arc::clone(workspace) };
+        let tree = Self {
+            directory,
+            index: Index::default(),
+            overrides: Arc::default(),
+            workspace: Arc::clone(workspace),
+        };
         let root = tree.root()?;
         set_mode_at(root.as_fd(), b".", 0o755)
             .and_then(|()| set_times_at(root.as_fd(), b".", Timestamp::default()))
@@ -93,17 +102,51 @@ impl Tree {
         tree
     }
 
+    /// Lets `work` make entries, and notes what the disk does not hold of them. `limit` is that of what may be noted.
+    pub(super) fn fill<T, E: From<TreeError>>(
+        &mut self,
+        limit: Limit,
+        work: impl FnOnce(&Rootfs) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let files = self.files(limit)?;
+        let result = work(&files)?;
+        let learned = files.take_learned();
+        drop(files);
+        self.overrides = changed(&self.overrides, learned);
+        Ok(result)
+    }
+
     /// Notes what is there now; `seen` knows what files in it hold.
     pub(super) fn describe(&mut self, seen: &Seen) -> Result<(), TreeError> {
         self.index = Index::of(self.root()?.as_fd(), seen, jobs())?;
         Ok(())
     }
 
-    /// The directory, to be used by paths inside it.
+    /// The files as they are. What is learned of them through the handle is not noted: that is what [`Tree::refresh`] is
+    /// given. `limit` is that of what may be learned.
     ///
     /// # Errors
-    /// When it cannot be opened.
-    pub fn root(&self) -> Result<Rootfs, TreeError> {
+    /// When the directory cannot be opened.
+    pub fn files(&self, limit: Limit) -> Result<Rootfs, TreeError> {
+        Ok(self.root()?.with_overrides(Arc::clone(&self.overrides), limit))
+    }
+
+    /// What the files are beyond what the disk shows.
+    #[must_use]
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// Which files the overrides are about, for [`Tree::refresh`].
+    ///
+    /// # Errors
+    /// When one cannot be looked at.
+    pub fn identities(&self) -> Result<Identities, TreeError> {
+        Ok(Identities::of(&self.overrides, &self.root()?)?)
+    }
+
+    /// The files as the disk shows them.
+    fn root(&self) -> Result<Rootfs, TreeError> {
         Rootfs::open(&self.directory).map_err(|cause| self.failed(cause))
     }
 
@@ -134,27 +177,36 @@ impl Tree {
         &self.index
     }
 
-    /// Finds out what changed since the last time, and notes how everything is now. Nothing may write to the tree
-    /// meanwhile.
+    /// Finds out what changed since the last time, and notes how everything is now. `identities` are from before that,
+    /// and `learned` is what this program itself has learned of entries it made. Nothing may write to the tree meanwhile.
     ///
     /// # Errors
     /// When the tree cannot be looked through, or holds what no layer can. The index is lost then.
-    pub fn refresh(&mut self, trust: Trust) -> Result<Refreshed, TreeError> {
+    pub fn refresh(
+        &mut self,
+        trust: Trust,
+        identities: &Identities,
+        learned: Learned,
+    ) -> Result<Refreshed, TreeError> {
         let root = self.root()?;
-        let (index, refreshed) = std::mem::take(&mut self.index).refresh(root.as_fd(), trust, jobs())?;
+        let (index, mut refreshed) = std::mem::take(&mut self.index).refresh(root.as_fd(), trust, jobs())?;
         self.index = index;
+        self.overrides = held::settled(&self.overrides, identities, learned, &root, &mut refreshed.changes)?;
         Ok(refreshed)
     }
 
-    /// A second tree with equal files, none of which is a file of this one.
+    /// A second tree with equal files, none of which is a file of this one. `names` is the limit of names of files with
+    /// several.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn copy(&self) -> Result<Self, TreeError> {
+    pub fn copy(&self, names: Limit) -> Result<Self, TreeError> {
         let mut tree = Self::new(&self.workspace)?;
         let (from, to) = (self.root()?, tree.root()?);
-        tree_copy::copy(&from, &to, jobs())?;
+        let copy = TreeCopy { keep: &is_of_image, names, cancelled: &|| false, jobs: jobs() };
+        copy.copy(&from, &to)?;
         tree.index = self.index.of_copy(to.as_fd(), jobs())?;
+        tree.overrides = Arc::clone(&self.overrides);
         Ok(tree)
     }
 

@@ -62,7 +62,9 @@ impl Trees {
                 let open_blob = |_: &Digest| ahead.take(position);
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-                let applied = source.apply_observed(&tree.root()?, Whiteouts::Remove, &mut seen)?;
+                let applied = tree.fill(unpack.limits.overrides, |files| {
+                    source.apply_observed(files, Whiteouts::Remove, &mut seen)
+                })?;
                 self.unpacked.fetch_add(1, Ordering::Relaxed);
                 (unpack.progress)(Progress::Finished(blob, &applied));
             }
