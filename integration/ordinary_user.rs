@@ -253,6 +253,15 @@ fn a_user_with_one_id_builds_images_that_have_files_of_others() {
     ] {
         assert!(by_user_image.tree.iter().any(|found| found.starts_with(line)), "no {line}");
     }
+    // A directory of the user's own has no place for what the disk does not hold: that is said, and nothing stands there
+    // instead.
+    let directory = user.path("extracted");
+    let mut extract = user.command();
+    let extracted = finish(extract.args(["image", "extract"]).arg(&layouts[0]).arg(&directory)).success();
+    for words in [["1 device left out", "/from/add/null"], ["owners left out", ""]] {
+        assert!(extracted.says(&words), "{words:?}: {}", extracted.stderr);
+    }
+    assert!(directory.join("from/own/file").is_file() && !directory.join("from/add/null").exists());
 }
 
 #[test]

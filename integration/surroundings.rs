@@ -1,11 +1,11 @@
 //! Builds in odd surroundings: whatever limits, descriptors, signals and paths a parent leaves, the image is the same or
 //! there is one clear error.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::ground::ground;
+use crate::support::group::Group;
 use crate::support::{Builder, Context, Finished, finish, scratch, traces};
 
 /// A stage, a copy and a RUN whose result depends on nothing but the Dockerfile.
@@ -129,46 +129,13 @@ fn a_store_may_have_any_name_and_be_reached_in_any_way() {
     assert!(Path::new(&place.path().join("real/version")).exists(), "the link was replaced");
 }
 
-/// A control group of its own for the test, with this limit set; none where there can be none.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(controller: &str, setting: &str, value: &str) -> Option<Self> {
-        let name = format!("builder-test-{}-{controller}", std::process::id());
-        // Version 1 has a tree for each controller.
-        for tree in [format!("/sys/fs/cgroup/{controller}"), "/sys/fs/cgroup".to_owned()] {
-            let group = Path::new(&tree).join(&name);
-            if fs::create_dir(&group).is_err() {
-                continue;
-            }
-            let group = Self(group);
-            if fs::write(group.0.join(setting), value).is_ok() {
-                return Some(group);
-            }
-        }
-        eprintln!("skipped: no control group with {setting}");
-        None
-    }
-
-    /// What a shell does to be in it.
-    fn enter(&self) -> String {
-        format!("echo $$ >{}/cgroup.procs", self.0.display())
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn where_there_may_be_few_processes_the_image_is_the_same_or_there_is_one_error() {
     let context = context();
     let expected = build_after(&Builder::new(), &context, "exec \"$@\"").success().stdout;
     let mut succeeded = 0;
     for most in 1..=20 {
-        let Some(group) = Group::new("pids", "pids.max", &most.to_string()) else { return };
+        let Some(group) = Group::of_processes(most) else { return };
         let builder = Builder::new();
         let finished = build_after(&builder, &context, &format!("{}; exec \"$@\"", group.enter()));
         if finished.code == Some(0) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod fake_registry;
 pub(crate) mod ground;
+pub(crate) mod group;
 pub(crate) mod oci;
 pub(crate) mod traces;
 pub(crate) mod tree;

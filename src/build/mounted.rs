@@ -37,12 +37,23 @@ impl Mounted {
         });
         files.chain(self.variables.iter().map(|(_, value)| value))
     }
+
+    /// The process has ended well: what it wrote to mounts is removed.
+    pub(super) fn end(self) {
+        let Self { mounts, variables: _, trees, context } = self;
+        drop((mounts, context));
+        for tree in trees {
+            if let Tree::Discarded(recording) = tree {
+                recording.discard();
+            }
+        }
+    }
 }
 
 /// The files of a stage or image.
 enum Tree {
     View(View),
-    /// A step on the files of a stage or image, which is never finished: what it writes is discarded.
+    /// A step on them that never becomes a layer: what it writes is discarded.
     Discarded(Box<dyn Recording>),
 }
 

@@ -185,7 +185,11 @@ impl Executor<'_> {
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {
-            Ok(Exit::Code(0)) => Ok(()),
+            Ok(Exit::Code(0)) => {
+                drop(process);
+                mounted.end();
+                Ok(())
+            }
             Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
             Err(error) => Err(error.into()),

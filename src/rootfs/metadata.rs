@@ -153,6 +153,17 @@ pub fn metadata_at(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<Metadat
     Metadata::new(&rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS)?)
 }
 
+/// When the entry `name` of `directory` was made, which cannot be set; none where the file system does not say.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn birth_at(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Timestamp>> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(directory, name, flags, StatxFlags::BTIME)?;
+    let time = Timestamp { seconds: stat.stx_btime.tv_sec, nanoseconds: stat.stx_btime.tv_nsec };
+    Ok((stat.stx_mask & StatxFlags::BTIME.bits() != 0).then_some(time))
+}
+
 /// The name under which system calls that take no descriptor reach an entry. The kernel follows the descriptor, never
 /// the entry.
 fn proc_path(directory: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {

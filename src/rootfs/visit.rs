@@ -37,7 +37,9 @@ pub(crate) fn visit<T: Send, W: Send, E: Send>(
     let mut workers = workers.into_iter();
     let mine = workers.next();
     let done = std::thread::scope(|scope| {
-        let others: Vec<_> = workers.map(|worker| scope.spawn(|| run(worker))).collect();
+        // Where there may be no more threads, those that there are do it all.
+        let start = |worker| std::thread::Builder::new().spawn_scoped(scope, || run(worker)).ok();
+        let others: Vec<_> = workers.filter_map(start).collect();
         let mut done: Vec<W> = mine.map(run).into_iter().collect();
         for other in others {
             match other.join() {

@@ -714,7 +714,7 @@ fn directories_are_gone_with_their_last_holder() {
 }
 
 #[test]
-fn a_step_that_is_not_finished_leaves_nothing() {
+fn a_step_that_is_discarded_leaves_nothing() {
     if !can_mount() {
         return;
     }
@@ -732,7 +732,7 @@ fn a_step_that_is_not_finished_leaves_nothing() {
         let recording = ground.snapshotter.begin(ground.second(base)).unwrap();
         ground.run_in(recording.mount(), "echo b > b");
         assert!(names().len() > before.len(), "{:?}", ground.kind);
-        drop(recording);
+        recording.discard();
         assert_eq!(names(), before, "{:?}", ground.kind);
     }
 }

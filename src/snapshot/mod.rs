@@ -60,6 +60,10 @@ pub trait Recording: Send {
     /// # Errors
     /// When the changes cannot be found out, or cannot be part of a layer.
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError>;
+
+    /// Ends the step and removes what it wrote. What is merely dropped may stay until the workspace goes: whoever looks
+    /// for the reason of a failure, a full disk for instance, finds things as the step left them.
+    fn discard(self: Box<Self>) {}
 }
 
 /// The files of a stage, to read. The mount is gone with this value.

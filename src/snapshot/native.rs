@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
-use crate::rootfs::Rootfs;
+use crate::limit::Limit;
+use crate::rootfs::{Rootfs, Timestamp};
 use crate::store::index::{Refreshed, Trust};
 use crate::store::ticks::{MappedWrites, Ticks};
 use crate::store::tree::{Access, Tree};
@@ -27,6 +28,7 @@ pub enum Comparison {
 pub struct NativeSnapshotter {
     workspace: Arc<Workspace>,
     comparison: Comparison,
+    limit: Limit,
     ticks: OnceLock<Ticks>,
     /// What is believed wrongly, for the tests of the tests.
     #[cfg(test)]
@@ -34,12 +36,13 @@ pub struct NativeSnapshotter {
 }
 
 impl NativeSnapshotter {
-    /// Steps of the build that `workspace` belongs to.
+    /// Steps of the build that `workspace` belongs to. `limit` is that of the overrides of one step.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>, comparison: Comparison) -> Self {
+    pub fn new(workspace: Arc<Workspace>, comparison: Comparison, limit: Limit) -> Self {
         Self {
             workspace,
             comparison,
+            limit,
             ticks: OnceLock::new(),
             #[cfg(test)]
             fault: None,
@@ -55,19 +58,23 @@ impl NativeSnapshotter {
         Ok(self.ticks.get_or_init(|| ticks))
     }
 
-    /// What can be believed of `tree` after a step that begins now.
-    fn trust(&self, tree: &Tree) -> Result<Trust, SnapshotError> {
+    /// When a step begins that begins now, by the clock of the file system: later than all changes of `tree` before it.
+    fn now(&self, tree: &Tree) -> Result<Timestamp, SnapshotError> {
+        self.ticks()?.past(tree.index().newest()).map_err(SnapshotError::Clock)
+    }
+
+    /// What can be believed of a tree after a step that begins at `began`.
+    fn trust(&self, began: Timestamp) -> Result<Trust, SnapshotError> {
         #[cfg(test)]
         if let Some(fault) = self.fault {
             return Ok(fault);
         }
-        let ticks = self.ticks()?;
-        if self.comparison == Comparison::Content || ticks.notices_mapped_writes() == MappedWrites::Unnoticed
+        if self.comparison == Comparison::Content
+            || self.ticks()?.notices_mapped_writes() == MappedWrites::Unnoticed
         {
             return Ok(Trust::Nothing);
         }
-        let time = ticks.past(tree.index().newest());
-        Ok(Trust::UnchangedSince(time.map_err(SnapshotError::Clock)?))
+        Ok(Trust::UnchangedSince(began))
     }
 }
 
@@ -83,8 +90,10 @@ impl Snapshotter for NativeSnapshotter {
             },
         };
         let root = Rootfs::from_fd(tree.mount(Access::Write)?);
-        let trust = self.trust(&tree)?;
-        Ok(Box::new(NativeRecording { root, tree, trust }))
+        let root = root.with_overrides(Arc::clone(tree.overrides()), self.limit);
+        let began = self.now(&tree)?;
+        let trust = self.trust(began)?;
+        Ok(Box::new(NativeRecording { root, tree, trust, began }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
@@ -93,7 +102,9 @@ impl Snapshotter for NativeSnapshotter {
             Chain::Layers(_) => return Err(SnapshotError::Foreign),
             Chain::Tree(tree) => Arc::clone(tree),
         };
-        Ok(View { root: Rootfs::from_fd(tree.mount(Access::Read)?), _tree: Some(tree) })
+        let root = Rootfs::from_fd(tree.mount(Access::Read)?);
+        let root = root.with_overrides(Arc::clone(tree.overrides()), self.limit);
+        Ok(View { root, _tree: Some(tree) })
     }
 }
 
@@ -101,6 +112,7 @@ struct NativeRecording {
     root: Rootfs,
     tree: Tree,
     trust: Trust,
+    began: Timestamp,
 }
 
 impl Recording for NativeRecording {
@@ -113,9 +125,10 @@ impl Recording for NativeRecording {
     }
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
-        let Self { root, mut tree, trust } = *self;
+        let Self { root, mut tree, trust, began } = *self;
+        let learned = root.take_learned();
         drop(root);
-        let Refreshed { changes, visited, opened } = tree.refresh(trust)?;
+        let Refreshed { changes, visited, opened } = tree.refresh(trust, learned, began)?;
         let files = tree.root()?;
         Ok(Recorded { changes: changes.finish(), files, chain: tree.into(), visited, opened })
     }

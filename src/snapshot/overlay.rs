@@ -11,7 +11,7 @@ use crate::rootfs::{GuestPath, Overrides, Rootfs};
 use crate::store::mount::{self, Upper};
 use crate::store::overrides;
 use crate::store::unpacked::{Chain, Layers, Likeness, UnpackedLayer};
-use crate::store::workspace::{Scratch, Workspace};
+use crate::store::workspace::Workspace;
 
 use super::upper::{self, Found};
 use super::{Recorded, Recording, SnapshotError, Snapshotter, View};
@@ -51,8 +51,8 @@ impl Snapshotter for OverlaySnapshotter {
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
             .with_overrides(Arc::clone(on.overrides()), self.limit);
         let workspace = Arc::clone(&self.workspace);
-        let (own, marks) = ([layer, directory], self.marks);
-        Ok(Box::new(OverlayRecording { root, lower, below: on, files, marks, own, _workspace: workspace }))
+        let (own, marks) = ([layer.keep(), directory.keep()], self.marks);
+        Ok(Box::new(OverlayRecording { root, lower, below: on, files, marks, own, workspace }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
@@ -74,9 +74,9 @@ struct OverlayRecording {
     below: Layers,
     files: PathBuf,
     marks: Marks,
-    /// The directory of what is written, and that of what the mount needs. Both go with a step that is not finished.
-    own: [Scratch; 2],
-    _workspace: Arc<Workspace>,
+    /// The directory of what is written, and that of what the mount needs.
+    own: [PathBuf; 2],
+    workspace: Arc<Workspace>,
 }
 
 impl Recording for OverlayRecording {
@@ -102,9 +102,12 @@ impl Recording for OverlayRecording {
         let likeness = if below.all(|one| one == Likeness::Equal) { likeness } else { Likeness::Other };
         let layer = UnpackedLayer::temporary(&self.files, likeness, written.own());
         let chain = self.below.with_overrides(layer, written.all).into();
-        let [layer, _] = self.own;
-        layer.keep();
         Ok(Recorded { changes, files, chain, visited, opened })
+    }
+
+    fn discard(self: Box<Self>) {
+        drop((self.root, self.lower));
+        self.own.iter().for_each(|directory| self.workspace.remove(directory));
     }
 }
 

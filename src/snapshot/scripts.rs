@@ -405,7 +405,7 @@ fn random_steps_find_a_fault_in_either_kind() {
         Box::new(snapshotter) as Box<dyn super::Snapshotter>
     };
     let blind_native = |workspace: Arc<Workspace>| {
-        let mut snapshotter = NativeSnapshotter::new(workspace, Comparison::Metadata);
+        let mut snapshotter = NativeSnapshotter::new(workspace, Comparison::Metadata, Overrides::LIMIT);
         // Size and modification time are believed.
         snapshotter.fault = Some(Trust::Looks);
         Box::new(snapshotter) as Box<dyn super::Snapshotter>

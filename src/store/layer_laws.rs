@@ -113,18 +113,20 @@ impl Ground {
     }
 
     pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Layers, UnpackError> {
-        self.unpacked.chain(
-            layers,
-            &Unpack {
-                open_blob: &|digest| File::open(self.blob(digest)),
-                workspace: &self.workspace,
-                progress: &|_| (),
-                cancelled: &|| false,
-                jobs: 2,
-                limits: &Limits::default(),
-                owners: Owners::Required,
-            },
-        )
+        self.unpacking(|unpack| self.unpacked.chain(layers, unpack))
+    }
+
+    /// Calls `work` with what unpacking the blobs needs.
+    pub(crate) fn unpacking<T>(&self, work: impl FnOnce(&Unpack<'_>) -> T) -> T {
+        work(&Unpack {
+            open_blob: &|digest| File::open(self.blob(digest)),
+            workspace: &self.workspace,
+            progress: &|_| (),
+            cancelled: &|| false,
+            jobs: 2,
+            limits: &Limits::default(),
+            owners: Owners::Required,
+        })
     }
 
     pub(crate) fn view(&self, chain: &Layers) -> Rootfs {

@@ -26,7 +26,6 @@ mod holes;
 pub mod index;
 pub mod layout;
 pub mod mount;
-mod moved;
 pub mod overrides;
 pub mod records;
 mod settle;

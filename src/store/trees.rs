@@ -54,15 +54,22 @@ impl Trees {
         std::thread::scope(|scope| {
             // Whatever way this ends, nobody must wait for the next layer.
             let _end = End(&ahead);
-            for _ in 0..unpack.jobs.clamp(1, layers.len()) {
-                scope.spawn(|| ahead.fetch());
-            }
+            // Where there may be no more threads, blobs are fetched when they are needed.
+            let start = || std::thread::Builder::new().spawn_scoped(scope, || ahead.fetch()).is_ok();
+            let fetchers = (0..unpack.jobs.clamp(1, layers.len())).filter(|_| start()).count();
             for (position, (diff_id, blob)) in layers.iter().enumerate() {
                 (unpack.progress)(Progress::Started(blob));
-                let open_blob = |_: &Digest| ahead.take(position);
+                let open_blob = |digest: &Digest| {
+                    if fetchers == 0 { (unpack.open_blob)(digest) } else { ahead.take(position) }
+                };
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-                let applied = source.apply_observed(&tree.root()?, Whiteouts::Remove, &mut seen)?;
+                let root =
+                    tree.directory()?.with_overrides(Arc::clone(tree.overrides()), unpack.limits.overrides);
+                let applied = source.apply_observed(&root, Whiteouts::Remove, &mut seen)?;
+                let learned = root.take_learned();
+                drop(root);
+                tree.learn(learned);
                 self.unpacked.fetch_add(1, Ordering::Relaxed);
                 (unpack.progress)(Progress::Finished(blob, &applied));
             }

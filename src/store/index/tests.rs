@@ -33,7 +33,7 @@ fn in_directory(directory: tempfile::TempDir, script: &str) -> Ground {
 
 impl Ground {
     fn index(&self) -> Index {
-        Index::of(self.root.as_fd(), &Seen::default(), 2).unwrap()
+        Index::of(&self.root, &Seen::default(), 2).unwrap()
     }
 }
 
@@ -105,7 +105,7 @@ fn change_in_time(ground: &Ground) {
     for number in 1..100 {
         let trust = Trust::UnchangedSince(ticks.past(index.newest()).unwrap());
         write(number);
-        let (new, refreshed) = index.refresh(ground.root.as_fd(), trust, 1).unwrap();
+        let (new, refreshed) = index.refresh(&ground.root, trust, 1).unwrap();
         assert_eq!(changes(refreshed), ["+/f"], "{number}");
         index = new;
     }
@@ -139,11 +139,11 @@ fn what_changed_too_late_to_be_believed_is_read() {
     let index = ground.index();
     let newest = index.newest();
     let later = Timestamp { seconds: newest.seconds + 1, ..newest };
-    let (index, refreshed) = index.refresh(ground.root.as_fd(), Trust::UnchangedSince(later), 2).unwrap();
+    let (index, refreshed) = index.refresh(&ground.root, Trust::UnchangedSince(later), 2).unwrap();
     assert_eq!((refreshed.visited, refreshed.opened), (5, 0));
     assert_eq!(changes(refreshed), [""; 0]);
     let trust = Trust::UnchangedSince(Timestamp::default());
-    let (_, refreshed) = index.refresh(ground.root.as_fd(), trust, 2).unwrap();
+    let (_, refreshed) = index.refresh(&ground.root, trust, 2).unwrap();
     assert_eq!((refreshed.visited, refreshed.opened), (5, 2));
     assert_eq!(changes(refreshed), [""; 0]);
 }
@@ -152,7 +152,7 @@ fn what_changed_too_late_to_be_believed_is_read() {
 fn a_file_with_many_names_is_read_once() {
     let ground = ground("echo a > a; for name in b c d e f; do ln a $name; done");
     let index = ground.index();
-    let (_, refreshed) = index.refresh(ground.root.as_fd(), Trust::Nothing, 1).unwrap();
+    let (_, refreshed) = index.refresh(&ground.root, Trust::Nothing, 1).unwrap();
     assert_eq!(refreshed.opened, 1);
 }
 
@@ -162,9 +162,9 @@ fn numbers_of_directories_that_are_gone_are_used_again() {
     let mut index = ground.index();
     for _ in 0..20 {
         run(&ground.path, "mkdir -p a/b/c a/d; echo > a/b/c/f");
-        index = index.refresh(ground.root.as_fd(), Trust::Nothing, 2).unwrap().0;
+        index = index.refresh(&ground.root, Trust::Nothing, 2).unwrap().0;
         run(&ground.path, "rm -r a");
-        index = index.refresh(ground.root.as_fd(), Trust::Nothing, 2).unwrap().0;
+        index = index.refresh(&ground.root, Trust::Nothing, 2).unwrap().0;
     }
     assert_eq!(index.directories.len(), 7);
     assert_eq!(records(&index).len(), 2);
@@ -186,7 +186,7 @@ fn a_refreshed_index_is_a_new_one() {
     ] {
         run(&ground.path, script);
         let trust = Trust::UnchangedSince(index.newest());
-        index = index.refresh(ground.root.as_fd(), trust, 3).unwrap().0;
+        index = index.refresh(&ground.root, trust, 3).unwrap().0;
         let facts = |index: &Index| {
             let all = records(index).into_iter();
             let all = all.map(|(path, record)| (path, record.metadata(), record.fingerprint));
@@ -217,8 +217,8 @@ fn what_was_seen_while_unpacking_is_what_is_read_afterwards() {
     let rules = Rules::layer(Whiteouts::Remove);
     apply_observed(&mut &archive[..], &ground.root, &rules, &Limits::default(), &mut seen).unwrap();
     seen.settle();
-    let index = Index::of(ground.root.as_fd(), &seen, 1).unwrap();
-    let (_, refreshed) = index.refresh(ground.root.as_fd(), Trust::Nothing, 1).unwrap();
+    let index = Index::of(&ground.root, &seen, 1).unwrap();
+    let (_, refreshed) = index.refresh(&ground.root, Trust::Nothing, 1).unwrap();
     assert_eq!((refreshed.visited, refreshed.opened), (5, 4));
     assert_eq!(changes(refreshed), [""; 0]);
 }
@@ -229,8 +229,8 @@ fn what_cannot_be_read_is_an_error_with_its_path() {
     let index = ground.index();
     let (path, index) = std::thread::scope(|scope| {
         // A root that is no directory any more: nothing can be listed.
-        let file = std::fs::File::open(ground.path.join("a/b/f")).unwrap();
-        let result = scope.spawn(move || index.refresh(file.as_fd(), Trust::Nothing, 2)).join().unwrap();
+        let file = Rootfs::from_fd(std::fs::File::open(ground.path.join("a/b/f")).unwrap().into());
+        let result = scope.spawn(move || index.refresh(&file, Trust::Nothing, 2)).join().unwrap();
         let Err(IndexError::Read { path, .. }) = result else { panic!("{result:?}") };
         (path, ground.index())
     });
