@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use rustix::mount::MoveMountFlags;
 
-use crate::image::descriptor::Descriptor;
-use crate::image::digest::DiffId;
 use crate::layer::{Formats, Limits, decompress, write};
 use crate::rootfs::testing::inside;
 use crate::store::layer_laws;
@@ -81,7 +79,7 @@ struct Ground {
     store: layer_laws::Ground,
     trees: Option<Trees>,
     snapshotter: Box<dyn Snapshotter>,
-    base: Vec<(DiffId, Descriptor)>,
+    base: Vec<layer_laws::Stored>,
 }
 
 impl Ground {
@@ -93,7 +91,7 @@ impl Ground {
         Self { store, trees, snapshotter: kind.snapshotter(workspace), base }
     }
 
-    fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Chain {
+    fn chain(&self, layers: &[layer_laws::Stored]) -> Chain {
         match &self.trees {
             Some(trees) => self.store.unpacking(|unpack| trees.chain(layers, unpack)).unwrap(),
             None => self.store.chain(layers).unwrap().into(),
