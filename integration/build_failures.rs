@@ -510,6 +510,8 @@ fn flags_with_values_that_are_none() {
         ("bad-verbosity", "--verbosity=loud"),
         ("bad-epoch", "--build-arg=SOURCE_DATE_EPOCH=yesterday"),
         ("bad-bool", "--no-push=maybe"),
+        ("bad-snapshotter", "--snapshotter=overlay2"),
+        ("bad-snapshot-mode", "--snapshot-mode=fast"),
     ] {
         Attempt::new(name, "FROM scratch\n").with(&[flag]).fails();
     }

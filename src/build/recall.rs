@@ -100,7 +100,7 @@ impl Executor<'_> {
         let Some(parent) = run.done.key.clone() else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
-        self.forget_changed_context(run, next)?;
+        self.forget_changed_context(run, next);
         let Some(own) = self.group_key(run, next, next, &parent, Files::Needed)? else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
@@ -125,12 +125,11 @@ impl Executor<'_> {
     }
 
     /// Keys that were made when earlier steps were to be done hold no longer if the build context was changed since.
-    fn forget_changed_context(&mut self, run: &mut StageRun<'_>, next: usize) -> Result<(), BuildError> {
-        let Some(key) = run.keys.get(&next).filter(|key| key.next != next) else { return Ok(()) };
+    fn forget_changed_context(&self, run: &mut StageRun<'_>, next: usize) {
+        let Some(key) = run.keys.get(&next).filter(|key| key.next != next) else { return };
         if key.taken.iter().any(|taken| !self.is_still(taken, run.stage)) {
             run.keys.retain(|group, _| *group < next);
         }
-        Ok(())
     }
 
     /// Whether what was taken from the build context is as it was.

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
-use crate::limit::Limit;
+use crate::layer::Limits;
 use crate::rootfs::{Rootfs, Timestamp};
 use crate::store::index::{Refreshed, Trust};
 use crate::store::ticks::{MappedWrites, Ticks};
@@ -28,7 +28,7 @@ pub enum Comparison {
 pub struct NativeSnapshotter {
     workspace: Arc<Workspace>,
     comparison: Comparison,
-    limit: Limit,
+    limits: Limits,
     ticks: OnceLock<Ticks>,
     /// What is believed wrongly, for the tests of the tests.
     #[cfg(test)]
@@ -36,13 +36,14 @@ pub struct NativeSnapshotter {
 }
 
 impl NativeSnapshotter {
-    /// Steps of the build that `workspace` belongs to. `limit` is that of the overrides of one step.
+    /// Steps of the build that `workspace` belongs to. Of `limits` those count that are about names of hard links and
+    /// about overrides.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>, comparison: Comparison, limit: Limit) -> Self {
+    pub fn new(workspace: Arc<Workspace>, comparison: Comparison, limits: Limits) -> Self {
         Self {
             workspace,
             comparison,
-            limit,
+            limits,
             ticks: OnceLock::new(),
             #[cfg(test)]
             fault: None,
@@ -56,6 +57,12 @@ impl NativeSnapshotter {
         // Two threads may look; what they see is the same.
         let ticks = Ticks::observe(&self.workspace)?;
         Ok(self.ticks.get_or_init(|| ticks))
+    }
+
+    /// The files of `tree`, in a mount of their own.
+    fn root(&self, tree: &Tree, access: Access) -> Result<Rootfs, SnapshotError> {
+        let root = Rootfs::from_fd(tree.mount(access)?);
+        Ok(root.with_overrides(Arc::clone(tree.overrides()), self.limits.overrides))
     }
 
     /// When a step begins that begins now, by the clock of the file system: later than all changes of `tree` before it.
@@ -86,11 +93,11 @@ impl Snapshotter for NativeSnapshotter {
             // Whoever needs the files further has kept them.
             Chain::Tree(tree) => match Arc::try_unwrap(tree) {
                 Ok(tree) => tree,
-                Err(shared) => shared.copy()?,
+                Err(shared) => shared.copy(self.limits.names)?,
             },
         };
-        let root = Rootfs::from_fd(tree.mount(Access::Write)?);
-        let root = root.with_overrides(Arc::clone(tree.overrides()), self.limit);
+        let root = self.root(&tree, Access::Write)?;
+        // Last: what changes from here on is found.
         let began = self.now(&tree)?;
         let trust = self.trust(began)?;
         Ok(Box::new(NativeRecording { root, tree, trust, began }))
@@ -102,9 +109,7 @@ impl Snapshotter for NativeSnapshotter {
             Chain::Layers(_) => return Err(SnapshotError::Foreign),
             Chain::Tree(tree) => Arc::clone(tree),
         };
-        let root = Rootfs::from_fd(tree.mount(Access::Read)?);
-        let root = root.with_overrides(Arc::clone(tree.overrides()), self.limit);
-        Ok(View { root, _tree: Some(tree) })
+        Ok(View { root: self.root(&tree, Access::Read)?, _tree: Some(tree) })
     }
 }
 

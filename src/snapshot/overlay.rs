@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::layer::Marks;
+use rustix::fs::OFlags;
+
+use crate::layer::{Change, Marks};
 use crate::limit::Limit;
-use crate::rootfs::{GuestPath, Overrides, Rootfs};
+use crate::rootfs::{GuestPath, Overrides, Owner, Rootfs, RootfsError};
 use crate::store::mount::{self, Upper};
 use crate::store::overrides;
 use crate::store::unpacked::{Chain, Layers, Likeness, UnpackedLayer};
@@ -30,6 +32,38 @@ impl OverlaySnapshotter {
     #[must_use]
     pub fn new(workspace: Arc<Workspace>, limit: Limit) -> Self {
         Self { workspace, limit, marks: Marks::usual() }
+    }
+}
+
+impl OverlaySnapshotter {
+    /// Finds out whether overlayfs works with the workspace: with layers above, with removed names and with directories
+    /// made anew. Some file systems take the mount and fail then.
+    ///
+    /// # Errors
+    /// What does not work.
+    pub fn try_out(&self) -> Result<(), SnapshotError> {
+        let lower = self.workspace.directory("try")?;
+        let path = |name: &[u8]| GuestPath::root().child(name);
+        let (file, directory) = (path(b"file"), path(b"directory"));
+        let base = Rootfs::open(&lower).map_err(|cause| prepare(&lower, cause))?;
+        let make = |root: &Rootfs| {
+            root.open_file(&file, OFlags::CREATE | OFlags::WRONLY, 0o600)?;
+            root.create_dirs(&directory, 0o700, Owner::ROOT).map(drop)
+        };
+        let layer = UnpackedLayer::temporary(&lower, Likeness::Other, Overrides::default());
+        let unfit = |source: RootfsError| SnapshotError::Unfit { path: lower.clone(), source };
+        make(&base).map_err(unfit)?;
+        let chain = Layers::empty().with(layer).map_err(unfit)?;
+        let recording = self.begin(chain.into())?;
+        let change = |root: &Rootfs| {
+            root.remove(&file)?;
+            root.remove(&directory)?;
+            root.create_dirs(&directory, 0o711, Owner::ROOT).map(drop)
+        };
+        change(recording.root()).map_err(unfit)?;
+        let changes = recording.finish()?.changes;
+        let expected = [Change::Put(directory.clone()), Change::Remove(file.clone())];
+        if changes.0 == expected { Ok(()) } else { Err(SnapshotError::Forgetful { path: lower }) }
     }
 }
 

@@ -14,7 +14,7 @@ use proptest::test_runner::{TestError, TestRunner};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::layer::Marks;
+use crate::layer::{Limits, Marks};
 use crate::rootfs::Overrides;
 use crate::rootfs::{FileKind, Follow, GuestPath, Metadata, Rootfs, metadata_at, metadata_of};
 use crate::store::index::Trust;
@@ -405,7 +405,7 @@ fn random_steps_find_a_fault_in_either_kind() {
         Box::new(snapshotter) as Box<dyn super::Snapshotter>
     };
     let blind_native = |workspace: Arc<Workspace>| {
-        let mut snapshotter = NativeSnapshotter::new(workspace, Comparison::Metadata, Overrides::LIMIT);
+        let mut snapshotter = NativeSnapshotter::new(workspace, Comparison::Metadata, Limits::default());
         // Size and modification time are believed.
         snapshotter.fault = Some(Trust::Looks);
         Box::new(snapshotter) as Box<dyn super::Snapshotter>

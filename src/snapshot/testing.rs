@@ -27,11 +27,11 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn snapshotter(self, workspace: Arc<Workspace>) -> Box<dyn Snapshotter> {
-        let limit = Overrides::LIMIT;
+        let limits = Limits::default();
         match self {
-            Self::Overlay => Box::new(OverlaySnapshotter::new(workspace, limit)),
-            Self::Native => Box::new(NativeSnapshotter::new(workspace, Comparison::Metadata, limit)),
-            Self::NativeFull => Box::new(NativeSnapshotter::new(workspace, Comparison::Content, limit)),
+            Self::Overlay => Box::new(OverlaySnapshotter::new(workspace, limits.overrides)),
+            Self::Native => Box::new(NativeSnapshotter::new(workspace, Comparison::Metadata, limits)),
+            Self::NativeFull => Box::new(NativeSnapshotter::new(workspace, Comparison::Content, limits)),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Ground {
     pub(super) fn second(&self, chain: &Chain) -> Chain {
         match chain {
             Chain::Layers(_) => chain.clone(),
-            Chain::Tree(tree) => tree.copy().unwrap().into(),
+            Chain::Tree(tree) => tree.copy(Limits::NAMES).unwrap().into(),
         }
     }
 

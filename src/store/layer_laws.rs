@@ -15,7 +15,8 @@ use crate::rootfs::{IdMap, Overrides, Rootfs, Timestamp, set_mode_at, set_times_
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
-use super::unpacked::{Layers, Unpack, UnpackError, Unpacked};
+use super::trees::Trees;
+use super::unpacked::{Chain, Layers, Unpack, UnpackError, Unpacked};
 use super::workspace::Workspace;
 
 /// An entry of a layer.
@@ -130,6 +131,26 @@ impl Ground {
             limits: &Limits::default(),
             owners: Owners::Required,
         })
+    }
+
+    /// The layers in one directory of `workspace`, as where overlayfs cannot be mounted.
+    pub(crate) fn tree(
+        &self,
+        layers: &[(DiffId, Descriptor)],
+        workspace: &Arc<Workspace>,
+    ) -> Result<Chain, UnpackError> {
+        Trees::new(Arc::clone(workspace)).chain(
+            layers,
+            &Unpack {
+                open_blob: &|digest| File::open(self.blob(digest)),
+                workspace,
+                progress: &|_| (),
+                cancelled: &|| false,
+                jobs: 2,
+                limits: &Limits::default(),
+                owners: Owners::Required,
+            },
+        )
     }
 
     pub(crate) fn view(&self, chain: &Layers) -> Rootfs {

@@ -10,12 +10,13 @@ use rustix::mount::{MountAttrFlags, OpenTreeFlags};
 
 use super::index::{Index, IndexError, Refreshed, Seen, Trust};
 use super::overrides::after_step;
-use super::tree_copy;
 use super::unpack::discard;
 use super::workspace::{Workspace, WorkspaceError};
+use crate::layer::changes::is_of_image;
+use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{
-    GuestPath, Learned, Overrides, Rootfs, RootfsError, Timestamp, set_mode_at, set_times_at,
+    CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at, set_times_at,
 };
 use crate::sys::{self, MountReach};
 
@@ -34,15 +35,9 @@ pub enum TreeError {
         #[source]
         cause: io::Error,
     },
-    /// An entry could not be copied.
-    #[error("cannot copy `{path}` of another stage or image")]
-    Copy {
-        /// Its path in the tree.
-        path: GuestPath,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
+    /// The files of another stage or image could not be copied.
+    #[error("cannot copy the files of another stage or image")]
+    Copy(#[from] CopyTreeError),
     /// The tree could not be looked through.
     #[error(transparent)]
     Index(#[from] IndexError),
@@ -178,13 +173,15 @@ impl Tree {
         Ok(refreshed)
     }
 
-    /// A second tree with equal files, none of which is a file of this one.
+    /// A second tree with equal files, none of which is a file of this one. `names` is the limit of names of files with
+    /// several.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn copy(&self) -> Result<Self, TreeError> {
+    pub fn copy(&self, names: Limit) -> Result<Self, TreeError> {
         let mut tree = Self::new(&self.workspace)?;
-        tree_copy::copy(&self.directory()?, &tree.directory()?, jobs())?;
+        let copy = TreeCopy { keep: &is_of_image, names, cancelled: &|| false, jobs: jobs() };
+        copy.copy(&self.directory()?, &tree.directory()?)?;
         tree.overrides = Arc::clone(&self.overrides);
         tree.index = self.index.of_copy(&tree.root()?, jobs())?;
         Ok(tree)

@@ -14,8 +14,8 @@ use twox_hash::XxHash3_128;
 
 use crate::layer::changes::of_image;
 use crate::layer::{Made, Observer};
+use crate::rootfs::content::next_data;
 use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, metadata_of, xattrs_at};
-use crate::store::holes::next_data;
 
 /// A hash of what an entry holds. Entries that look the same and have the same one are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
