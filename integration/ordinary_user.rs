@@ -244,13 +244,14 @@ fn a_user_with_one_id_builds_images_that_have_files_of_others() {
         base = ground().name("busybox:latest")
     ));
     fs::write(context.join("archive.tar"), archive()).expect("archive");
-    let layouts = [user.path("by-user"), user.path("by-root"), user.path("again")];
+    let layouts = ["by-user", "by-root", "again", "native"].map(|name| user.path(name));
     let build = |command: &mut Command, layout: &Path| {
         let command =
             command.args(NATIVE).args(["--no-push", "-d", "x.example/x:latest", "--oci-layout-path"]);
         finish(command.arg(layout).arg("-c").arg(&context)).success()
     };
     let by_user = build(&mut user.command(), &layouts[0]);
+    build(user.command().args(["--no-cache", "--snapshotter=native"]), &layouts[3]);
     let by_root = build(&mut Builder::new().command(), &layouts[1]);
     assert!(by_user.says(&["only users 0 and groups 0"]), "{}", by_user.stderr);
     assert!(!by_user.says(&["left out"]) && !by_root.says(&["left out"]), "{}", by_user.stderr);
@@ -261,8 +262,10 @@ fn a_user_with_one_id_builds_images_that_have_files_of_others() {
     let later = build(&mut user.command(), &layouts[2]);
     let as_expected = later.says(&["CACHED [one 12/12]"]) && later.says(&["[stage-1 2/3] done"]);
     assert!(as_expected, "{}", later.stderr);
-    let [by_user_image, by_root_image, again] = layouts.each_ref().map(|layout| Shown::of(layout, "latest"));
+    let [by_user_image, by_root_image, again, native] =
+        layouts.each_ref().map(|layout| Shown::of(layout, "latest"));
     by_user_image.assert_same(&by_root_image);
+    native.assert_same(&by_root_image);
     again.assert_same_tree(&by_root_image);
     for line in [
         "/from/own directory 0700 1000:1001",

@@ -345,3 +345,32 @@ fn what_a_step_does_not_change_is_no_change() {
         KINDS.into_iter().for_each(check_nothing_changed);
     }
 }
+
+#[test]
+fn files_that_two_stages_stand_on_are_the_same_for_both() {
+    let check = |kind| {
+        let ground = Ground::new(kind);
+        let shared = ground.chain(&ground.base);
+        let shown = |chain: &Chain| dump(ground.snapshotter.view(chain).unwrap().root());
+        let before = shown(&shared);
+        let recording = ground.snapshotter.begin(shared.clone()).unwrap();
+        ground.run_in(
+            recording.mount(),
+            "echo more >> d/file; rm d/other dev/null; ln d/same x; chmod 700 etc",
+        );
+        let after = recording.finish().unwrap().chain;
+        assert_eq!(shown(&shared), before, "{kind:?}");
+        for line in
+            ["/d/file File 0644 1000:1001 ", "/x File 0644 1000:1001 ", "/dev/zero-zero CharDevice 0600 0:6 "]
+        {
+            assert!(shown(&after).lines().any(|found| found.starts_with(line)), "{kind:?}: no {line}");
+        }
+    };
+    if inside!(OrdinaryUser) {
+        return check(Kind::Native);
+    }
+    let _ = inside!(SingleId);
+    if can_mount() {
+        KINDS.into_iter().for_each(check);
+    }
+}
