@@ -238,9 +238,11 @@ fn listing(directory: &Path) -> Vec<PathBuf> {
 
 /// How much room is left depends on the kernel, and on when one looks.
 fn without_sizes(text: &str) -> String {
-    let Some((before, after)) = text.split_once(" free now)") else { return text.to_owned() };
+    let split = |when: &'static str| text.split_once(when).map(|(before, after)| (before, when, after));
+    let found = split(" free now)").or_else(|| split(" free when it failed)"));
+    let Some((before, when, after)) = found else { return text.to_owned() };
     let sized = before.rfind('(').expect("what is free stands in brackets");
-    format!("{}(SOME free now){after}", &before[..sized])
+    format!("{}(SOME{when}{after}", &before[..sized])
 }
 
 /// Digests differ from one ground to the next.

@@ -122,3 +122,54 @@ fn a_store_on_an_overlay_will_do() {
     assert!(refused.says(&["error: the store", "on an overlay file system"]), "{}", refused.stderr);
     assert!(refused.says(&["hint:", "emptyDir"]), "{}", refused.stderr);
 }
+
+/// What RUN printed.
+fn output(finished: &Finished) -> Vec<String> {
+    finished.stderr.lines().filter_map(|line| Some(line.split_once("] | ")?.1.to_owned())).collect()
+}
+
+/// The number of a file tells whether a step works in the files of the one before or in a copy.
+#[test]
+fn files_are_copied_only_where_two_need_them() {
+    let base = ground().name("busybox:latest");
+    let look = "RUN stat -c %i /bin/busybox\n";
+    let context = Context::new(&format!(
+        "FROM {base} AS one\n{look}{look}FROM {base} AS two\n{look}FROM one AS three\n{look}FROM one AS four\n{look}\
+         FROM four\n{look}COPY --from=two /etc /x\nCOPY --from=three /etc /y\n{look}"
+    ));
+    let finished = Builder::new().layout(
+        &context,
+        scratch().path().join("layout").as_path(),
+        &["--snapshotter=native", "--no-cache", "-v", "debug"],
+    );
+    let finished = finished.success();
+    let numbers = output(&finished);
+    let [one, again, two, three, four, last, end] = &numbers[..] else { panic!("{numbers:?}") };
+    assert_eq!(one, again, "steps of a stage");
+    assert_eq!(one, four, "the last stage on a stage");
+    assert_eq!((four, four), (last, end), "a stage on a stage that nobody else uses");
+    assert!(three != one && two != one && two != three, "{numbers:?}");
+    // The base is wanted twice, and unpacked once.
+    let unpacked = finished.stderr.lines().filter(|line| line.starts_with("unpacking ")).count();
+    assert_eq!(unpacked, 1, "{}", finished.stderr);
+}
+
+#[test]
+fn an_image_that_is_copied_from_several_times_is_unpacked_once() {
+    let ground = ground();
+    let (base, other) = (ground.name("busybox:latest"), ground.name("debian:latest"));
+    let context = Context::new(&format!(
+        "FROM {base}\nCOPY --from={other} /etc/passwd /1\nCOPY --from={other} /etc/group /2\n\
+         FROM {base}\nCOPY --from={other} /etc/hostname* /etc/passwd /3/\nCOPY --from=0 /1 /2 /4/\n"
+    ));
+    let out = scratch();
+    let layout = out.path().join("layout");
+    let flags = ["--snapshotter=native", "--no-cache", "-v", "debug"];
+    let finished = Builder::new().layout(&context, &layout, &flags).success();
+    let mut unpacked: Vec<&str> =
+        finished.stderr.lines().filter(|line| line.starts_with("unpacking ")).collect();
+    let all = unpacked.len();
+    unpacked.sort_unstable();
+    unpacked.dedup();
+    assert!(all >= 2 && unpacked.len() == all, "{}", finished.stderr);
+}

@@ -20,6 +20,7 @@ use crate::rootfs::{
 use crate::sandbox::emulation::{self, Emulation};
 use crate::sandbox::{Exit, HOSTNAME, Presentation, Process, SandboxError, Script};
 use crate::snapshot::{Recording, View};
+use crate::store::room::Free;
 use crate::store::unpacked::Chain;
 
 /// What every RUN finds in `/etc/hosts`, as under BuildKit.
@@ -190,7 +191,11 @@ impl Executor<'_> {
                 mounted.end();
                 Ok(())
             }
-            Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
+            Ok(exit) => {
+                // Before what the step wrote is removed.
+                let free = Free::of(self.services.workspace.path());
+                Err(BuildErrorKind::Process { command: step.shown.clone(), exit, free })
+            }
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
             Err(error) => Err(error.into()),
         }

@@ -427,12 +427,12 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
-        BuildErrorKind::Process { exit, .. } => {
+        BuildErrorKind::Process { exit, free, .. } => {
             failure.code = match exit {
                 Exit::Code(code) => *code,
                 Exit::Signal(_) => 255,
             };
-            failure.trouble = Some(Trouble::Step);
+            failure.trouble = Some(Trouble::Step(*free));
         }
         BuildErrorKind::Epoch(_) => {
             failure = failure.hint("give seconds since 1970 as one number");

@@ -27,6 +27,7 @@ pub mod layout;
 pub mod mount;
 pub mod overrides;
 pub mod records;
+pub mod room;
 mod settle;
 mod staged;
 pub mod ticks;
