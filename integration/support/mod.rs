@@ -48,6 +48,8 @@ impl Builder {
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.home.path())
             .env("BUILDER_STORE", self.store())
+            // To run all tests with the other one.
+            .envs(std::env::var_os("BUILDER_SNAPSHOTTER").map(|value| ("BUILDER_SNAPSHOTTER", value)))
             .current_dir(self.home.path())
             .stdin(Stdio::null());
         command

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::advice::Free;
 use super::failure::Failure;
 use super::progress::Lines;
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::Cancel;
 use crate::store::Store;
+use crate::store::room::Free;
 use crate::store::workspace;
 
 /// With less room than this, in bytes and inodes, what is left over goes before the build begins: it may be what fills

@@ -10,7 +10,7 @@ use super::apply::WHITEOUT_PREFIX;
 use super::packed::{Mark, Packed};
 use super::{Change, is_overlay_attribute};
 use crate::rootfs::guest_path::MAX_PATH;
-use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, belongs_to_the_file};
 
 /// A change that no layer can hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,10 +67,15 @@ pub fn looks_the_same(new: &Metadata, old: &Metadata) -> bool {
     facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
 }
 
-/// The attributes that are part of an image. Security labels are the host's, and overlayfs has its own.
+/// Whether an attribute is part of an image: the machine's are not, nor overlayfs' own.
+#[must_use]
+pub fn is_of_image(key: &[u8]) -> bool {
+    belongs_to_the_file(key) && !is_overlay_attribute(key)
+}
+
+/// The attributes that are part of an image.
 pub fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
-    let hosts: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"security.apparmor"];
-    xattrs.iter().filter(move |(key, _)| !is_overlay_attribute(key) && !hosts.contains(&key.as_slice()))
+    xattrs.iter().filter(|(key, _)| is_of_image(key))
 }
 
 /// What the names of a file have in common.
@@ -120,6 +125,12 @@ impl Collector {
     fn merge(&mut self, inode: u64, names: Names) {
         let known = self.files.entry(inode).or_insert(names);
         known.alike &= names.alike && known.first == names.first;
+    }
+
+    /// All paths that are new or other, those with several names among them whether they are or not.
+    pub fn put_paths(&mut self) -> impl Iterator<Item = GuestPath> {
+        self.paths.close();
+        self.paths.iter().filter(|(_, mark)| *mark != Mark::Remove).map(|(path, _)| path)
     }
 
     /// Adds what another has found.

@@ -1,9 +1,15 @@
 //! Changesets as tar archives (OCI image-spec `layer.md`): read, applied to a tree, and written.
 
 pub mod apply;
+#[cfg(test)]
+#[path = "../../integration/hostile_layers/archive.rs"]
+mod archive;
 pub mod changes;
 pub mod compression;
 pub mod gzip;
+#[cfg(test)]
+#[path = "../../integration/hostile_layers/cases/mod.rs"]
+mod hostile_cases;
 #[cfg(test)]
 mod hostile_tests;
 mod marks;
@@ -171,9 +177,6 @@ pub enum EntryError {
     /// A whiteout of no name, or of `.` or `..`.
     #[error("a whiteout names nothing that could be removed")]
     Whiteout,
-    /// A directory whose name is reserved for whiteouts.
-    #[error("names that begin with `.wh.` are reserved for whiteouts")]
-    Reserved,
     /// Something on the way is no directory.
     #[error("`{0}` is not a directory")]
     NotADirectory(GuestPath),

@@ -13,6 +13,10 @@ use crate::rootfs::{Escaped, Owner, Timestamp, Xattrs};
 /// The unit of tar.
 pub const BLOCK: usize = 512;
 
+/// The largest halves of a Linux device number: 12 and 20 bits.
+const MAX_MAJOR: u32 = 0xfff;
+const MAX_MINOR: u32 = 0xf_ffff;
+
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
@@ -334,7 +338,9 @@ impl<R: Read> Reader<R> {
         }
         let is_link = matches!(kind, EntryKind::HardLink | EntryKind::Symlink);
         let device = match kind {
-            EntryKind::CharDevice | EntryKind::BlockDevice => (header.device(329)?, header.device(337)?),
+            EntryKind::CharDevice | EntryKind::BlockDevice => {
+                (header.device(329, MAX_MAJOR)?, header.device(337, MAX_MINOR)?)
+            }
             _ => (0, 0),
         };
         Ok(Entry {
@@ -541,11 +547,13 @@ impl Header<'_> {
         if id == u32::MAX { Err(HeaderProblem::Number(field)) } else { Ok(id) }
     }
 
-    fn device(&self, start: usize) -> Result<u32, HeaderProblem> {
+    /// One half of a device's number. mknod(2) would cut off what is larger than `most`, and make another device.
+    fn device(&self, start: usize, most: u32) -> Result<u32, HeaderProblem> {
         if &self.0[257..262] != b"ustar" {
             return Ok(0);
         }
-        u32::try_from(self.number("device", start, 8)?).map_err(|_| HeaderProblem::Number("device"))
+        let number = u32::try_from(self.number("device", start, 8)?).ok().filter(|number| *number <= most);
+        number.ok_or(HeaderProblem::Number("device"))
     }
 
     /// The sum of all bytes, the checksum itself taken as blanks; old writers summed signed bytes.

@@ -38,7 +38,7 @@ pub enum ChoiceError {
     },
     /// The only image there is will not do.
     #[error("the image {0}")]
-    Unfit(#[from] Unfit),
+    Unfit(Unfit),
     /// Something that layouts may hold besides images.
     #[error("{digest} is `{media_type}`, which is not the type of an image")]
     MediaType {
@@ -161,7 +161,8 @@ impl Layout {
 
 fn judge_single(choice: &Choice<'_>, config: &ImageConfig) -> Result<Option<String>, ChoiceError> {
     let found = Platform::from(config);
-    let judged = matching::accept_single(choice.platform, &found, choice.asked, MatchMode::Compatible)?;
+    let judged = matching::accept_single(choice.platform, &found, choice.asked, MatchMode::Compatible)
+        .map_err(ChoiceError::Unfit)?;
     Ok(match judged {
         Single::Fits => None,
         Single::WillDo(found) | Single::Keep(found) | Single::Unchecked(found) => {

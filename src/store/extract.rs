@@ -21,6 +21,7 @@ use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;
 use crate::layer::zstd::LargeWindows;
 use crate::layer::{Limits, Losses, Owners, Restricted, is_overlay_attribute};
+use crate::rootfs::visit::jobs;
 use crate::rootfs::{CopyTreeError, IdMap, Rootfs, RootfsError, Timestamp, TreeCopy, set_times_at};
 
 /// Layers that are unpacked at once.
@@ -265,6 +266,7 @@ impl Extract<'_> {
             keep: &|key| !is_overlay_attribute(key),
             names: self.limits.names,
             cancelled: &self.cancelled,
+            jobs: jobs(),
         };
         match copy.copy(&Rootfs::from_fd(view), root) {
             Err(CopyTreeError::Cancelled) => return Err(UnpackError::Cancelled.into()),

@@ -21,16 +21,16 @@ pub enum LossKind {
 }
 
 impl LossKind {
-    /// `count` of them, for a sentence.
-    fn counted(self, count: u64) -> String {
-        let (one, many) = match self {
-            Self::Leftover => ("leftover of aufs", "leftovers of aufs"),
-            Self::Device => ("device", "devices"),
-            Self::Owner => ("owner", "owners"),
-            Self::SetId => ("file with set-ID bits", "files with set-ID bits"),
-            Self::Attribute => ("extended attribute", "extended attributes"),
-        };
-        format!("{count} {}", if count == 1 { one } else { many })
+    /// What became of `count` of them.
+    fn outcome(self, count: u64) -> String {
+        let s = if count == 1 { "" } else { "s" };
+        match self {
+            Self::Leftover => format!("left out {count} file{s} of aufs"),
+            Self::Device => format!("could not make {count} device{s}"),
+            Self::Owner => format!("could not set the owner of {count} file{s}"),
+            Self::SetId => format!("left out the set-ID bits of {count} file{s}"),
+            Self::Attribute => format!("could not set {count} extended attribute{s}"),
+        }
     }
 }
 
@@ -82,8 +82,8 @@ struct Sentence<'a>(LossKind, &'a Loss);
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(kind, Loss { count, first, what }) = self;
-        let which = if *count == 1 { "" } else { "the first " };
-        write!(f, "{} left out: {which}`{first}`, {what}", kind.counted(*count))
+        let which = if *count == 1 { "" } else { "the first was " };
+        write!(f, "{}: {which}`{first}`, {what}", kind.outcome(*count))
     }
 }
 
@@ -104,7 +104,10 @@ mod tests {
         let sentences: Vec<String> = losses.sentences().collect();
         assert_eq!(
             sentences,
-            ["1 device left out: `/null\\n`, character device 1:3", "3 owners left out: the first `/a`, 1:2"]
+            [
+                "could not make 1 device: `/null\\n`, character device 1:3",
+                "could not set the owner of 3 files: the first was `/a`, 1:2"
+            ]
         );
     }
 }

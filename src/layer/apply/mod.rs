@@ -381,8 +381,10 @@ impl Applier<'_> {
             if path.relative().starts_with(RESERVED_PREFIX) {
                 return Ok(Meaning::Leftover(path));
             }
-            if path.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
-                return Err(EntryError::Reserved);
+            // Written as `.wh.x/.`, for instance. Elsewhere in a path the prefix means nothing, as in containerd and moby.
+            if let Some(name) = path.file_name().filter(|name| name.starts_with(WHITEOUT_PREFIX)) {
+                let directory = path.parent().unwrap_or_else(GuestPath::root);
+                return self.whiteout_meaning(directory.as_bytes(), name);
             }
         }
         Ok(Meaning::Put(path))
@@ -396,9 +398,6 @@ impl Applier<'_> {
         let leftover = directory.relative().starts_with(RESERVED_PREFIX) || base.starts_with(RESERVED_PREFIX);
         if leftover {
             return Ok(Meaning::Leftover(directory));
-        }
-        if directory.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
-            return Err(EntryError::Reserved);
         }
         let name = &base[WHITEOUT_PREFIX.len()..];
         if matches!(name, b"" | b"." | b"..") {
@@ -492,7 +491,7 @@ impl Applier<'_> {
             losses.add(LossKind::Owner, path, what);
         }
         if let Some(mode) = refused.set_id {
-            losses.add(LossKind::SetId, path, || format!("mode {mode:04o} of another owner"));
+            losses.add(LossKind::SetId, path, || format!("mode {mode:04o}"));
         }
         for (key, error) in refused.xattrs {
             let what = || format!("`{}`: {}", Escaped::new(&key), io::Error::from(error));

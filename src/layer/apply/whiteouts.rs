@@ -126,12 +126,13 @@ impl Applier<'_> {
         self.leave_parent().map_err(problem)?;
         self.applied.bytes = bytes;
         self.finish_implied()?;
+        let mut above = Above::default();
         for path in std::mem::take(&mut self.with_whiteouts) {
             if !self.is_directory(&path)? {
                 continue;
             }
             let (at, name) = self.root.parent(&path)?;
-            if is_opaque(at.as_fd(), &name, self.rules.marks) || self.is_hidden_above(&path)? {
+            if is_opaque(at.as_fd(), &name, self.rules.marks) || above.hides(&path, &self)? {
                 remove_whiteouts(self.root, &path)?;
             } else {
                 self.applied.with_whiteouts.push(path);
@@ -145,11 +146,17 @@ impl Applier<'_> {
         let links = &self.applied.missing_links;
         let link_parents: BTreeSet<GuestPath> = links.iter().filter_map(|(link, _)| link.parent()).collect();
         let mut only_whiteouts = BTreeSet::new();
+        let implied = std::mem::take(&mut self.implied);
+        let mut above = Above::default();
+        let mut hidden_above = Vec::with_capacity(implied.len());
+        for path in implied.keys() {
+            hidden_above.push(above.hides(path, self)?);
+        }
         // Children come after their parents, so from the back all below a directory is known before it.
-        for (path, state) in std::mem::take(&mut self.implied).iter().rev() {
+        for ((path, state), hidden_above) in implied.iter().zip(hidden_above).rev() {
             let may_be_empty = !state.own_entry && !link_parents.contains(path);
             let is_empty = may_be_empty && self.has_only_whiteouts(path, &only_whiteouts)?;
-            if state.hidden || self.is_hidden_above(path)? {
+            if state.hidden || hidden_above {
                 if is_empty {
                     self.replace_by_whiteout(path)?;
                 }
@@ -190,25 +197,6 @@ impl Applier<'_> {
         Ok(metadata.is_some_and(|metadata| metadata.kind == FileKind::Directory))
     }
 
-    /// Whether a directory above is opaque, so that the layers below have no say.
-    fn is_hidden_above(&self, path: &GuestPath) -> Result<bool, LayerError> {
-        if self.applied.opaque_root {
-            return Ok(true);
-        }
-        let mut above = path.parent();
-        while let Some(directory) = above.filter(|directory| !directory.is_root()) {
-            // What has been replaced by something else meanwhile hides nothing.
-            if self.is_directory(&directory)? {
-                let (at, name) = self.root.parent(&directory)?;
-                if is_opaque(at.as_fd(), &name, self.rules.marks) {
-                    return Ok(true);
-                }
-            }
-            above = directory.parent();
-        }
-        Ok(false)
-    }
-
     fn has_only_whiteouts(&self, path: &GuestPath, known: &BTreeSet<GuestPath>) -> Result<bool, LayerError> {
         if !self.is_directory(path)? {
             return Ok(false);
@@ -228,6 +216,44 @@ impl Applier<'_> {
             }
         }
         Ok(true)
+    }
+}
+
+/// The directories above a path, and whether one of them is opaque, so that the layers below have no say in what is below
+/// it. Asked for paths in their order, it looks at each directory once: there may be thousands above each of thousands.
+#[derive(Default)]
+struct Above {
+    /// From the top; whether it or one above it is opaque.
+    directories: Vec<(GuestPath, bool)>,
+}
+
+impl Above {
+    fn hides(&mut self, path: &GuestPath, applier: &Applier<'_>) -> Result<bool, LayerError> {
+        if applier.applied.opaque_root {
+            return Ok(true);
+        }
+        while self.directories.last().is_some_and(|(known, _)| known == path || !path.starts_with(known)) {
+            self.directories.pop();
+        }
+        let mut missing = Vec::new();
+        let mut above = path.parent();
+        while let Some(directory) = above.filter(|directory| !directory.is_root()) {
+            if self.directories.last().is_some_and(|(known, _)| *known == directory) {
+                break;
+            }
+            above = directory.parent();
+            missing.push(directory);
+        }
+        for directory in missing.into_iter().rev() {
+            let mut hides = self.directories.last().is_some_and(|(_, hides)| *hides);
+            // What has been replaced by something else meanwhile hides nothing.
+            if !hides && applier.is_directory(&directory)? {
+                let (at, name) = applier.root.parent(&directory)?;
+                hides = is_opaque(at.as_fd(), &name, applier.rules.marks);
+            }
+            self.directories.push((directory, hides));
+        }
+        Ok(self.directories.last().is_some_and(|(_, hides)| *hides))
     }
 }
 
