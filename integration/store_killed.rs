@@ -208,7 +208,7 @@ struct Rounds {
     builder: Builder,
     out: TempDir,
     random: Random,
-    /// How long a build takes, with an empty store and with a full one, and how many lines it prints.
+    /// How long a build takes that does every step, and one that does none, and how many lines they print.
     lengths: [Length; 2],
     no_cache: bool,
 }
@@ -241,11 +241,11 @@ impl Rounds {
         let victims = [Victims::Builder, Victims::Group, Victims::JanitorAndBuilder]
             [usize::try_from(self.random.below(3)).expect("small")];
         let no_cache = self.no_cache && self.random.below(2) == 0;
-        let moment = self.moment(self.lengths[usize::from(!cold)]);
-        let beside = self.random.below(3) == 0;
+        let moment = self.moment(self.lengths[usize::from(!cold && !no_cache)]);
+        let beside = self.random.below(4) == 0;
         eprintln!("{number}: {victims:?} after {moment:?}, cold {cold}, beside another {beside}");
         // What earlier ones left whose janitors died: the builds that remove it may be killed over that.
-        let before = traces::of(&store);
+        let before = traces::left_in(&store);
         let mut first = self.start("one", no_cache);
         let second = beside.then(|| self.start(VARIANTS[usize::from(number % 4 < 2)], no_cache));
         moment.wait(&mut first);

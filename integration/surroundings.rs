@@ -134,7 +134,7 @@ fn where_there_may_be_few_processes_the_image_is_the_same_or_there_is_one_error(
     let context = context();
     let expected = build_after(&Builder::new(), &context, "exec \"$@\"").success().stdout;
     let mut succeeded = 0;
-    for most in 1..=20 {
+    for most in (1..20).step_by(2) {
         let Some(group) = Group::of_processes(most) else { return };
         let builder = Builder::new();
         let finished = build_after(&builder, &context, &format!("{}; exec \"$@\"", group.enter()));
@@ -147,5 +147,5 @@ fn where_there_may_be_few_processes_the_image_is_the_same_or_there_is_one_error(
         }
         traces::assert_none(builder.store());
     }
-    assert!(succeeded > 0, "twenty are not enough");
+    assert!(succeeded > 0, "nineteen are not enough");
 }

@@ -42,10 +42,14 @@ pub(crate) fn of(store: &Path) -> Vec<String> {
             found.push(format!("{} sees a mount of the store", shown()));
         }
     }
-    for entry in fs::read_dir(store.join("tmp")).into_iter().flatten().flatten() {
-        found.push(format!("{} is left", entry.path().display()));
-    }
+    found.extend(left_in(store));
     found
+}
+
+/// The temporary files in `store`.
+pub(crate) fn left_in(store: &Path) -> Vec<String> {
+    let entries = fs::read_dir(store.join("tmp")).into_iter().flatten().flatten();
+    entries.map(|entry| format!("{} is left", entry.path().display())).collect()
 }
 
 /// Waits until nothing shows the store any more, at most two seconds.
