@@ -32,8 +32,10 @@ fn every_case(who: Who, ways: &[&str]) {
         let mut first: Option<String> = None;
         for way in ways {
             let snapshotter = format!("--snapshotter={way}");
+            let began = std::time::Instant::now();
             let outcome = ground.extract(&[&snapshotter, &ground.argument(&layout)]);
             let name = format!("{} {way}", case.name);
+            eprintln!("TIME {name} {:?}", began.elapsed());
             wrong.extend(judge(&ground, &name, &case.expect, &outcome));
             if outcome.code == Some(0) && !case.is_slow {
                 let tree = ground.dump();

@@ -32,7 +32,7 @@ pub enum TreeError {
         cause: io::Error,
     },
     /// An entry could not be copied.
-    #[error("cannot copy `{path}` of another stage or image")]
+    #[error("cannot copy `{path}`")]
     Copy {
         /// Its path in the tree.
         path: GuestPath,
@@ -153,7 +153,7 @@ impl Tree {
     pub fn copy(&self) -> Result<Self, TreeError> {
         let mut tree = Self::new(&self.workspace)?;
         let (from, to) = (self.root()?, tree.root()?);
-        tree_copy::copy(&from, &to, jobs())?;
+        tree_copy::copy(&from, &to, jobs(), &|| false)?;
         tree.index = self.index.of_copy(to.as_fd(), jobs())?;
         Ok(tree)
     }

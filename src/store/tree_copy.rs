@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::holes::next_data;
-use super::mount::copy_metadata;
+use super::mount::copy_disk_metadata;
 use super::tree::TreeError;
 use crate::layer::changes::of_image;
 use crate::rootfs::visit::{Names, open_exact, visit};
@@ -22,14 +22,20 @@ use crate::rootfs::{
 };
 
 /// Copies all of `from` into the empty directory `to`: kinds, content with its holes, owners, modes, attributes,
-/// modification times, and which names are one file.
+/// modification times, and which names are one file. `cancelled` is asked often, from several threads, whether to stop.
 ///
 /// # Errors
 /// [`TreeError::Copy`].
-pub(super) fn copy(from: &Rootfs, to: &Rootfs, jobs: usize) -> Result<(), TreeError> {
+pub(super) fn copy(
+    from: &Rootfs,
+    to: &Rootfs,
+    jobs: usize,
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<(), TreeError> {
     let copier = Copier {
         from,
         to,
+        cancelled,
         linked: Mutex::default(),
         can_clone: AtomicBool::new(true),
         can_copy_ranges: AtomicBool::new(true),
@@ -54,6 +60,7 @@ fn at(path: &GuestPath) -> impl FnOnce(io::Error) -> TreeError {
 struct Copier<'a> {
     from: &'a Rootfs,
     to: &'a Rootfs,
+    cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Files with several names: the one that is copied.
     linked: Mutex<BTreeMap<u64, GuestPath>>,
     /// Whether the file system shares blocks between files (ioctl_ficlone(2)), as btrfs and xfs do.
@@ -91,6 +98,7 @@ impl Copier<'_> {
         let (from, to) = (open(self.from)?, open(self.to)?);
         for name in Names::in_directory(from.as_fd()).map_err(at(path))?.iter() {
             let child = path.child(name);
+            self.go_on().map_err(at(&child))?;
             let metadata = metadata_at(from.as_fd(), name).map_err(at(&child))?;
             if metadata.kind == FileKind::Directory {
                 let made = rustix::fs::mkdirat(&to, name, Mode::RWXU);
@@ -106,7 +114,11 @@ impl Copier<'_> {
             self.entry(worker, &entry).map_err(at(&child))?;
         }
         // Last: making entries changes the times, and a default ACL must not be inherited by them.
-        copy_metadata(self.from, self.to, path).map_err(at(path))
+        copy_disk_metadata(from.as_fd(), to.as_fd()).map_err(at(path))
+    }
+
+    fn go_on(&self) -> io::Result<()> {
+        if (self.cancelled)() { Err(io::Error::other("copying was stopped")) } else { Ok(()) }
     }
 
     /// Whether `path` is the first name of the file that was come across.
@@ -182,7 +194,8 @@ impl Copier<'_> {
         let mut position = start;
         while position < end && self.can_copy_ranges.load(Ordering::Relaxed) {
             let (mut from, mut to) = (position, position);
-            let length = usize::try_from(end - position).unwrap_or(usize::MAX).min(1 << 30);
+            self.go_on()?;
+            let length = usize::try_from(end - position).unwrap_or(usize::MAX).min(1 << 28);
             match rustix::fs::copy_file_range(old, Some(&mut from), new, Some(&mut to), length) {
                 // The file is shorter than it was, or the file system only claims that it can do this.
                 Ok(0) => break,
@@ -196,6 +209,7 @@ impl Copier<'_> {
         }
         worker.buffer.resize(1 << 17, 0);
         while position < end {
+            self.go_on()?;
             let wanted = usize::try_from(end - position).unwrap_or(usize::MAX).min(worker.buffer.len());
             let count = old.read_at(&mut worker.buffer[..wanted], position)?;
             if count == 0 {
@@ -222,5 +236,93 @@ impl Copier<'_> {
         let mtime = metadata_of(&new)?.mtime;
         rustix::fs::linkat(&old, old_name, &new, name, AtFlags::empty())?;
         set_times_at(new.as_fd(), b".", mtime)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::store::testing::{dump, links, run};
+
+    fn copy_all(from: &Path, to: &Path, cancelled: &(dyn Fn() -> bool + Sync)) -> Result<(), TreeError> {
+        copy(&Rootfs::open(from).unwrap(), &Rootfs::open(to).unwrap(), 3, cancelled)
+    }
+
+    #[test]
+    fn a_copy_has_everything() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root, to set owners and make devices");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&to).unwrap();
+        run(
+            directory.path(),
+            "mkdir -p from/a/b/c from/locked from/e
+             printf x > from/a/one; ln from/a/one from/e/two; ln from/a/one from/a/b/three
+             printf y > from/su; chown 5:6 from/su; chmod 6755 from/su
+             ln -s ../.. from/a/link; chown -h 7:8 from/a/link; ln from/a/link from/linked
+             mkfifo -m 620 from/fifo
+             truncate -s 300000 from/a/b/hole; printf z >> from/a/b/hole
+             touch from/locked/inside; chmod 0 from/locked; chown 9:9 from/locked
+             printf n > \"$(printf 'from/a/odd\\n\\377')\"",
+        );
+        if rustix::fs::setxattr(from.join("a"), "user.kept", b"v", rustix::fs::XattrFlags::empty()).is_ok() {
+            run(directory.path(), "xattr from/a/one trusted.overlay.dropped v\nxattr from/a/b user.kept w");
+        }
+        if std::process::Command::new("mknod")
+            .arg(from.join("null"))
+            .args(["c", "1", "3"])
+            .status()
+            .unwrap()
+            .success()
+        {
+            run(directory.path(), "chmod 640 from/null");
+        }
+        run(directory.path(), "find from -depth -exec touch -h -d @1000.5 {} +");
+        copy_all(&from, &to, &|| false).unwrap();
+        let trees = [&from, &to].map(|path| Rootfs::open(path).unwrap());
+        let expected = dump(&trees[0]).replace(" trusted.overlay.dropped=v", "");
+        assert_eq!(dump(&trees[1]), expected);
+        assert_eq!(links(&trees[1]), links(&trees[0]));
+        assert_eq!(links(&trees[1]).len(), 2);
+    }
+
+    #[test]
+    fn a_copy_ends_when_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        run(directory.path(), "mkdir from to; printf x > from/a");
+        assert!(matches!(copy_all(&from, &to, &|| true), Err(TreeError::Copy { .. })));
+    }
+
+    #[test]
+    fn deep_trees_need_few_descriptors() {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        for path in [&from, &to] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let root = Rootfs::open(&from).unwrap();
+        let owner = metadata_of(&root).unwrap().owner;
+        let deep = GuestPath::clamp("d/".repeat(2000).as_bytes()).unwrap();
+        root.create_dirs(&deep, 0o755, owner).unwrap();
+        std::fs::write(from.join("d/d/d/file"), "x").unwrap();
+        let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let few = rustix::process::Rlimit { current: Some(128), ..before };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+        let result = copy_all(&from, &to, &|| false);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, before).unwrap();
+        result.unwrap();
+        let copied = Rootfs::open(&to).unwrap();
+        assert!(copied.exact_metadata(&deep).unwrap().is_some());
+        assert_eq!(std::fs::read(to.join("d/d/d/file")).unwrap(), b"x");
+        let parent = Rootfs::open(directory.path()).unwrap();
+        for name in [&b"from"[..], b"to"] {
+            crate::rootfs::remove_tree(parent.as_fd(), name).unwrap();
+        }
     }
 }
