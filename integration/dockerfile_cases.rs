@@ -255,7 +255,7 @@ fn what_is_not_there_yet_is_refused_by_name_and_line() {
 #[test]
 fn builds_make_the_files_that_buildkit_makes() {
     let registry = ground::ground().registry;
-    let builder = Builder::new();
+    let builders = ["overlayfs", "native"].map(|snapshotter| (snapshotter, Builder::new()));
     let mut faulty = Vec::new();
     let mut ran = 0;
     for case in cases("B") {
@@ -268,16 +268,32 @@ fn builds_make_the_files_that_buildkit_makes() {
         }
         ran += 1;
         let text = format!("\n{text}").replace("\nFROM bb", &format!("\nFROM {registry}/busybox:latest"));
-        let faults = build_case(&builder, &case, &text[1..]);
-        faulty.extend(
-            faults.iter().map(|fault| format!("case {}: {fault}\n{}", case["id"], case["dockerfile"])),
-        );
+        let mut layers = Vec::new();
+        for (snapshotter, builder) in &builders {
+            let mut faults = Vec::new();
+            layers.push(build_case(builder, snapshotter, &case, &text[1..], &mut faults));
+            let line =
+                |fault| format!("case {} with {snapshotter}: {fault}\n{}", case["id"], case["dockerfile"]);
+            faulty.extend(faults.into_iter().map(line));
+        }
+        if layers[0] != layers[1] {
+            faulty.push(format!("case {}: other layers\n{:#?}", case["id"], layers));
+        }
     }
     assert!(ran >= 66, "only {ran} cases were run");
     assert!(faulty.is_empty(), "{} faults\n{}", faulty.len(), faulty.join("\n"));
 }
 
-fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> {
+/// What is in the layers of the image, times aside; nothing if there is no image.
+type Layers = Vec<Vec<String>>;
+
+fn build_case(
+    builder: &Builder,
+    snapshotter: &str,
+    case: &Value,
+    dockerfile: &str,
+    faults: &mut Vec<String>,
+) -> Layers {
     let context = Context::new(dockerfile);
     write_files(&context, case);
     let out = scratch();
@@ -286,6 +302,7 @@ fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> 
         vec!["--context".to_owned(), context.path().display().to_string(), "--no-push".to_owned()];
     arguments.push("--destination=cases.example/case:1".to_owned());
     arguments.push(format!("--oci-layout-path={}", layout.display()));
+    arguments.push(format!("--snapshotter={snapshotter}"));
     for (name, value) in pairs(&case["args"]) {
         arguments.push(format!("--build-arg={name}={value}"));
     }
@@ -300,10 +317,11 @@ fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> 
         }
     }
     let finished = builder.run(&arguments);
-    let mut faults = log_faults(case, &finished);
+    faults.extend(log_faults(case, &finished));
     match (finished.code, case.get("err")) {
         (Some(0), None) => {
             oci::with_unpacked(&layout, "1", |root| faults.extend(file_faults(case, root)));
+            return oci::LayoutImage::only(&layout).layer_facts(&layout);
         }
         (Some(0), Some(expected)) => faults.push(format!("succeeds, expected {expected}")),
         (_, None) => faults.push(format!("fails:\n{}", finished.stderr)),
@@ -317,7 +335,7 @@ fn build_case(builder: &Builder, case: &Value, dockerfile: &str) -> Vec<String> 
             }
         }
     }
-    faults
+    Layers::new()
 }
 
 fn log_faults(case: &Value, finished: &Finished) -> Vec<String> {

@@ -30,6 +30,7 @@ mod privileged;
 mod registry_hostile;
 mod run_mounts;
 mod run_secrets;
+mod snapshotters;
 mod store_killed;
 mod store_layout;
 mod support;

@@ -464,3 +464,79 @@ fn ordinary_users_have_all_mounts() {
         traces::assert_none(&user.store());
     }
 }
+
+/// Which of the steps were done; the others were remembered.
+fn done(builder: &Builder, context: &Context, arguments: &[&str]) -> Vec<String> {
+    let all = [&["--no-push", "-c", context.path().to_str().unwrap()], arguments].concat();
+    let finished = builder.run(all).success();
+    // Each prints its name, and a step that is remembered prints nothing.
+    output(&finished)
+}
+
+#[test]
+fn a_step_is_done_again_when_what_it_mounts_is_other_and_only_then() {
+    let (builder, context) = (
+        Builder::new(),
+        context(
+            "FROM BASE AS tools\nCOPY tool unused /t/\nRUN rm /t/unused\n\
+             FROM BASE\n\
+             RUN --mount=source=sub,target=/m cat /m/f >/sub; echo sub\n\
+             RUN --mount=source=f,target=/m cat /m >/f; echo file\n\
+             RUN --mount=from=tools,source=t,target=/m --mount=source=sub,target=/n,rw cat /m/tool >/tool; echo tool\n\
+             RUN --mount=type=tmpfs,target=/m echo tmpfs\n",
+        ),
+    );
+    for (name, content) in
+        [("sub/f", "1"), ("f", "1"), ("tool", "1"), ("unused", "1"), (".dockerignore", "sub/log\n")]
+    {
+        context.write(name, content);
+    }
+    let all = ["sub", "file", "tool", "tmpfs"];
+    assert_eq!(done(&builder, &context, &[]), all);
+    assert_eq!(done(&builder, &context, &[]), [""; 0]);
+    assert_eq!(done(&Builder::new(), &context, &[]), all, "elsewhere");
+    type Change = fn(&Context);
+    let changes: [(&str, Change, &[&str]); 10] = [
+        ("a file beside it", |context| drop(context.write("other", "x")), &[]),
+        ("a time", |context| drop(context.write("f", "1")), &[]),
+        ("an ignored file", |context| drop(context.write("sub/log", "x")), &[]),
+        ("another directory", |context| drop(context.write("sub2/f", "1")), &[]),
+        (
+            "the step that makes the stage, with the same result",
+            |context| drop(context.write("unused", "2")),
+            &[],
+        ),
+        // Files below are other, so those on them are done as well.
+        ("the file", |context| drop(context.write("f", "2")), &["file", "tool", "tmpfs"]),
+        ("the stage", |context| drop(context.write("tool", "2")), &["tool", "tmpfs"]),
+        ("the directory", |context| drop(context.write("sub/f", "2")), &all),
+        ("a new file in it", |context| drop(context.write("sub/g", "")), &all),
+        (
+            "a mode in it",
+            |context| {
+                fs::set_permissions(context.path().join("sub/g"), fs::Permissions::from_mode(0o755)).unwrap();
+            },
+            &all,
+        ),
+    ];
+    for (what, change, expected) in changes {
+        change(&context);
+        assert_eq!(done(&builder, &context, &[]), expected, "{what}");
+        assert_eq!(done(&builder, &context, &[]), [""; 0], "{what}, again");
+    }
+}
+
+#[test]
+fn a_secret_s_value_is_no_reason_to_do_a_step_again() {
+    let context =
+        context("FROM BASE\nRUN --mount=type=secret,id=s,env=T cat /run/secrets/s 2>/dev/null; echo done\n");
+    let builder = Builder::new();
+    context.write("one", "first secret");
+    context.write("two", "second secret");
+    let secret = |name: &str| format!("--secret=id=s,src={}", context.path().join(name).display());
+    assert_eq!(done(&builder, &context, &[&secret("one")]), ["done"]);
+    for flag in [secret("one"), secret("two")] {
+        assert_eq!(done(&builder, &context, &[&flag]), [""; 0], "{flag}");
+    }
+    assert_eq!(done(&builder, &context, &[]), [""; 0]);
+}

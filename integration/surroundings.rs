@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::ground::ground;
+use crate::support::group::Group;
 use crate::support::{Builder, Context, Finished, finish, scratch, traces};
 
 /// A stage, a copy and a RUN whose result depends on nothing but the Dockerfile.
@@ -126,4 +127,25 @@ fn a_store_may_have_any_name_and_be_reached_in_any_way() {
         assert_eq!(finished.stderr, "", "{store}");
     }
     assert!(Path::new(&place.path().join("real/version")).exists(), "the link was replaced");
+}
+
+#[test]
+fn where_there_may_be_few_processes_the_image_is_the_same_or_there_is_one_error() {
+    let context = context();
+    let expected = build_after(&Builder::new(), &context, "exec \"$@\"").success().stdout;
+    let mut succeeded = 0;
+    for most in 1..=20 {
+        let Some(group) = Group::of_processes(most) else { return };
+        let builder = Builder::new();
+        let finished = build_after(&builder, &context, &format!("{}; exec \"$@\"", group.enter()));
+        if finished.code == Some(0) {
+            assert_eq!(finished.stdout, expected, "{most}: {}", finished.stderr);
+            succeeded += 1;
+        } else {
+            let errors = finished.stderr.lines().filter(|line| line.starts_with("error:")).count();
+            assert!(errors == 1 && !finished.stderr.contains("panicked"), "{most}: {finished:?}");
+        }
+        traces::assert_none(builder.store());
+    }
+    assert!(succeeded > 0, "twenty are not enough");
 }

@@ -16,7 +16,7 @@
 //! | 2 | [`sandbox`] | one process inside a root, whether this machine can run it, and the user namespace to do that in | `rootfs`, `sys` |
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
 //! | 3 | [`registry`] | OCI distribution client | `image`, `http`, `limit` |
-//! | 4 | [`snapshot`] | what a step changed | `layer`, `rootfs`, `store` |
+//! | 4 | [`snapshot`] | what a step changed | `layer`, `limit`, `rootfs`, `store` |
 //! | 4 | [`cache`] | what was built before, by what it depends on | `image`, `store`, `sys` |
 //! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `cache`, `context`, `dockerfile`, `image`, `layer`, `limit`, `rootfs`, `sandbox`, `snapshot`, `store` |
 //! | 6 | [`transfer`] | images between registries and the store | `build`, `registry`, `store`, `layer`, `limit`, `sandbox`, `image` |

@@ -74,6 +74,8 @@ impl Stored {
 
 type Edit = Box<dyn Fn(&mut Value)>;
 type Rewrite = Box<dyn Fn(Vec<u8>) -> Vec<u8>>;
+/// What is done to the layout when it is written.
+type Afterwards = Box<dyn Fn(&Path)>;
 
 /// An image; what is done to its documents is done before their digests are taken.
 #[derive(Default)]
@@ -85,7 +87,7 @@ pub(crate) struct Image {
     config_bytes: Option<Rewrite>,
     manifest_bytes: Option<Rewrite>,
     index_bytes: Option<Rewrite>,
-    after: Vec<Box<dyn Fn(&Path)>>,
+    after: Vec<Afterwards>,
 }
 
 impl Image {

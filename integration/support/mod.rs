@@ -2,6 +2,7 @@
 
 pub(crate) mod fake_registry;
 pub(crate) mod ground;
+pub(crate) mod group;
 pub(crate) mod oci;
 pub(crate) mod traces;
 pub(crate) mod tree;
@@ -47,6 +48,8 @@ impl Builder {
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.home.path())
             .env("BUILDER_STORE", self.store())
+            // To run all tests with the other one.
+            .envs(std::env::var_os("BUILDER_SNAPSHOTTER").map(|value| ("BUILDER_SNAPSHOTTER", value)))
             .current_dir(self.home.path())
             .stdin(Stdio::null());
         command

@@ -77,6 +77,12 @@ impl LayoutImage {
         layers.map(|layer| entries(&blob(layout, layer))).collect()
     }
 
+    /// Everything about the entries of each layer but their times, one line each, bottom layer first. The line begins with
+    /// the path.
+    pub(crate) fn layer_facts(&self, layout: &Path) -> Vec<Vec<String>> {
+        self.manifest.layers().iter().map(|layer| facts(&blob(layout, layer))).collect()
+    }
+
     /// One of the manifest's annotations.
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.manifest.annotations().as_ref()?.get(key).map(String::as_str)
@@ -112,14 +118,49 @@ fn entries(layer: &[u8]) -> Vec<Entry> {
     entries.map(read).collect()
 }
 
+fn facts(layer: &[u8]) -> Vec<String> {
+    let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(layer));
+    let entries = archive.entries().expect("a tar archive");
+    let line = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry.expect("entry");
+        let mut attributes = Vec::new();
+        for extension in entry.pax_extensions().expect("extensions").into_iter().flatten() {
+            let extension = extension.expect("extension");
+            let key = extension.key().expect("key").to_owned();
+            if key.starts_with("SCHILY.xattr.") {
+                attributes.push(format!("{key}={}", extension.value_bytes().escape_ascii()));
+            }
+        }
+        let mut content = Vec::new();
+        std::io::Read::read_to_end(&mut entry, &mut content).expect("content");
+        let header = entry.header();
+        format!(
+            "{} {:?} {:o} {}:{} {:?} {:?} {:?} {attributes:?} {}",
+            entry.path_bytes().escape_ascii(),
+            header.entry_type(),
+            header.mode().expect("mode"),
+            header.uid().expect("uid"),
+            header.gid().expect("gid"),
+            header.device_major().expect("device"),
+            header.device_minor().expect("device"),
+            entry.link_name_bytes().map(|name| name.escape_ascii().to_string()),
+            sha256(&content),
+        )
+    };
+    entries.map(line).collect()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The bytes that a descriptor names, checked.
 fn blob(layout: &Path, descriptor: &Descriptor) -> Vec<u8> {
-    use sha2::Digest as _;
     let path = layout.join("blobs/sha256").join(descriptor.digest().digest());
     let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert_eq!(bytes.len() as u64, descriptor.size(), "size of {}", path.display());
-    let hash: String = sha2::Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hash, descriptor.digest().digest(), "digest of {}", path.display());
+    assert_eq!(sha256(&bytes), descriptor.digest().digest(), "digest of {}", path.display());
     bytes
 }
 

@@ -8,6 +8,15 @@ use crate::image::digest::ChainId;
 use crate::image::manifest::Image;
 use crate::store::unpacked::Chain;
 
+/// What files are wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A step of the plan reads them, or works on them.
+    Step,
+    /// What they are decides whether that step is done at all.
+    Key,
+}
+
 /// Unpacked images, kept for as long as the plan may want them again. Where an image is one directory, unpacking it anew
 /// for each COPY would be the most expensive part of a build.
 #[derive(Debug, Default)]
@@ -45,11 +54,12 @@ impl Bases {
     }
 
     /// The files of `image` for a step of the stage at `position`: those that were kept, or what `unpack` gives. They are
-    /// handed over for good where nothing else will want them.
+    /// handed over for good where nothing else will want them; to look at for a key they are only lent.
     pub(super) fn get<E>(
         &self,
         image: &Image,
         position: usize,
+        purpose: Purpose,
         unpack: impl FnOnce() -> Result<Chain, E>,
     ) -> Result<Chain, E> {
         let Some(id) = chain_id(image) else { return unpack() };
@@ -58,6 +68,10 @@ impl Bases {
             Some(chain) => chain,
             None => unpack()?,
         };
+        if purpose == Purpose::Key {
+            self.kept.borrow_mut().insert(id, chain.clone());
+            return Ok(chain);
+        }
         let mut wanted = self.wanted.borrow_mut();
         let stages = wanted.entry(id.clone()).or_default();
         // Once for this time; stages that came to an end without it will not come back.
@@ -192,23 +206,43 @@ mod tests {
                 unpacked.push(name);
                 Ok::<_, ()>(Chain::empty())
             };
-            bases.get(&image(name), position, unpack).unwrap();
+            bases.get(&image(name), position, Purpose::Step, unpack).unwrap();
             assert_eq!(!bases.kept.borrow().is_empty(), kept, "{position} {name}");
         }
         assert_eq!(unpacked, ["base", "other"]);
     }
 
     #[test]
+    fn who_looked_at_an_image_for_a_key_leaves_it_to_the_step() {
+        let plan = plan("FROM other\nCOPY --from=base /x /\n");
+        let bases = Bases::of(&plan);
+        let mut unpacked = 0;
+        for (purpose, kept) in [(Purpose::Key, 1), (Purpose::Key, 1), (Purpose::Step, 0)] {
+            let unpack = || {
+                unpacked += 1;
+                Ok::<_, ()>(Chain::empty())
+            };
+            bases.get(&image("base"), 0, purpose, unpack).unwrap();
+            assert_eq!(bases.kept.borrow().len(), kept, "{purpose:?}");
+        }
+        assert_eq!(unpacked, 1);
+        // Where the step need not be done after all, its stage's end is that of the files.
+        bases.get(&image("base"), 0, Purpose::Key, || Ok::<_, ()>(Chain::empty())).unwrap();
+        bases.leave(0);
+        assert!(bases.kept.borrow().is_empty());
+    }
+
+    #[test]
     fn what_no_later_stage_wants_is_let_go() {
         let plan = plan("FROM base AS a\nRUN x\nCOPY --from=base /x /\nFROM a\nRUN y\n");
         let bases = Bases::of(&plan);
-        bases.get(&image("base"), 0, || Ok::<_, ()>(Chain::empty())).unwrap();
+        bases.get(&image("base"), 0, Purpose::Step, || Ok::<_, ()>(Chain::empty())).unwrap();
         assert_eq!(bases.kept.borrow().len(), 1);
         bases.leave(0);
         assert!(bases.kept.borrow().is_empty());
         // A stage that did without, because its results were known.
         let again = Bases::of(&plan);
-        again.get(&image("base"), 1, || Ok::<_, ()>(Chain::empty())).unwrap();
+        again.get(&image("base"), 1, Purpose::Step, || Ok::<_, ()>(Chain::empty())).unwrap();
         assert!(again.kept.borrow().is_empty());
     }
 }

@@ -16,6 +16,7 @@ use crate::rootfs::{Escaped, GuestPathError, RootfsError, UserError};
 use crate::sandbox::{Exit, SandboxError};
 use crate::snapshot::SnapshotError;
 use crate::store::StoreError;
+use crate::store::room::Free;
 
 /// A failure with its place in the Dockerfile.
 #[derive(Debug)]
@@ -140,6 +141,8 @@ pub enum BuildErrorKind {
         command: String,
         /// How it ended.
         exit: Exit,
+        /// What the disk with its files had left then.
+        free: Option<Free>,
     },
     /// A RUN for another CPU without anything that could run it.
     #[error("{reason}")]

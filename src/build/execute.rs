@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bases::Bases;
+use super::bases::{Bases, Purpose};
 use super::context_view::ContextViews;
 use super::error::{BuildError, BuildErrorKind};
 use super::finished::finished;
@@ -170,12 +170,13 @@ impl<'a> Executor<'a> {
     }
 
     /// The unpacked layers of the stage at `position`, which is done.
-    pub(super) fn chain_of(&mut self, position: usize) -> Result<Chain, BuildErrorKind> {
+    pub(super) fn chain_of(&mut self, position: usize, purpose: Purpose) -> Result<Chain, BuildErrorKind> {
         let done = &self.done[&position];
         let chain = match &done.files {
             Files::Chain(chain) => return Ok(chain.clone()),
             Files::OfImage => {
-                self.unpack(&done.image, &self.plan.stages[position].base.shown(&self.plan.stages))?
+                let base = self.plan.stages[position].base.shown(&self.plan.stages);
+                self.unpack(&done.image, &base, purpose)?
             }
         };
         if let Some(done) = self.done.get_mut(&position) {
@@ -185,9 +186,14 @@ impl<'a> Executor<'a> {
     }
 
     /// Fetches and unpacks what of `image` has not been. `reference` is the base it stands on.
-    pub(super) fn unpack(&self, image: &Image, reference: &str) -> Result<Chain, BuildErrorKind> {
+    pub(super) fn unpack(
+        &self,
+        image: &Image,
+        reference: &str,
+        purpose: Purpose,
+    ) -> Result<Chain, BuildErrorKind> {
         let unpack = || self.services.source.unpack(image);
-        self.bases.get(image, self.position, unpack).map_err(|source: ServiceError| {
+        self.bases.get(image, self.position, purpose, unpack).map_err(|source: ServiceError| {
             // What is damaged in the store is removed when it is read.
             let is_lost = |layer: &crate::image::manifest::Layer| {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::bases::Purpose;
 use super::context_view::Shown;
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
@@ -36,12 +37,23 @@ impl Mounted {
         });
         files.chain(self.variables.iter().map(|(_, value)| value))
     }
+
+    /// The process has ended well: what it wrote to mounts is removed.
+    pub(super) fn end(self) {
+        let Self { mounts, variables: _, trees, context } = self;
+        drop((mounts, context));
+        for tree in trees {
+            if let Tree::Discarded(recording) = tree {
+                recording.discard();
+            }
+        }
+    }
 }
 
 /// The files of a stage or image.
 enum Tree {
     View(View),
-    /// A step on the files of a stage or image, which is never finished: what it writes is discarded.
+    /// A step on them that never becomes a layer: what it writes is discarded.
     Discarded(Box<dyn Recording>),
 }
 
@@ -96,7 +108,7 @@ impl Executor<'_> {
                 (tree, source, Rights::Ignored)
             }
             from => {
-                let chain = self.chain_read(from, stage)?;
+                let chain = self.chain_read(from, stage, Purpose::Step)?;
                 let (tree, source) = self.of_chain(bind, chain)?;
                 let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
                 mounted.trees.push(tree);
@@ -114,8 +126,8 @@ impl Executor<'_> {
 
     fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
         let from = self.source_tree(None);
-        let (path, metadata) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
-        Ok(self.context.show(&path, &metadata, bind.access)?)
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        Ok(self.context.show(&path, bind.access)?)
     }
 
     fn of_chain(&self, bind: &BindStep, chain: Chain) -> Result<(Tree, OwnedFd), BuildErrorKind> {

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd as _;
 
 use super::add::{AddError, add};
+use super::bases::Purpose;
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
@@ -19,6 +20,7 @@ use crate::rootfs::{
 use crate::sandbox::emulation::{self, Emulation};
 use crate::sandbox::{Exit, HOSTNAME, Presentation, Process, SandboxError, Script};
 use crate::snapshot::{Recording, View};
+use crate::store::room::Free;
 use crate::store::unpacked::Chain;
 
 /// What every RUN finds in `/etc/hosts`, as under BuildKit.
@@ -60,7 +62,7 @@ impl Executor<'_> {
         below: Below,
         onto: &Rootfs,
     ) -> Result<(), BuildErrorKind> {
-        let view = self.view(&step.from, stage)?;
+        let view = self.view(&step.from, stage, Purpose::Step)?;
         let from = self.source_tree(view.as_ref());
         let chown = step
             .chown
@@ -131,27 +133,33 @@ impl Executor<'_> {
         &mut self,
         from: &CopyFrom,
         stage: &StagePlan,
+        purpose: Purpose,
     ) -> Result<Option<View>, BuildErrorKind> {
         match from {
             CopyFrom::Context => Ok(None),
             from => {
-                let chain = self.chain_read(from, stage)?;
+                let chain = self.chain_read(from, stage, purpose)?;
                 Ok(Some(self.services.snapshotter.view(&chain)?))
             }
         }
     }
 
     /// The layers of the tree that a step reads.
-    pub(super) fn chain_read(&mut self, from: &CopyFrom, stage: &StagePlan) -> Result<Chain, BuildErrorKind> {
+    pub(super) fn chain_read(
+        &mut self,
+        from: &CopyFrom,
+        stage: &StagePlan,
+        purpose: Purpose,
+    ) -> Result<Chain, BuildErrorKind> {
         match from {
             CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
-            CopyFrom::Stage(position) => self.chain_of(*position),
+            CopyFrom::Stage(position) => self.chain_of(*position, purpose),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
                 let note =
                     format!("[{}] reading from {}@{}", stage.name, base.reference.familiar(), base.digest);
                 self.services.progress.tell(&Event::Detail(&note));
-                self.unpack(&base.image, &base.reference.to_string())
+                self.unpack(&base.image, &base.reference.to_string(), purpose)
             }
         }
     }
@@ -178,8 +186,16 @@ impl Executor<'_> {
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {
-            Ok(Exit::Code(0)) => Ok(()),
-            Ok(exit) => Err(BuildErrorKind::Process { command: step.shown.clone(), exit }),
+            Ok(Exit::Code(0)) => {
+                drop(process);
+                mounted.end();
+                Ok(())
+            }
+            Ok(exit) => {
+                // Before what the step wrote is removed.
+                let free = Free::of(self.services.workspace.path());
+                Err(BuildErrorKind::Process { command: step.shown.clone(), exit, free })
+            }
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
             Err(error) => Err(error.into()),
         }

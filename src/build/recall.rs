@@ -100,7 +100,7 @@ impl Executor<'_> {
         let Some(parent) = run.done.key.clone() else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
-        self.forget_changed_context(run, next)?;
+        self.forget_changed_context(run, next);
         let Some(own) = self.group_key(run, next, next, &parent, Files::Needed)? else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
@@ -125,12 +125,11 @@ impl Executor<'_> {
     }
 
     /// Keys that were made when earlier steps were to be done hold no longer if the build context was changed since.
-    fn forget_changed_context(&mut self, run: &mut StageRun<'_>, next: usize) -> Result<(), BuildError> {
-        let Some(key) = run.keys.get(&next).filter(|key| key.next != next) else { return Ok(()) };
+    fn forget_changed_context(&self, run: &mut StageRun<'_>, next: usize) {
+        let Some(key) = run.keys.get(&next).filter(|key| key.next != next) else { return };
         if key.taken.iter().any(|taken| !self.is_still(taken, run.stage)) {
             run.keys.retain(|group, _| *group < next);
         }
-        Ok(())
     }
 
     /// Whether what was taken from the build context is as it was.
@@ -276,17 +275,22 @@ impl Executor<'_> {
 
     /// The result for `key`, asked for once.
     fn lookup(&mut self, run: &mut StageRun<'_>, key: &CacheKey) -> Option<Remembered> {
-        if run.missed.contains(key) || run.unusable.contains(key) {
+        if [&run.missed, &run.unusable, &run.incomplete].iter().any(|known| known.contains(key)) {
             return None;
         }
-        match self.services.cache.lookup(key) {
+        let known = match self.services.cache.lookup(key) {
             Ok(Some(result)) => return Some(result),
-            Ok(None) => run.missed.insert(key.clone()),
+            Ok(None) => &mut run.missed,
             Err(error) => {
                 self.tell_problem(&error);
-                run.unusable.insert(key.clone())
+                if matches!(error, CacheError::LostLayer(_)) {
+                    &mut run.incomplete
+                } else {
+                    &mut run.unusable
+                }
             }
         };
+        known.insert(key.clone());
         None
     }
 

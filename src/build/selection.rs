@@ -1,5 +1,6 @@
 //! What a step takes from another tree: what COPY copies, or a mount shows.
 
+use super::bases::Purpose;
 use super::copy::{CopyError, Fingerprint, Names, Sources};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
@@ -55,7 +56,7 @@ impl Executor<'_> {
         selection: &Selection<'_>,
         stage: &StagePlan,
     ) -> Result<Fingerprint, BuildErrorKind> {
-        let view = self.view(selection.from(), stage)?;
+        let view = self.view(selection.from(), stage, Purpose::Key)?;
         let from = self.source_tree(view.as_ref());
         let (written, names) = selection.written();
         let stopped = || self.services.cancel.is_cancelled();

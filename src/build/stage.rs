@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Instant;
 
+use super::bases::Purpose;
 use super::clock::{Clock, rfc3339};
 use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Done, Executor, Files};
@@ -35,6 +36,8 @@ pub(super) struct StageRun<'s> {
     pub(super) missed: BTreeSet<CacheKey>,
     /// Keys whose results could not be read.
     pub(super) unusable: BTreeSet<CacheKey>,
+    /// Keys of results with a layer that is lost; a step may make the very same one again.
+    pub(super) incomplete: BTreeSet<CacheKey>,
     several_stages: bool,
     /// How many layers the base image has.
     base_layers: usize,
@@ -81,6 +84,7 @@ impl Executor<'_> {
             keys: BTreeMap::new(),
             missed: BTreeSet::new(),
             unusable: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
             several_stages: self.plan.stages.len() > 1,
             base_layers,
         };
@@ -119,6 +123,7 @@ impl Executor<'_> {
             Recalled::Found(found) => Ok(self.take_over(run, next, found)),
             Recalled::Open(work) => {
                 self.make(run, next, work)?;
+                run.incomplete.clear();
                 Ok(next + 1)
             }
         }
@@ -216,7 +221,7 @@ impl Executor<'_> {
         self.stop_if_cancelled()?;
         let began = Instant::now();
         let base = run.stage.base.shown(&self.plan.stages);
-        run.done.files = Files::Chain(self.unpack(&run.done.image, &base)?);
+        run.done.files = Files::Chain(self.unpack(&run.done.image, &base, Purpose::Step)?);
         let elapsed = began.elapsed();
         // As long as there is nothing else, it is a part of FROM.
         if run.done.image.layers().len() == run.base_layers {
@@ -233,7 +238,10 @@ impl Executor<'_> {
     fn take_chain(&self, run: &mut StageRun<'_>) -> Result<Chain, BuildErrorKind> {
         match std::mem::replace(&mut run.done.files, Files::OfImage) {
             Files::Chain(chain) => Ok(chain),
-            Files::OfImage => self.unpack(&run.done.image, &run.stage.base.shown(&self.plan.stages)),
+            Files::OfImage => {
+                let base = run.stage.base.shown(&self.plan.stages);
+                self.unpack(&run.done.image, &base, Purpose::Step)
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use crate::build::progress::size;
 use crate::layer::EntryError;
 use crate::store::StoreError;
 use crate::store::export::ExportError;
+use crate::store::room::Free;
 
 /// Below so many free bytes, or so many free inodes, a disk may be why a step failed, though it did not say so.
 const LITTLE_ROOM: (u64, u64) = (16 << 20, 64);
@@ -28,8 +29,8 @@ pub(super) enum Trouble {
         /// What was to be written.
         what: Written,
     },
-    /// A command of a step failed, who knows why.
-    Step,
+    /// A command of a step failed, who knows why. The disk had this left then: what the step wrote is gone by now.
+    Step(Option<Free>),
     /// Something in the store was not what it had been.
     Damage,
 }
@@ -73,7 +74,7 @@ impl Trouble {
     /// What to do about it; none where nothing more can be said than the message does.
     pub(super) fn advice(&self, store: &Path) -> Option<String> {
         let (errno, place, what) = match self {
-            Self::Step => return advice_for_step(store),
+            Self::Step(free) => return (*free).and_then(|free| advice_for_step(free, store)),
             Self::Damage => return Some("it has been removed: build again, and it is made anew".to_owned()),
             Self::Refused { errno, place, what } => (*errno, place.as_deref(), *what),
         };
@@ -108,6 +109,9 @@ impl Trouble {
                 limit(Resource::Nofile, |count| count.to_string())
             ),
             Errno::NFILE => "the system has too many files open".to_owned(),
+            Errno::AGAIN => {
+                "there may be no more processes or threads: raise the limit (`ulimit -u`, or `pids` of the container)".to_owned()
+            }
             Errno::NOMEM => "the system, or this container, has no memory left".to_owned(),
             Errno::IO => "a disk may be failing: see the kernel's log".to_owned(),
             _ => return None,
@@ -116,14 +120,14 @@ impl Trouble {
 }
 
 /// A step that failed on a disk that is as good as full most probably failed for that.
-fn advice_for_step(store: &Path) -> Option<String> {
-    let free = Free::of(store)?;
+fn advice_for_step(free: Free, store: &Path) -> Option<String> {
     let little = free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1);
+    let shown = |free| shown(free).replace(" now)", " when it failed)");
     little.then(|| {
         format!(
-            "the disk that holds the store `{}` has little room{}: make room, or choose another store with --store",
+            "the disk that holds the store `{}` had little room{}: make room, or choose another store with --store",
             store.display(),
-            free.shown()
+            shown(free)
         )
     })
 }
@@ -136,36 +140,18 @@ fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
     action.contains("attribute")
 }
 
-/// What a file system has left.
-pub(super) struct Free {
-    pub(super) bytes: u64,
-    /// None where they are not counted.
-    pub(super) inodes: Option<u64>,
-}
-
-impl Free {
-    /// That of the file system which `path` is on, or would be.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let nearest = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok())?;
-        Some(Self {
-            bytes: nearest.f_bavail.saturating_mul(nearest.f_frsize),
-            inodes: (nearest.f_files > 0).then_some(nearest.f_favail),
-        })
-    }
-
-    /// For behind a sentence. Inodes are named where they are what is missing: `df` does not show them.
-    fn shown(&self) -> String {
-        match self.inodes {
-            Some(inodes) if inodes < LITTLE_ROOM.1 => {
-                format!(" ({} and {inodes} inodes free now)", size(self.bytes))
-            }
-            _ => format!(" ({} free now)", size(self.bytes)),
+/// For behind a sentence. Inodes are named where they are what is missing: `df` does not show them.
+fn shown(free: Free) -> String {
+    match free.inodes {
+        Some(inodes) if inodes < LITTLE_ROOM.1 => {
+            format!(" ({} and {inodes} inodes free now)", size(free.bytes))
         }
+        _ => format!(" ({} free now)", size(free.bytes)),
     }
 }
 
 fn room(path: &Path) -> String {
-    Free::of(path).map(|free| free.shown()).unwrap_or_default()
+    Free::of(path).map(shown).unwrap_or_default()
 }
 
 fn limit(resource: Resource, shown: impl FnOnce(u64) -> String) -> String {
@@ -229,11 +215,9 @@ mod tests {
 
     #[test]
     fn inodes_are_named_where_they_are_short() {
-        let shown = |bytes, inodes| Free { bytes, inodes }.shown();
+        let shown = |bytes, inodes| shown(Free { bytes, inodes });
         assert_eq!(shown(2_000_000, Some(1_000_000)), " (2.0 MB free now)");
         assert_eq!(shown(2_000_000, Some(0)), " (2.0 MB and 0 inodes free now)");
         assert_eq!(shown(0, None), " (0 B free now)");
-        // A path that does not exist yet is on the disk of the nearest directory that does.
-        assert!(Free::of(Path::new("/does/not/exist")).is_some());
     }
 }

@@ -167,6 +167,16 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) insecure_registry: Vec<String>,
 
+    /// How the files of stages are kept: overlayfs stacks layers, native copies them into plain directories, auto tries
+    /// the first [env: BUILDER_SNAPSHOTTER] [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub(super) snapshotter: Option<String>,
+
+    /// With native, what is looked at after a step: full reads every file; redo and time read those that may have changed,
+    /// which misses nothing either [default: redo]
+    #[arg(long, alias = "snapshotMode", value_name = "MODE")]
+    pub(super) snapshot_mode: Option<String>,
+
     /// Directory for blobs and unpacked layers [env: BUILDER_STORE] [default: /var/lib/builder]
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,

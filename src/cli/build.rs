@@ -13,6 +13,7 @@ use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
 use super::settings::{Given, Settings};
+use super::snapshotter::{self, Kept};
 use super::stop::Stop;
 use super::sweep::Sweep;
 use crate::build::clock::{Clock, rfc3339};
@@ -29,12 +30,11 @@ use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError}
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
 use crate::sandbox::{Exit, Isolated, SandboxError, Secret, StartProblem};
-use crate::snapshot::OverlaySnapshotter;
+use crate::snapshot::Snapshotter;
 use crate::store::export::{Content, Export, ExportError};
-use crate::store::unpacked::Unpacked;
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError, archive, layout};
-use crate::transfer::{ImageProblem, Images, Unpacker, Unpacking};
+use crate::transfer::{ImageProblem, Images, Unpacking};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
@@ -91,7 +91,7 @@ impl Build<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let settings = self.settings;
         let store = open_store(settings, self.progress)?;
-        check_machine(&store)?;
+        check_machine()?;
         hide_outputs(&mut self.opened.context, settings)?;
         let sweep = Sweep::begin(&store, self.progress)?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
@@ -107,16 +107,11 @@ impl Build<'_> {
         let client = client(settings, self.progress)?;
         let waiting = client.clone();
         self.stop.watch(move || waiting.cancel())?;
-        let unpacking = Unpacking {
-            unpacker: Unpacker::Layers(
-                Unpacked::open(&store.root().join("unpacked"), &self.entered.own.ids)
-                    .map_err(|error| Failure::from_error(&error))?,
-            ),
-            workspace,
-            cancel: &self.stop.cancel,
-            limits: settings.limits.layers,
-        };
         let progress: &dyn Progress = &**self.progress;
+        let Kept { snapshotter, unpacker } =
+            snapshotter::choose(settings, store, workspace, &self.entered.own.ids, progress)?;
+        let unpacking =
+            Unpacking { unpacker, workspace, cancel: &self.stop.cancel, limits: settings.limits.layers };
         let images = Images {
             client: &client,
             store,
@@ -132,18 +127,21 @@ impl Build<'_> {
         }
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
-        let image = self.execute(&plan, &images, Arc::clone(workspace))?;
+        let image = self.execute(&plan, &images, &*snapshotter, workspace)?;
         publish(settings, &images, &image, plan.clock)
     }
 
-    fn execute(&self, plan: &Plan, images: &Images<'_>, workspace: Arc<Workspace>) -> Result<Image, Failure> {
+    fn execute(
+        &self,
+        plan: &Plan,
+        images: &Images<'_>,
+        snapshotter: &dyn Snapshotter,
+        workspace: &Workspace,
+    ) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            workspace: &workspace,
-            snapshotter: &OverlaySnapshotter::new(
-                Arc::clone(&workspace),
-                self.settings.limits.layers.overrides,
-            ),
+            workspace,
+            snapshotter,
             // Not the program's path: an upgrade meanwhile would put another program there.
             sandbox: &Isolated::new("/proc/self/exe"),
             blobs: images.store.blobs(),
@@ -176,24 +174,11 @@ fn restriction(ids: &IdMap) -> Option<String> {
 }
 
 /// What every step would fail for is said before there is one.
-fn check_machine(store: &Store) -> Result<(), Failure> {
-    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
-    const OVERLAYFS: u64 = 0x794c_7630;
-    if !Path::new("/proc/self/fd").exists() {
-        return Err(Failure::new("/proc is not mounted: builds need it").hint("mount -t proc proc /proc"));
+fn check_machine() -> Result<(), Failure> {
+    if Path::new("/proc/self/fd").exists() {
+        return Ok(());
     }
-    let root = store.root();
-    let file_system = rustix::fs::statfs(root)
-        .map_err(|error| Failure::new(format!("cannot look at the store `{}`: {error}", root.display())))?;
-    if file_system.f_type.cast_unsigned() == OVERLAYFS {
-        let message = format!(
-            "the store `{}` is on an overlay file system, which cannot hold another one",
-            root.display()
-        );
-        return Err(Failure::new(message)
-            .hint("put the store on a volume (in a pod: an emptyDir), with --store or BUILDER_STORE"));
-    }
-    Ok(())
+    Err(Failure::new("/proc is not mounted: builds need it").hint("mount -t proc proc /proc"))
 }
 
 /// Opens the store and tells what was wrong with it.
@@ -442,12 +427,12 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
     match &error.kind {
-        BuildErrorKind::Process { exit, .. } => {
+        BuildErrorKind::Process { exit, free, .. } => {
             failure.code = match exit {
                 Exit::Code(code) => *code,
                 Exit::Signal(_) => 255,
             };
-            failure.trouble = Some(Trouble::Step);
+            failure.trouble = Some(Trouble::Step(*free));
         }
         BuildErrorKind::Epoch(_) => {
             failure = failure.hint("give seconds since 1970 as one number");

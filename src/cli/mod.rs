@@ -10,6 +10,7 @@ mod own;
 mod progress;
 mod secrets;
 mod settings;
+mod snapshotter;
 mod stop;
 mod sweep;
 

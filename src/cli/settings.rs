@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
+use super::snapshotter::{self, Choice};
 use crate::build::PlanRequest;
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
@@ -18,6 +19,7 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
+use crate::snapshot::native::Comparison;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
 const DEFAULT_CONTEXT: &str = "/workspace";
@@ -91,6 +93,10 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// How the files of stages are kept.
+    pub(super) snapshotter: Choice,
+    /// What is looked at after a step, where that is not only what it wrote.
+    pub(super) comparison: Comparison,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
     /// How registries are spoken to.
@@ -178,6 +184,8 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
+            snapshotter: snapshotter(args, environment)?,
+            comparison: snapshotter::comparison(args.snapshot_mode.as_deref().unwrap_or("redo"))?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
@@ -304,6 +312,11 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
             }
         })
         .collect()
+}
+
+fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Choice, Failure> {
+    let named = args.snapshotter.clone().or_else(|| environment.text("BUILDER_SNAPSHOTTER"));
+    named.map_or(Ok(Choice::Auto), |text| Choice::parse(&text))
 }
 
 fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {

@@ -49,7 +49,7 @@ impl Stop {
             .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
         let cancel = self.cancel.clone();
         let received = Arc::clone(&self.signal);
-        std::thread::spawn(move || {
+        let work = move || {
             for signal in signals.forever() {
                 if received.swap(signal, Ordering::SeqCst) != 0 {
                     // Asked for twice: the janitor and the kernel clean up.
@@ -57,13 +57,20 @@ impl Stop {
                 }
                 cancel.cancel("a signal asked for it");
                 wake();
-                std::thread::spawn(move || {
+                // Without one, only a second signal ends what does not stop by itself.
+                let _ = std::thread::Builder::new().spawn(move || {
                     std::thread::sleep(PATIENCE);
                     std::process::exit(128 + signal);
                 });
             }
-        });
-        Ok(())
+        };
+        match std::thread::Builder::new().spawn(work) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let message = format!("cannot start a thread: {error}");
+                Err(Failure { message, ..Failure::from_error(&error) })
+            }
+        }
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::advice::Free;
 use super::failure::Failure;
 use super::progress::Lines;
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::Cancel;
 use crate::store::Store;
+use crate::store::room::Free;
 use crate::store::workspace;
 
 /// With less room than this, in bytes and inodes, what is left over goes before the build begins: it may be what fills
@@ -39,15 +39,14 @@ impl Sweep {
             free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1)
         });
         let (sender, done) = channel();
+        // What cannot be removed is tried again at the next start.
+        let beside = temporary.clone();
         let sweep = move || {
-            // What cannot be removed is tried again at the next start.
-            let _ = workspace::sweep(&temporary);
+            let _ = workspace::sweep(&beside);
             drop(sender);
         };
-        if short {
-            sweep();
-        } else {
-            std::thread::spawn(sweep);
+        if short || std::thread::Builder::new().spawn(sweep).is_err() {
+            let _ = workspace::sweep(&temporary);
         }
         Ok(Self { done: Some(done) })
     }

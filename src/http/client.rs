@@ -163,12 +163,26 @@ impl fmt::Debug for Client {
     }
 }
 
+/// Finds out whether there may be one more thread: where not, the runtime would panic.
+fn try_a_thread() -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().spawn(rustix::thread::gettid)?;
+    let Ok(thread) = thread.join() else { return Ok(()) };
+    // Until the kernel has let go of it, it still counts.
+    let trace = std::path::PathBuf::from(format!("/proc/self/task/{}", thread.as_raw_nonzero()));
+    let began = std::time::Instant::now();
+    while trace.exists() && began.elapsed() < Duration::from_secs(1) {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 impl Client {
     /// Makes a client with one thread of its own.
     ///
     /// # Errors
     /// [`SetupError`] for certificates and proxies that cannot be used.
     pub fn new(options: Options) -> Result<Self, SetupError> {
+        try_a_thread().map_err(|source| SetupError::Thread { source })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(4)

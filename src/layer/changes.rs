@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::apply::WHITEOUT_PREFIX;
 use super::{Change, Changeset, is_overlay_attribute};
 use crate::rootfs::guest_path::MAX_PATH;
-use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, belongs_to_the_file};
 
 /// A change that no layer can hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,10 +66,15 @@ pub fn looks_the_same(new: &Metadata, old: &Metadata) -> bool {
     facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
 }
 
-/// The attributes that are part of an image. Security labels are the host's, and overlayfs has its own.
+/// Whether an attribute is part of an image: the machine's are not, nor overlayfs' own.
+#[must_use]
+pub fn is_of_image(key: &[u8]) -> bool {
+    belongs_to_the_file(key) && !is_overlay_attribute(key)
+}
+
+/// The attributes that are part of an image.
 pub fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
-    let hosts: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"security.apparmor"];
-    xattrs.iter().filter(move |(key, _)| !is_overlay_attribute(key) && !hosts.contains(&key.as_slice()))
+    xattrs.iter().filter(|(key, _)| is_of_image(key))
 }
 
 /// One name of a file with several.
@@ -103,6 +108,15 @@ impl Collector {
     /// that had the name then.
     pub fn linked(&mut self, inode: u64, path: GuestPath, unchanged: Option<u64>) {
         self.links.entry(inode).or_default().push(Linked { path, unchanged });
+    }
+
+    /// All paths that are new or other, those with several names among them whether they are or not.
+    pub fn put_paths(&self) -> impl Iterator<Item = &GuestPath> {
+        let put = self.changes.iter().filter_map(|change| match change {
+            Change::Put(path) => Some(path),
+            Change::Remove(_) => None,
+        });
+        put.chain(self.links.values().flatten().map(|linked| &linked.path))
     }
 
     /// Adds what another has found.
@@ -141,6 +155,8 @@ impl Collector {
     fn add_parents(&mut self) {
         let by_path = |a: &Change, b: &Change| a.path().cmp(b.path());
         self.changes.sort_unstable_by(by_path);
+        // A path may be other for more than one reason.
+        self.changes.dedup();
         let mut parents: BTreeSet<GuestPath> = BTreeSet::new();
         for change in &self.changes {
             let mut parent = change.path().parent();

@@ -58,7 +58,7 @@ impl<W: Write> GzipWriter<W> {
         // Deflate, no name, no time, unknown system: as Go writes it.
         out.write_all(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff])?;
         let level = Compression::new(level.min(9));
-        let workers = (threads.get() > 1).then(|| start_workers(threads.get(), level, scope));
+        let workers = if threads.get() > 1 { start_workers(threads.get(), level, scope) } else { None };
         Ok(Self {
             out,
             level,
@@ -127,25 +127,28 @@ impl<W: Write> Write for GzipWriter<W> {
     }
 }
 
+/// Starts so many threads, or as many as there may be; none if not a single one could be started.
 fn start_workers<'scope>(
     threads: usize,
     level: Compression,
     scope: &'scope Scope<'scope, '_>,
-) -> SyncSender<Job> {
+) -> Option<SyncSender<Job>> {
     let (sender, receiver) = sync_channel::<Job>(threads * 2);
     let jobs = Arc::new(Mutex::new(receiver));
+    let mut started = 0;
     for _ in 0..threads {
         let jobs = Arc::clone(&jobs);
-        scope.spawn(move || {
+        let work = move || {
             loop {
                 // Ends when the writer, which holds the only sender, is dropped.
                 let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(job) = next else { break };
                 let _ = job.done.send(compress(level, &job.data, &job.before, job.flush));
             }
-        });
+        };
+        started += usize::from(std::thread::Builder::new().spawn_scoped(scope, work).is_ok());
     }
-    sender
+    (started > 0).then_some(sender)
 }
 
 fn compress(level: Compression, data: &[u8], before: &[u8], flush: FlushCompress) -> io::Result<Vec<u8>> {

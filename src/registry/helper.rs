@@ -136,12 +136,15 @@ fn run(helpers: &Helpers, program: &Path, server: &str) -> Result<(bool, Vec<u8>
         if let Some(mut stdin) = stdin {
             let _ = writeln!(stdin, "{server}");
         }
-        let output = scope.spawn(|| read(stdout));
-        let complaint = scope.spawn(|| read(stderr));
-        let ended = wait(&child, helpers.limit);
+        let thread = std::thread::Builder::new;
+        let readers = thread()
+            .spawn_scoped(scope, || read(stdout))
+            .and_then(|output| Ok((output, thread().spawn_scoped(scope, || read(stderr))?)));
+        let ended = readers.is_ok() && wait(&child, helpers.limit);
         // Whatever it left behind would keep the pipes open.
         end_group(&child);
         let status = child.wait().map_err(failed)?;
+        let (output, complaint) = readers.map_err(failed)?;
         let output = output.join().unwrap_or_default();
         let complaint = complaint.join().unwrap_or_default();
         if ended { Ok((status.success(), output, complaint)) } else { Err(HelperError::Slow(helpers.limit)) }

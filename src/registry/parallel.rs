@@ -39,7 +39,8 @@ pub fn in_parallel<J: Sync, R: Send, E: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 1..limit.min(jobs.len()) {
-            scope.spawn(worker);
+            // Where there may be no more threads, those that there are do it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, worker);
         }
         worker();
     });

@@ -1,5 +1,6 @@
 //! Writing the content of a file so that long runs of zeros take no room.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -27,6 +28,21 @@ impl ContentWriter {
     #[must_use]
     pub fn new(file: OwnedFd) -> Self {
         Self { file, hole: 0, end: 0 }
+    }
+
+    /// Goes on at `start` with a file that is empty from there on.
+    ///
+    /// # Errors
+    /// Those of lseek(2).
+    pub fn at(file: OwnedFd, start: u64) -> io::Result<Self> {
+        rustix::fs::seek(&file, SeekFrom::Start(start))?;
+        Ok(Self { file, hole: 0, end: start })
+    }
+
+    /// Leaves out `count` zeros.
+    pub fn skip(&mut self, count: u64) {
+        self.hole += count;
+        self.end += count;
     }
 
     /// Writes the next bytes.
@@ -60,6 +76,18 @@ impl ContentWriter {
         }
         Ok(self.file)
     }
+}
+
+/// Beginning and end of the next part of a file, from `from` on, that is no hole.
+pub(crate) fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        // A file system that knows no holes.
+        Err(Errno::INVAL) => return Ok((from < file.metadata()?.len()).then_some((from, u64::MAX))),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Some((start, rustix::fs::seek(file, SeekFrom::Hole(start))?)))
 }
 
 fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {

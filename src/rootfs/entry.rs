@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::ledger::Ledger;
 use super::metadata::{self, FileKind, Metadata, Owner, Timestamp, Xattrs};
 use super::overrides::Held;
-use super::{GuestPath, Rootfs, remove_tree};
+use super::{GuestPath, Rootfs, entry_path, remove_tree};
 
 /// An entry of a tree: the directory that holds it and its name there, which is never followed. `.` is the directory
 /// itself.
@@ -78,7 +78,7 @@ impl<'a> DirectoryEntry<'a> {
             return Ok(path);
         }
         let directory = self.tree.real_path(self.directory)?;
-        let path = if self.name == b"." { directory } else { directory.child(self.name) };
+        let path = entry_path(&directory, self.name);
         Ok(self.path.get_or_init(|| path))
     }
 

@@ -1,6 +1,7 @@
 //! What is being learned about a tree that its disk does not hold.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -207,19 +208,28 @@ impl Ledger {
     }
 
     pub(super) fn set(&self, path: GuestPath, new: Option<Override>) -> io::Result<()> {
+        let excess = |path: &GuestPath, held: &Option<Override>| {
+            held.as_ref().map_or(0, |held| held.cost(path).saturating_sub(EACH))
+        };
         let mut recent = self.recent();
+        let Recent { learned, excess: total } = &mut *recent;
         self.written.store(true, Ordering::Relaxed);
-        let excess = |held: Option<&Override>| held.map_or(0, |held| held.cost(&path).saturating_sub(EACH));
-        let before = excess(recent.learned.get(&path).and_then(Option::as_ref));
-        let after = recent.excess - before + excess(new.as_ref());
+        let entry = learned.entry(path);
+        let before = match &entry {
+            Entry::Occupied(entry) => excess(entry.key(), entry.get()),
+            Entry::Vacant(_) => 0,
+        };
+        let after = *total - before + excess(entry.key(), &new);
         if self.limit.is_exceeded_by(after) {
             return Err(io::Error::other(TooMuch { limit: self.limit }));
         }
-        recent.excess = after;
-        if new.is_none() && self.known.get(&path).is_none() {
-            recent.learned.remove(&path);
-        } else {
-            recent.learned.insert(path, new);
+        *total = after;
+        let says_something = new.is_some() || self.known.get(entry.key()).is_some();
+        match entry {
+            Entry::Occupied(entry) if !says_something => drop(entry.remove()),
+            Entry::Vacant(_) if !says_something => {}
+            Entry::Occupied(mut entry) => drop(entry.insert(new)),
+            Entry::Vacant(entry) => _ = entry.insert(new),
         }
         Ok(())
     }

@@ -144,6 +144,25 @@ pub fn metadata_of(fd: impl AsFd) -> io::Result<Metadata> {
     Metadata::new(&rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?)
 }
 
+/// Which file something is: a number that is used again means another file, made at another time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId {
+    inode: u64,
+    /// None where the file system does not tell.
+    born: Option<Timestamp>,
+}
+
+/// The metadata behind a descriptor of any kind, and which file it is.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn identified(fd: impl AsFd) -> io::Result<(Metadata, FileId)> {
+    let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+    let told = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let born = Timestamp { seconds: stat.stx_btime.tv_sec, nanoseconds: stat.stx_btime.tv_nsec };
+    Ok((Metadata::new(&stat)?, FileId { inode: stat.stx_ino, born: told.then_some(born) }))
+}
+
 /// The metadata of the entry `name` of `directory`; a symbolic link is not followed. `.` is the directory itself.
 ///
 /// # Errors
@@ -151,6 +170,17 @@ pub fn metadata_of(fd: impl AsFd) -> io::Result<Metadata> {
 pub fn metadata_at(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<Metadata> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     Metadata::new(&rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS)?)
+}
+
+/// When the entry `name` of `directory` was made, which cannot be set; none where the file system does not say.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn birth_at(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Timestamp>> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(directory, name, flags, StatxFlags::BTIME)?;
+    let time = Timestamp { seconds: stat.stx_btime.tv_sec, nanoseconds: stat.stx_btime.tv_nsec };
+    Ok((stat.stx_mask & StatxFlags::BTIME.bits() != 0).then_some(time))
 }
 
 /// The name under which system calls that take no descriptor reach an entry. The kernel follows the descriptor, never

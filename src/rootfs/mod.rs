@@ -4,6 +4,7 @@
 //! what they would mean after chroot(2). Whatever is found is used by descriptor; no path is resolved twice.
 
 pub mod content;
+pub mod copy;
 pub mod entry;
 pub mod guest_path;
 pub mod ids;
@@ -30,12 +31,13 @@ use crate::limit::Limit;
 use ledger::Ledger;
 
 pub use content::ContentWriter;
+pub use copy::{CopyTreeError, TreeCopy};
 pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
 pub use ledger::{Caller, Learned};
 pub use metadata::{
-    FileKind, Metadata, Owner, Timestamp, Xattrs, belongs_to_the_file, metadata_at, metadata_of,
+    FileKind, Metadata, Owner, Timestamp, Xattrs, belongs_to_the_file, birth_at, metadata_at, metadata_of,
     remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use overrides::{Override, Overrides, OverridesError};
@@ -182,6 +184,24 @@ impl Rootfs {
     pub fn reveal_xattrs(&self, path: &GuestPath, xattrs: &mut Xattrs) {
         if let Some(ledger) = &self.ledger {
             ledger.reveal_xattrs(path, xattrs);
+        }
+    }
+
+    /// [`Rootfs::reveal`] for the entry `name` of the directory `parent`.
+    #[must_use]
+    pub fn reveal_in(&self, parent: &GuestPath, name: &[u8], shown: Metadata) -> Metadata {
+        match &self.ledger {
+            Some(ledger) if !ledger.is_trivial() => ledger.reveal(&entry_path(parent, name), shown),
+            _ => shown,
+        }
+    }
+
+    /// [`Rootfs::reveal_xattrs`] for the entry `name` of the directory `parent`.
+    pub fn reveal_xattrs_in(&self, parent: &GuestPath, name: &[u8], xattrs: &mut Xattrs) {
+        if let Some(ledger) = &self.ledger
+            && !ledger.is_empty()
+        {
+            ledger.reveal_xattrs(&entry_path(parent, name), xattrs);
         }
     }
 
@@ -455,6 +475,11 @@ impl Rootfs {
         }
         self.walk(path, |_| Ok(()))
     }
+}
+
+/// The path of an entry; `.` is the directory itself.
+fn entry_path(parent: &GuestPath, name: &[u8]) -> GuestPath {
+    if name == b"." { parent.clone() } else { parent.child(name) }
 }
 
 impl AsFd for Rootfs {

@@ -1,13 +1,14 @@
 //! Going through all directories of a tree, with several threads.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::GuestPath;
+use super::guest_path::MAX_PATH;
 
 /// Does `work` for `first` and for everything that `work` adds to the list it is given, with one thread for each of
 /// `workers`, which are returned. What was added last comes first: of a tree, what waits are the directories beside the
@@ -37,7 +38,9 @@ pub(crate) fn visit<T: Send, W: Send, E: Send>(
     let mut workers = workers.into_iter();
     let mine = workers.next();
     let done = std::thread::scope(|scope| {
-        let others: Vec<_> = workers.map(|worker| scope.spawn(|| run(worker))).collect();
+        // Where there may be no more threads, those that there are do it all.
+        let start = |worker| std::thread::Builder::new().spawn_scoped(scope, || run(worker)).ok();
+        let others: Vec<_> = workers.filter_map(start).collect();
         let mut done: Vec<W> = mine.map(run).into_iter().collect();
         for other in others {
             match other.join() {
@@ -119,16 +122,28 @@ impl<T, E> Drop for Turn<'_, T, E> {
     }
 }
 
-/// Opens `path` of `tree`, no component of which may be a link or another file system.
+/// Opens `path` of `tree`, no component of which may be a link or another file system. It may be longer than system
+/// calls take.
 ///
 /// # Errors
 /// Those of openat2(2).
 pub(crate) fn open_exact(tree: BorrowedFd<'_>, path: &GuestPath, flags: OFlags) -> io::Result<OwnedFd> {
-    let name = if path.is_root() { b"." } else { path.relative() };
+    let mut rest = if path.is_root() { b"." } else { path.relative() };
+    let mut above: Option<OwnedFd> = None;
+    while rest.len() >= MAX_PATH {
+        let Some(end) = rest[..MAX_PATH].iter().rposition(|byte| *byte == b'/') else { break };
+        let from = above.as_ref().map_or(tree, AsFd::as_fd);
+        above = Some(open_below(from, &rest[..end], OFlags::PATH | OFlags::DIRECTORY)?);
+        rest = &rest[end + 1..];
+    }
+    open_below(above.as_ref().map_or(tree, AsFd::as_fd), rest, flags)
+}
+
+fn open_below(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     loop {
-        match rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve) {
+        match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve) {
             Err(Errno::INTR | Errno::AGAIN) => {}
             result => return Ok(result?),
         }
@@ -192,7 +207,6 @@ fn span(bytes: &[u8], (start, end): (u32, u32)) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -253,5 +267,22 @@ mod tests {
         let open = |path: &[u8]| open_exact(tree.as_fd(), &GuestPath::clamp(path).unwrap(), OFlags::RDONLY);
         assert!(open(b"/").is_ok() && open(b"/a/b").is_ok());
         assert!(open(b"/l").is_err() && open(b"/l/b").is_err());
+    }
+
+    #[test]
+    fn a_path_may_be_longer_than_system_calls_take() {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let tree = std::fs::File::open(directory.path()).unwrap();
+        let mut current = tree.try_clone().unwrap();
+        let mut path = GuestPath::root();
+        let name = "x".repeat(200);
+        for _ in 0..70 {
+            rustix::fs::mkdirat(&current, name.as_str(), Mode::RWXU).unwrap();
+            path = path.child(name.as_bytes());
+            current = open_exact(tree.as_fd(), &path, OFlags::RDONLY).unwrap().into();
+        }
+        rustix::fs::symlinkat(".", &current, "l").unwrap();
+        assert!(open_exact(tree.as_fd(), &path.child(b"l"), OFlags::RDONLY).is_err());
+        super::super::remove_tree(tree.as_fd(), name.as_bytes()).unwrap();
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
 use crate::rootfs::{GuestPath, Owner};
 
@@ -114,8 +115,12 @@ impl Content {
         match self {
             Self::Bind(bind) => {
                 let stat = rustix::fs::fstat(&*bind.source)?;
-                let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-                Ok(if directory { PointKind::Directory { mode: 0o755 } } else { PointKind::File })
+                match FileType::from_raw_mode(stat.st_mode) {
+                    FileType::Directory => Ok(PointKind::Directory { mode: 0o755 }),
+                    // Whoever looks there would be led elsewhere.
+                    FileType::Symlink => Err(Errno::LOOP),
+                    _ => Ok(PointKind::File),
+                }
             }
             // The mount takes over the mode of what it covers.
             Self::Tmpfs { .. } => Ok(PointKind::Directory { mode: 0o1777 }),
@@ -127,6 +132,22 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a link of the test's own making")]
+    fn a_link_is_nothing_to_mount() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", directory.path().join("link")).unwrap();
+        let root = crate::rootfs::Rootfs::open(directory.path()).unwrap();
+        let open = |name: &[u8]| {
+            let path = GuestPath::clamp(name).unwrap();
+            let source = Arc::new(root.open_path(&path, crate::rootfs::Follow::No).unwrap());
+            let tree = Arc::clone(&source);
+            Content::Bind(Bind { tree, source, writes: Writes::Refused, rights: Rights::Ignored })
+        };
+        assert_eq!(open(b"/link").point(), Err(Errno::LOOP));
+        assert_eq!(open(b"/").point(), Ok(PointKind::Directory { mode: 0o755 }));
+    }
 
     #[test]
     fn a_secret_is_not_printed() {

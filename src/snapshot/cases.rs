@@ -714,6 +714,30 @@ fn directories_are_gone_with_their_last_holder() {
 }
 
 #[test]
+fn a_step_that_is_discarded_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    for (ground, base) in &grounds(&KINDS) {
+        let names = || -> Vec<String> {
+            let entries = std::fs::read_dir(ground.workspace.path()).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            // Those of views are empty, and the clock is looked at once.
+            let stay = |name: &String| name.starts_with("view") || name.starts_with("ticks");
+            let mut names: Vec<String> = names.filter(|name| !stay(name)).collect();
+            names.sort();
+            names
+        };
+        let before = names();
+        let recording = ground.snapshotter.begin(ground.second(base)).unwrap();
+        ground.run_in(recording.mount(), "echo b > b");
+        assert!(names().len() > before.len(), "{:?}", ground.kind);
+        recording.discard();
+        assert_eq!(names(), before, "{:?}", ground.kind);
+    }
+}
+
+#[test]
 fn a_deep_tree_is_found_and_removed() {
     if !can_mount() {
         return;

@@ -60,6 +60,10 @@ pub trait Recording: Send {
     /// # Errors
     /// When the changes cannot be found out, or cannot be part of a layer.
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError>;
+
+    /// Ends the step and removes what it wrote. What is merely dropped may stay until the workspace goes: whoever looks
+    /// for the reason of a failure, a full disk for instance, finds things as the step left them.
+    fn discard(self: Box<Self>) {}
 }
 
 /// The files of a stage, to read. The mount is gone with this value.
@@ -125,6 +129,21 @@ pub enum SnapshotError {
     /// What the disk does not hold of the step's files could not be found out.
     #[error("cannot find out what became of files that belong to others or are devices")]
     Overrides(#[from] RootfsError),
+    /// Overlayfs can be mounted and does not work.
+    #[error("overlayfs does not work on the file system of `{path}`")]
+    Unfit {
+        /// A directory there.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: RootfsError,
+    },
+    /// Overlayfs works, and what was done with it is not to be found afterwards.
+    #[error("overlayfs does not keep what is removed on the file system of `{path}`")]
+    Forgetful {
+        /// A directory there.
+        path: PathBuf,
+    },
     /// An entry could not be read.
     #[error("cannot find out whether `{path}` changed")]
     Compare {
@@ -151,6 +170,7 @@ impl From<TreeError> for SnapshotError {
             TreeError::Index(IndexError::Unrecordable(change)) => Self::Unrecordable(change),
             TreeError::Index(IndexError::Read { path, cause }) => Self::Compare { path, cause },
             TreeError::Workspace(error) => Self::Workspace(error),
+            TreeError::Overrides(error) => Self::Overrides(error),
             error => Self::Tree(error),
         }
     }

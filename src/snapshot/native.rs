@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
-use crate::rootfs::Rootfs;
+use crate::layer::Limits;
+use crate::rootfs::{Rootfs, Timestamp};
 use crate::store::index::{Refreshed, Trust};
 use crate::store::ticks::{MappedWrites, Ticks};
 use crate::store::tree::{Access, Tree};
@@ -27,14 +28,26 @@ pub enum Comparison {
 pub struct NativeSnapshotter {
     workspace: Arc<Workspace>,
     comparison: Comparison,
+    limits: Limits,
     ticks: OnceLock<Ticks>,
+    /// What is believed wrongly, for the tests of the tests.
+    #[cfg(test)]
+    pub(super) fault: Option<Trust>,
 }
 
 impl NativeSnapshotter {
-    /// Steps of the build that `workspace` belongs to.
+    /// Steps of the build that `workspace` belongs to. Of `limits` those count that are about names of hard links and
+    /// about overrides.
     #[must_use]
-    pub fn new(workspace: Arc<Workspace>, comparison: Comparison) -> Self {
-        Self { workspace, comparison, ticks: OnceLock::new() }
+    pub fn new(workspace: Arc<Workspace>, comparison: Comparison, limits: Limits) -> Self {
+        Self {
+            workspace,
+            comparison,
+            limits,
+            ticks: OnceLock::new(),
+            #[cfg(test)]
+            fault: None,
+        }
     }
 
     fn ticks(&self) -> Result<&Ticks, SnapshotError> {
@@ -46,15 +59,29 @@ impl NativeSnapshotter {
         Ok(self.ticks.get_or_init(|| ticks))
     }
 
-    /// What can be believed of `tree` after a step that begins now.
-    fn trust(&self, tree: &Tree) -> Result<Trust, SnapshotError> {
-        let ticks = self.ticks()?;
-        if self.comparison == Comparison::Content || ticks.notices_mapped_writes() == MappedWrites::Unnoticed
+    /// The files of `tree`, in a mount of their own.
+    fn root(&self, tree: &Tree, access: Access) -> Result<Rootfs, SnapshotError> {
+        let root = Rootfs::from_fd(tree.mount(access)?);
+        Ok(root.with_overrides(Arc::clone(tree.overrides()), self.limits.overrides))
+    }
+
+    /// When a step begins that begins now, by the clock of the file system: later than all changes of `tree` before it.
+    fn now(&self, tree: &Tree) -> Result<Timestamp, SnapshotError> {
+        self.ticks()?.past(tree.index().newest()).map_err(SnapshotError::Clock)
+    }
+
+    /// What can be believed of a tree after a step that begins at `began`.
+    fn trust(&self, began: Timestamp) -> Result<Trust, SnapshotError> {
+        #[cfg(test)]
+        if let Some(fault) = self.fault {
+            return Ok(fault);
+        }
+        if self.comparison == Comparison::Content
+            || self.ticks()?.notices_mapped_writes() == MappedWrites::Unnoticed
         {
             return Ok(Trust::Nothing);
         }
-        let time = ticks.past(tree.index().newest());
-        Ok(Trust::UnchangedSince(time.map_err(SnapshotError::Clock)?))
+        Ok(Trust::UnchangedSince(began))
     }
 }
 
@@ -66,12 +93,14 @@ impl Snapshotter for NativeSnapshotter {
             // Whoever needs the files further has kept them.
             Chain::Tree(tree) => match Arc::try_unwrap(tree) {
                 Ok(tree) => tree,
-                Err(shared) => shared.copy()?,
+                Err(shared) => shared.copy(self.limits.names)?,
             },
         };
-        let root = Rootfs::from_fd(tree.mount(Access::Write)?);
-        let trust = self.trust(&tree)?;
-        Ok(Box::new(NativeRecording { root, tree, trust }))
+        let root = self.root(&tree, Access::Write)?;
+        // Last: what changes from here on is found.
+        let began = self.now(&tree)?;
+        let trust = self.trust(began)?;
+        Ok(Box::new(NativeRecording { root, tree, trust, began }))
     }
 
     fn view(&self, on: &Chain) -> Result<View, SnapshotError> {
@@ -80,7 +109,7 @@ impl Snapshotter for NativeSnapshotter {
             Chain::Layers(_) => return Err(SnapshotError::Foreign),
             Chain::Tree(tree) => Arc::clone(tree),
         };
-        Ok(View { root: Rootfs::from_fd(tree.mount(Access::Read)?), _tree: Some(tree) })
+        Ok(View { root: self.root(&tree, Access::Read)?, _tree: Some(tree) })
     }
 }
 
@@ -88,6 +117,7 @@ struct NativeRecording {
     root: Rootfs,
     tree: Tree,
     trust: Trust,
+    began: Timestamp,
 }
 
 impl Recording for NativeRecording {
@@ -100,9 +130,10 @@ impl Recording for NativeRecording {
     }
 
     fn finish(self: Box<Self>) -> Result<Recorded, SnapshotError> {
-        let Self { root, mut tree, trust } = *self;
+        let Self { root, mut tree, trust, began } = *self;
+        let learned = root.take_learned();
         drop(root);
-        let Refreshed { changes, visited, opened } = tree.refresh(trust)?;
+        let Refreshed { changes, visited, opened } = tree.refresh(trust, learned, began)?;
         let files = tree.root()?;
         Ok(Recorded { changes: changes.finish(), files, chain: tree.into(), visited, opened })
     }

@@ -1,20 +1,20 @@
 //! Steps on files whose owners and kinds the disk does not hold: what becomes of them, with privileges and without.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use rustix::mount::MoveMountFlags;
 
-use crate::image::descriptor::Descriptor;
-use crate::image::digest::DiffId;
 use crate::layer::{Formats, Limits, decompress, write};
-use crate::rootfs::Overrides;
 use crate::rootfs::testing::inside;
 use crate::store::layer_laws;
 use crate::store::testing::{can_mount, dump, run};
+use crate::store::trees::Trees;
 use crate::store::unpacked::Chain;
 use crate::store::workspace::Workspace;
 
+use super::testing::{KINDS, Kind};
 use super::*;
 
 /// One entry of the base: name, kind, mode, owner, content or target of a link.
@@ -77,29 +77,31 @@ fn archive() -> Vec<u8> {
 
 struct Ground {
     store: layer_laws::Ground,
-    snapshotter: OverlaySnapshotter,
-    base: Vec<(DiffId, Descriptor)>,
-    chain: Chain,
+    trees: Option<Trees>,
+    snapshotter: Box<dyn Snapshotter>,
+    base: Vec<layer_laws::Stored>,
 }
 
 impl Ground {
-    fn new() -> Self {
+    fn new(kind: Kind) -> Self {
         let store = layer_laws::Ground::new();
         let base = vec![store.add(&archive())];
-        let chain = store.chain(&base).unwrap().into();
-        let workspace = Workspace::create(&store.directory.path().join("tmp"), None).unwrap();
-        Self {
-            snapshotter: OverlaySnapshotter::new(Arc::new(workspace), Overrides::LIMIT),
-            store,
-            base,
-            chain,
+        let workspace = Arc::new(Workspace::create(&store.directory.path().join("tmp"), None).unwrap());
+        let trees = (kind != Kind::Overlay).then(|| Trees::new(Arc::clone(&workspace)));
+        Self { store, trees, snapshotter: kind.snapshotter(workspace), base }
+    }
+
+    fn chain(&self, layers: &[layer_laws::Stored]) -> Chain {
+        match &self.trees {
+            Some(trees) => self.store.unpacking(|unpack| trees.chain(layers, unpack)).unwrap(),
+            None => self.store.chain(layers).unwrap().into(),
         }
     }
 
     /// Runs one step after the other; gives the tree in the end, one line a path, and what is in the last layer. The tree
     /// is also compared with what a later build sees, which unpacks the layers of the steps.
     fn steps(&self, scripts: &[&str]) -> (BTreeMap<String, String>, Vec<String>) {
-        let mut chain = self.chain.clone();
+        let mut chain = self.chain(&self.base);
         let mut layers = self.base.clone();
         let mut changes = Vec::new();
         for script in scripts {
@@ -116,8 +118,7 @@ impl Ground {
             chain = recorded.chain;
         }
         let tree = dump(self.snapshotter.view(&chain).unwrap().root());
-        let later = self.store.chain(&layers).unwrap();
-        let later = dump(&self.store.view(&later));
+        let later = dump(self.snapshotter.view(&self.chain(&layers)).unwrap().root());
         // Layers have no entry for the root.
         assert!(tree.lines().skip(1).eq(later.lines().skip(1)), "{scripts:?}:\n{tree}later:\n{later}");
         let line = |line: &str| line.split_once(' ').map(|(path, rest)| (path.to_owned(), rest.to_owned()));
@@ -128,9 +129,14 @@ impl Ground {
         let place = self.store.directory.path().join("place");
         std::fs::create_dir_all(&place).unwrap();
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        rustix::mount::move_mount(mount, "", rustix::fs::CWD, &place, flags).unwrap();
-        run(&place, script);
-        rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH).unwrap();
+        match rustix::mount::move_mount(mount, "", rustix::fs::CWD, &place, flags) {
+            Ok(()) => {
+                run(&place, script);
+                rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH).unwrap();
+            }
+            // No mounts for ordinary users: then it is the directory itself.
+            Err(_) => run(std::path::Path::new(&format!("/proc/self/fd/{}", mount.as_raw_fd())), script),
+        }
     }
 }
 
@@ -141,7 +147,7 @@ type Expected = (&'static str, Option<&'static str>);
 type Case = (&'static str, &'static [&'static str], &'static [Expected]);
 
 /// Where a build without privileges gives what one with all gives.
-const EQUAL: [Case; 24] = [
+const EQUAL: [Case; 28] = [
     ("nothing", &["cat d/file d/sub/deep etc/shadow"], &[("/d/file", Some("File 0644 1000:1001"))]),
     ("appending", &["echo more >> d/file"], &[("/d/file", Some("File 0644 1000:1001"))]),
     ("truncating", &["echo new > d/file"], &[("/d/file", Some("File 0644 1000:1001"))]),
@@ -209,6 +215,26 @@ const EQUAL: [Case; 24] = [
         &["mv d/file plain/1; mv d/same plain/2"],
         &[("/plain/1", Some("File 0644 1000:1001")), ("/plain/2", Some("File 0644 1000:1001"))],
     ),
+    (
+        "renaming a file and making it anew",
+        &["mv d/file d/moved; echo > d/file"],
+        &[("/d/moved", Some("File 0644 1000:1001")), ("/d/file", Some("File 0644 0:0"))],
+    ),
+    (
+        "another name for a file",
+        &["ln d/file another"],
+        &[("/d/file", Some("File 0644 1000:1001")), ("/another", Some("File 0644 1000:1001"))],
+    ),
+    (
+        "another name for a file instead of the first",
+        &["ln d/file another; rm d/file"],
+        &[("/d/file", None), ("/another", Some("File 0644 1000:1001"))],
+    ),
+    (
+        "another name for a device",
+        &["ln dev/null another"],
+        &[("/dev/null", Some("CharDevice 0666 0:0")), ("/another", Some("CharDevice 0666 0:0"))],
+    ),
     ("renaming a device", &["mv dev/null plain/null"], &[("/plain/null", Some("CharDevice 0666 0:0"))]),
     ("one of two names", &["echo more >> two"], &[("/two", Some("File 0644 33:33"))]),
     (
@@ -229,16 +255,28 @@ const EQUAL: [Case; 24] = [
     ("a file with an attribute", &["echo more >> tagged"], &[("/tagged", Some("File 0644 0:0"))]),
 ];
 
-/// Where the step itself sees, and keeps, no more than the disk shows: what it is with all privileges, and without.
-const DIFFERENT: [(&str, &[&str], &str, &str, &str); 4] = [
-    ("the owner that the disk shows already", &["chown 0:0 d/file"], "/d/file", "0:0", "1000:1001"),
-    ("a common mode kept in a replaced file", &["sed -i s/o/x/ d/file"], "/d/file", "1000:1001", "0:0"),
-    ("a directory copied because it cannot be renamed", &["mv d e"], "/e/file", "1000:1001", "0:0"),
-    ("a copy", &["cp -a d/file plain/copy"], "/plain/copy", "1000:1001", "0:0"),
+/// Where the step itself sees, and keeps, no more than the disk shows: what it is with all privileges, and without, in an
+/// overlay and in a plain directory.
+const DIFFERENT: [(&str, &[&str], &str, [&str; 3]); 4] = [
+    (
+        "the owner that the disk shows already",
+        &["chown 0:0 d/file"],
+        "/d/file",
+        ["0:0", "1000:1001", "1000:1001"],
+    ),
+    (
+        "a common mode kept in a replaced file",
+        &["sed -i s/o/x/ d/file"],
+        "/d/file",
+        ["1000:1001", "0:0", "0:0"],
+    ),
+    // Overlayfs renames no directories; mv(1) copies them.
+    ("a directory renamed", &["mv d e"], "/e/file", ["1000:1001", "0:0", "1000:1001"]),
+    ("a copy", &["cp -a d/file plain/copy"], "/plain/copy", ["1000:1001", "0:0", "0:0"]),
 ];
 
-fn check_steps(unprivileged: bool) {
-    let ground = Ground::new();
+fn check_equal(kind: Kind) {
+    let ground = Ground::new(kind);
     for (what, scripts, expected) in EQUAL {
         let (tree, _) = ground.steps(scripts);
         for (path, expected) in expected {
@@ -247,44 +285,92 @@ fn check_steps(unprivileged: bool) {
                 (Some(actual), Some(expected)) => actual.starts_with(expected),
                 (actual, expected) => actual.is_none() && expected.is_none(),
             };
-            assert!(fits, "{what}: {path}: {actual:?}, expected {expected:?}");
+            assert!(fits, "{kind:?}, {what}: {path}: {actual:?}, expected {expected:?}");
         }
     }
-    for (what, scripts, path, privileged, not) in DIFFERENT {
+}
+
+fn check_different(kind: Kind, unprivileged: bool) {
+    let ground = Ground::new(kind);
+    for (what, scripts, path, expected) in DIFFERENT {
         let (tree, _) = ground.steps(scripts);
-        let expected = if unprivileged { not } else { privileged };
-        assert_eq!(tree[path].split(' ').nth(2).unwrap(), expected, "{what}: {path}");
+        let case = match kind {
+            _ if !unprivileged => 0,
+            Kind::Overlay => 1,
+            Kind::Native | Kind::NativeFull => 2,
+        };
+        assert_eq!(tree[path].split(' ').nth(2).unwrap(), expected[case], "{kind:?}, {what}: {path}");
     }
 }
 
 #[test]
 fn what_a_step_leaves_of_owners_and_devices_is_the_same_with_privileges_and_without() {
-    if inside!(SingleId) {
-        if can_mount() {
-            check_steps(true);
-        }
-    } else if can_mount() {
-        check_steps(false);
+    if inside!(OrdinaryUser) {
+        check_equal(Kind::Native);
+        return;
     }
+    let single = inside!(SingleId);
+    if can_mount() {
+        for kind in KINDS {
+            check_equal(kind);
+            check_different(kind, single);
+        }
+    }
+}
+
+fn check_nothing_changed(kind: Kind) {
+    let ground = Ground::new(kind);
+    for (script, expected) in [
+        ("cat d/file", &[][..]),
+        ("chmod 644 d/file; chmod 751 d; touch -h -d @1000 d/link d/pipe; touch -d @1000 dev/null", &[]),
+        ("cp d/file x; cat x > d/file; rm x; touch -d @1000 d/file", &[]),
+        ("mv d/file x; mv x d/file; touch -d @1000 d", &[]),
+        ("echo >> d/sub/deep", &["/d", "/d/sub", "/d/sub/deep"]),
+        ("rm d/other", &["/d", "/d/other"]),
+    ] {
+        assert_eq!(ground.steps(&[script]).1, expected, "{kind:?}, {script}");
+    }
+    let (tree, _) = ground.steps(&["echo >> tagged"]);
+    assert!(tree["/tagged"].ends_with(" trusted.tag=t"), "{kind:?}, {}", tree["/tagged"]);
 }
 
 #[test]
 fn what_a_step_does_not_change_is_no_change() {
-    let all = |ground: &Ground| {
-        for (script, expected) in [
-            ("cat d/file", &[][..]),
-            ("chmod 644 d/file; chmod 751 d; touch -h -d @1000 d/link d/pipe; touch -d @1000 dev/null", &[]),
-            ("cp d/file x; cat x > d/file; rm x; touch -d @1000 d/file", &[]),
-            ("mv d/file x; mv x d/file; touch -d @1000 d", &[]),
-            ("echo >> d/sub/deep", &["/d", "/d/sub", "/d/sub/deep"]),
-            ("rm d/other", &["/d", "/d/other"]),
-        ] {
-            assert_eq!(ground.steps(&[script]).1, expected, "{script}");
+    if inside!(OrdinaryUser) {
+        check_nothing_changed(Kind::Native);
+        return;
+    }
+    let _ = inside!(SingleId);
+    if can_mount() {
+        KINDS.into_iter().for_each(check_nothing_changed);
+    }
+}
+
+#[test]
+fn files_that_two_stages_stand_on_are_the_same_for_both() {
+    let check = |kind| {
+        let ground = Ground::new(kind);
+        let shared = ground.chain(&ground.base);
+        let shown = |chain: &Chain| dump(ground.snapshotter.view(chain).unwrap().root());
+        let before = shown(&shared);
+        let recording = ground.snapshotter.begin(shared.clone()).unwrap();
+        ground.run_in(
+            recording.mount(),
+            "echo more >> d/file; rm d/other dev/null; ln d/same x; chmod 700 etc",
+        );
+        let after = recording.finish().unwrap().chain;
+        assert_eq!(shown(&shared), before, "{kind:?}");
+        for line in
+            ["/d/file File 0644 1000:1001 ", "/x File 0644 1000:1001 ", "/dev/zero-zero CharDevice 0600 0:6 "]
+        {
+            assert!(shown(&after).lines().any(|found| found.starts_with(line)), "{kind:?}: no {line}");
         }
-        let (tree, _) = ground.steps(&["echo >> tagged"]);
-        assert!(tree["/tagged"].ends_with(" trusted.tag=t"), "{}", tree["/tagged"]);
     };
-    if (inside!(SingleId) || rustix::process::geteuid().is_root()) && can_mount() {
-        all(&Ground::new());
+    if inside!(OrdinaryUser) {
+        return check(Kind::Native);
+    }
+    let _ = inside!(SingleId);
+    if can_mount() {
+        KINDS.into_iter().for_each(check);
     }
 }

@@ -25,6 +25,17 @@ pub(super) enum Kind {
     NativeFull,
 }
 
+impl Kind {
+    pub(super) fn snapshotter(self, workspace: Arc<Workspace>) -> Box<dyn Snapshotter> {
+        let limits = Limits::default();
+        match self {
+            Self::Overlay => Box::new(OverlaySnapshotter::new(workspace, limits.overrides)),
+            Self::Native => Box::new(NativeSnapshotter::new(workspace, Comparison::Metadata, limits)),
+            Self::NativeFull => Box::new(NativeSnapshotter::new(workspace, Comparison::Content, limits)),
+        }
+    }
+}
+
 pub(super) const KINDS: [Kind; 3] = [Kind::Overlay, Kind::Native, Kind::NativeFull];
 
 pub(super) struct Ground {
@@ -36,18 +47,7 @@ pub(super) struct Ground {
 
 impl Ground {
     pub(super) fn new(kind: Kind) -> Self {
-        let native = |comparison| {
-            move |workspace| -> Box<dyn Snapshotter> {
-                Box::new(NativeSnapshotter::new(workspace, comparison))
-            }
-        };
-        match kind {
-            Kind::Overlay => {
-                Self::with(kind, |workspace| Box::new(OverlaySnapshotter::new(workspace, Overrides::LIMIT)))
-            }
-            Kind::Native => Self::with(kind, native(Comparison::Metadata)),
-            Kind::NativeFull => Self::with(kind, native(Comparison::Content)),
-        }
+        Self::with(kind, |workspace| kind.snapshotter(workspace))
     }
 
     pub(super) fn with(kind: Kind, snapshotter: impl FnOnce(Arc<Workspace>) -> Box<dyn Snapshotter>) -> Self {
@@ -86,7 +86,7 @@ impl Ground {
     pub(super) fn second(&self, chain: &Chain) -> Chain {
         match chain {
             Chain::Layers(_) => chain.clone(),
-            Chain::Tree(tree) => tree.copy().unwrap().into(),
+            Chain::Tree(tree) => tree.copy(Limits::NAMES).unwrap().into(),
         }
     }
 

@@ -13,18 +13,20 @@ use rustix::io::Errno;
 use super::choice::LayoutImage;
 use super::layout::{Layout, LayoutError};
 use super::mount::{self, MAX_LAYERS, MountError};
-use super::tree::TreeError;
+use super::settle;
 use super::unpack::Source;
 use super::unpacked::{Progress, Unpack, UnpackError, Unpacked};
 use super::workspace::{Janitor, Workspace, WorkspaceError, sweep_hidden};
-use super::{settle, tree_copy};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Limits, LossKind, Losses, Owners, Restricted};
+use crate::layer::{Limits, LossKind, Losses, Owners, Restricted, is_overlay_attribute};
 use crate::rootfs::visit::jobs;
-use crate::rootfs::{Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, set_times_at};
+use crate::rootfs::{
+    CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
+    set_times_at,
+};
 
 /// Layers that are unpacked at once.
 const JOBS: usize = 4;
@@ -70,8 +72,8 @@ pub enum ExtractError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The merged tree could not be copied.
-    #[error(transparent)]
-    Copy(#[from] TreeError),
+    #[error("cannot copy the merged layers")]
+    Copy(#[from] CopyTreeError),
     /// The new tree.
     #[error("cannot finish the root file system")]
     Tree(#[from] RootfsError),
@@ -264,8 +266,14 @@ impl Extract<'_> {
         };
         let chain = unpacked.chain(layers, &self.unpack(&open_blob, &progress, &workspace))?;
         let view = mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?;
-        match tree_copy::copy(&Rootfs::from_fd(view), root, jobs(), self.cancelled) {
-            Err(_) if (self.cancelled)() => return Err(UnpackError::Cancelled.into()),
+        let copy = TreeCopy {
+            keep: &|key| !is_overlay_attribute(key),
+            names: self.limits.names,
+            cancelled: &self.cancelled,
+            jobs: jobs(),
+        };
+        match copy.copy(&Rootfs::from_fd(view), root) {
+            Err(CopyTreeError::Cancelled) => return Err(UnpackError::Cancelled.into()),
             result => result?,
         }
         let mut losses = lost.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

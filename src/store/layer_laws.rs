@@ -15,7 +15,8 @@ use crate::rootfs::{IdMap, Overrides, Rootfs, Timestamp, set_mode_at, set_times_
 
 use super::mount::overlay;
 use super::testing::{can_mount, dump, links};
-use super::unpacked::{Layers, Unpack, UnpackError, Unpacked};
+use super::trees::Trees;
+use super::unpacked::{Chain, Layers, Unpack, UnpackError, Unpacked};
 use super::workspace::Workspace;
 
 /// An entry of a layer.
@@ -86,6 +87,9 @@ pub(crate) fn archive(entries: &[Entry]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
+/// A layer whose blob there is.
+pub(crate) type Stored = (DiffId, Descriptor);
+
 /// Layers as uncompressed blobs, and a store to unpack them into.
 pub(crate) struct Ground {
     pub(crate) directory: tempfile::TempDir,
@@ -113,11 +117,33 @@ impl Ground {
     }
 
     pub(crate) fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Layers, UnpackError> {
-        self.unpacked.chain(
+        self.unpacking(|unpack| self.unpacked.chain(layers, unpack))
+    }
+
+    /// Calls `work` with what unpacking the blobs needs.
+    pub(crate) fn unpacking<T>(&self, work: impl FnOnce(&Unpack<'_>) -> T) -> T {
+        work(&Unpack {
+            open_blob: &|digest| File::open(self.blob(digest)),
+            workspace: &self.workspace,
+            progress: &|_| (),
+            cancelled: &|| false,
+            jobs: 2,
+            limits: &Limits::default(),
+            owners: Owners::Required,
+        })
+    }
+
+    /// The layers in one directory of `workspace`, as where overlayfs cannot be mounted.
+    pub(crate) fn tree(
+        &self,
+        layers: &[(DiffId, Descriptor)],
+        workspace: &Arc<Workspace>,
+    ) -> Result<Chain, UnpackError> {
+        Trees::new(Arc::clone(workspace)).chain(
             layers,
             &Unpack {
                 open_blob: &|digest| File::open(self.blob(digest)),
-                workspace: &self.workspace,
+                workspace,
                 progress: &|_| (),
                 cancelled: &|| false,
                 jobs: 2,

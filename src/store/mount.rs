@@ -275,7 +275,8 @@ fn by_mount(
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| mount_in(&names, &tries, upper.is_none()));
+        let thread =
+            std::thread::Builder::new().spawn_scoped(scope, || mount_in(&names, &tries, upper.is_none()))?;
         thread.join().unwrap_or(Err(Errno::NOTRECOVERABLE.into()))
     });
     let mount = mount.map_err(|cause| MountError::Mount { action: "mount", layers: stack.len(), cause })?;
@@ -318,24 +319,14 @@ pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result
         rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
     };
     let (model, directory) = (open(from)?, open(to)?);
-    let mtime = metadata_of(&model)?.mtime;
-    copy_disk_metadata(model.as_fd(), directory.as_fd())?;
-    to.set_override(path.clone(), from.override_of(path))?;
-    set_times_at(directory.as_fd(), b".", mtime)
-}
-
-/// Gives the directory `to` the owner, mode, attributes and modification time that the disk shows of `from`.
-///
-/// # Errors
-/// When the metadata cannot be read or set.
-pub(super) fn copy_disk_metadata(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-    let metadata = metadata_of(from)?;
-    set_owner_at(to, b".", metadata.owner)?;
-    set_mode_at(to, b".", metadata.mode)?;
-    for (key, value) in of_image(&xattrs_at(from, b".")?) {
-        set_xattr_at(to, b".", key, value)?;
+    let metadata = metadata_of(&model)?;
+    set_owner_at(directory.as_fd(), b".", metadata.owner)?;
+    set_mode_at(directory.as_fd(), b".", metadata.mode)?;
+    for (key, value) in of_image(&xattrs_at(model.as_fd(), b".")?) {
+        set_xattr_at(directory.as_fd(), b".", key, value)?;
     }
-    set_times_at(to, b".", metadata.mtime)
+    to.set_override(path.clone(), from.override_of(path))?;
+    set_times_at(directory.as_fd(), b".", metadata.mtime)
 }
 
 /// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which

@@ -9,11 +9,15 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountAttrFlags, OpenTreeFlags};
 
 use super::index::{Index, IndexError, Refreshed, Seen, Trust};
-use super::tree_copy;
+use super::overrides::after_step;
 use super::unpack::discard;
 use super::workspace::{Workspace, WorkspaceError};
+use crate::layer::changes::is_of_image;
+use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
-use crate::rootfs::{GuestPath, Rootfs, Timestamp, set_mode_at, set_times_at};
+use crate::rootfs::{
+    CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at, set_times_at,
+};
 use crate::sys::{self, MountReach};
 
 /// Why a tree could not be made or looked through.
@@ -31,18 +35,15 @@ pub enum TreeError {
         #[source]
         cause: io::Error,
     },
-    /// An entry could not be copied.
-    #[error("cannot copy `{path}`")]
-    Copy {
-        /// Its path in the tree.
-        path: GuestPath,
-        /// Why not.
-        #[source]
-        cause: io::Error,
-    },
+    /// The files of another stage or image could not be copied.
+    #[error("cannot copy the files of another stage or image")]
+    Copy(#[from] CopyTreeError),
     /// The tree could not be looked through.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// What the disk does not hold of the files could not be found out.
+    #[error("cannot find out what became of files that belong to others or are devices")]
+    Overrides(#[from] RootfsError),
 }
 
 /// What may be done in a mount.
@@ -59,6 +60,8 @@ pub enum Access {
 pub struct Tree {
     directory: PathBuf,
     index: Index,
+    /// What the files are beyond what the disk shows.
+    overrides: Arc<Overrides>,
     workspace: Arc<Workspace>,
 }
 
@@ -76,8 +79,9 @@ impl Tree {
     /// An empty one of which nothing is known yet: [`Tree::describe`] comes when it is filled.
     pub(super) fn new(workspace: &Arc<Workspace>) -> Result<Self, TreeError> {
         let directory = workspace.directory("tree")?;
-        let tree = Self { directory, index: Index::default(), workspace: Arc::clone(workspace) };
-        let root = tree.root()?;
+        let (index, overrides, workspace) = (Index::default(), Arc::default(), Arc::clone(workspace));
+        let tree = Self { directory, index, overrides, workspace };
+        let root = tree.directory()?;
         set_mode_at(root.as_fd(), b".", 0o755)
             .and_then(|()| set_times_at(root.as_fd(), b".", Timestamp::default()))
             .map_err(|cause| tree.failed(cause))?;
@@ -95,16 +99,33 @@ impl Tree {
 
     /// Notes what is there now; `seen` knows what files in it hold.
     pub(super) fn describe(&mut self, seen: &Seen) -> Result<(), TreeError> {
-        self.index = Index::of(self.root()?.as_fd(), seen, jobs())?;
+        self.index = Index::of(&self.root()?, seen, jobs())?;
         Ok(())
     }
 
-    /// The directory, to be used by paths inside it.
+    /// The files, to be read.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the directory cannot be opened.
     pub fn root(&self) -> Result<Rootfs, TreeError> {
+        Ok(self.directory()?.with_overrides(Arc::clone(&self.overrides), Overrides::LIMIT))
+    }
+
+    /// The directory as the disk has it, to be used by paths inside it.
+    pub(super) fn directory(&self) -> Result<Rootfs, TreeError> {
         Rootfs::open(&self.directory).map_err(|cause| self.failed(cause))
+    }
+
+    /// What the files are beyond what the disk shows.
+    #[must_use]
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// Adds what was learned while files were made.
+    pub(super) fn learn(&mut self, learned: Learned) {
+        let known = std::mem::take(&mut self.overrides);
+        self.overrides = Arc::new(Arc::unwrap_or_clone(known).with(learned));
     }
 
     /// The root of a detached mount of the directory (`O_PATH`), for move_mount(2). Where mounts are not allowed it is the
@@ -134,27 +155,35 @@ impl Tree {
         &self.index
     }
 
-    /// Finds out what changed since the last time, and notes how everything is now. Nothing may write to the tree
-    /// meanwhile.
+    /// Finds out what changed in the step that began at `began`, and notes how everything is now; `learned` is what is
+    /// known of it beyond what the disk shows. Nothing may write to the tree meanwhile.
     ///
     /// # Errors
     /// When the tree cannot be looked through, or holds what no layer can. The index is lost then.
-    pub fn refresh(&mut self, trust: Trust) -> Result<Refreshed, TreeError> {
-        let root = self.root()?;
-        let (index, refreshed) = std::mem::take(&mut self.index).refresh(root.as_fd(), trust, jobs())?;
+    pub fn refresh(
+        &mut self,
+        trust: Trust,
+        learned: Learned,
+        began: Timestamp,
+    ) -> Result<Refreshed, TreeError> {
+        let directory = self.directory()?;
+        self.overrides = after_step(&self.overrides, learned, &directory, &self.index, began)?;
+        let (index, refreshed) = std::mem::take(&mut self.index).refresh(&self.root()?, trust, jobs())?;
         self.index = index;
         Ok(refreshed)
     }
 
-    /// A second tree with equal files, none of which is a file of this one.
+    /// A second tree with equal files, none of which is a file of this one. `names` is the limit of names of files with
+    /// several.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn copy(&self) -> Result<Self, TreeError> {
+    pub fn copy(&self, names: Limit) -> Result<Self, TreeError> {
         let mut tree = Self::new(&self.workspace)?;
-        let (from, to) = (self.root()?, tree.root()?);
-        tree_copy::copy(&from, &to, jobs(), &|| false)?;
-        tree.index = self.index.of_copy(to.as_fd(), jobs())?;
+        let copy = TreeCopy { keep: &is_of_image, names, cancelled: &|| false, jobs: jobs() };
+        copy.copy(&self.directory()?, &tree.directory()?)?;
+        tree.overrides = Arc::clone(&self.overrides);
+        tree.index = self.index.of_copy(&tree.root()?, jobs())?;
         Ok(tree)
     }
 

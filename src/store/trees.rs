@@ -54,15 +54,22 @@ impl Trees {
         std::thread::scope(|scope| {
             // Whatever way this ends, nobody must wait for the next layer.
             let _end = End(&ahead);
-            for _ in 0..unpack.jobs.clamp(1, layers.len()) {
-                scope.spawn(|| ahead.fetch());
-            }
+            // Where there may be no more threads, blobs are fetched when they are needed.
+            let start = || std::thread::Builder::new().spawn_scoped(scope, || ahead.fetch()).is_ok();
+            let fetchers = (0..unpack.jobs.clamp(1, layers.len())).filter(|_| start()).count();
             for (position, (diff_id, blob)) in layers.iter().enumerate() {
                 (unpack.progress)(Progress::Started(blob));
-                let open_blob = |_: &Digest| ahead.take(position);
+                let open_blob = |digest: &Digest| {
+                    if fetchers == 0 { (unpack.open_blob)(digest) } else { ahead.take(position) }
+                };
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-                let applied = source.apply_observed(&tree.root()?, Whiteouts::Remove, &mut seen)?;
+                let root =
+                    tree.directory()?.with_overrides(Arc::clone(tree.overrides()), unpack.limits.overrides);
+                let applied = source.apply_observed(&root, Whiteouts::Remove, &mut seen)?;
+                let learned = root.take_learned();
+                drop(root);
+                tree.learn(learned);
                 self.unpacked.fetch_add(1, Ordering::Relaxed);
                 (unpack.progress)(Progress::Finished(blob, &applied));
             }
@@ -144,5 +151,181 @@ impl Drop for End<'_> {
     fn drop(&mut self) {
         self.0.lock().ended = true;
         self.0.news.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use proptest::prelude::*;
+
+    use crate::image::descriptor::media_type;
+    use crate::layer::{Limits, Owners};
+    use crate::rootfs::Rootfs;
+    use crate::store::index::{Index, Trust};
+    use crate::store::layer_laws::{Entry, Ground, archive, entries, stack};
+    use crate::store::testing::{can_mount, dump, links};
+    use crate::store::tree::Access;
+
+    use super::*;
+
+    fn workspace(ground: &Ground) -> Arc<Workspace> {
+        Arc::new(Workspace::create(&ground.directory.path().join("trees"), None).unwrap())
+    }
+
+    fn layers(ground: &Ground, texts: &[&str]) -> Vec<(DiffId, Descriptor)> {
+        texts.iter().map(|text| ground.add(&archive(&entries(text)))).collect()
+    }
+
+    fn tree(chain: Chain) -> Arc<Tree> {
+        let Chain::Tree(tree) = chain else { panic!("{chain:?}") };
+        tree
+    }
+
+    fn content(tree: &Tree) -> Rootfs {
+        Rootfs::from_fd(tree.mount(Access::Read).unwrap())
+    }
+
+    /// What `workspace` holds.
+    fn count(workspace: &Workspace) -> usize {
+        std::fs::read_dir(workspace.path()).unwrap().count()
+    }
+
+    #[test]
+    fn random_stacks_give_what_bottom_up_application_gives_and_an_index_that_is_true() {
+        if !can_mount() {
+            return;
+        }
+        // PROPTEST_CASES asks for more.
+        let cases = ProptestConfig::default().cases / 4;
+        let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+        let ground = Mutex::new(Ground::new());
+        proptest!(config, |(stack in stack())| {
+            let ground = ground.lock().unwrap();
+            let layers: Vec<_> = stack.iter().map(|entries: &Vec<Entry>| ground.add(&archive(entries))).collect();
+            let workspace = workspace(&ground);
+            let (plain, chain) = (ground.plain(&layers), ground.tree(&layers, &workspace));
+            prop_assert_eq!(plain.is_ok(), chain.is_ok());
+            if let (Ok(plain), Ok(chain)) = (plain, chain) {
+                let tree = tree(chain);
+                prop_assert_eq!(dump(&content(&tree)), dump(&plain));
+                prop_assert_eq!(links(&content(&tree)), links(&plain));
+                // What was seen while the layers were applied is what is there.
+                let files = content(&tree);
+                let index: Index = tree.index().clone();
+                let (_, refreshed) = index.refresh(&files, Trust::Nothing, 1).unwrap();
+                prop_assert_eq!(refreshed.changes.finish().0, vec![]);
+            }
+        });
+    }
+
+    #[test]
+    fn each_blob_is_opened_once_and_not_too_early() {
+        let ground = Ground::new();
+        let layers = layers(&ground, &["a/ a/x", "a/y", "a/.wh.x", "a/ b", "c", "d", "e", "f"]);
+        let workspace = workspace(&ground);
+        let (opened, applied, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let open_blob = |digest: &Digest| {
+            let ahead = opened.fetch_add(1, Ordering::SeqCst) - applied.load(Ordering::SeqCst);
+            most.fetch_max(ahead, Ordering::SeqCst);
+            File::open(ground.blob(digest))
+        };
+        let progress = |news: Progress<'_>| {
+            if let Progress::Finished(..) = news {
+                applied.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let limits = Limits::default();
+        let unpack = Unpack {
+            open_blob: &open_blob,
+            workspace: &workspace,
+            progress: &progress,
+            cancelled: &|| false,
+            jobs: 2,
+            limits: &limits,
+            owners: Owners::Required,
+        };
+        let trees = Trees::new(Arc::clone(&workspace));
+        let tree = tree(trees.chain(&layers, &unpack).unwrap());
+        let read = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        assert_eq!((read(&opened), read(&applied)), (8, 8));
+        assert_eq!(trees.unpacked_layers(), 8);
+        assert!(read(&most) <= 4, "{most:?}");
+        let names = content(&tree).read_dir(&crate::rootfs::GuestPath::root()).unwrap();
+        assert_eq!(names.iter().map(|(name, _)| name[0]).collect::<Vec<_>>(), b"abcdef");
+        assert!(trees.chain(&[], &unpack).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_wrong_layer_is_an_error_and_leaves_nothing() {
+        let good = archive(&entries("a/ a/x"));
+        let digest = Digest::of(&good);
+        let layer = |diff_id: &[u8], size| {
+            (DiffId(Digest::of(diff_id)), Descriptor::new(media_type::OCI_LAYER, digest.clone(), size))
+        };
+        let size = good.len() as u64;
+        let mut flipped = good.clone();
+        flipped[600] ^= 1;
+        type Case<'a> = (&'a str, (DiffId, Descriptor), &'a [u8], &'a str);
+        let cases: [Case<'_>; 6] = [
+            ("other bytes", layer(&good, size), &flipped, "cannot"),
+            ("fewer bytes", layer(&good, size), &good[..1024], "cannot"),
+            ("a wrong size", layer(&good, size - 1), &good, "cannot"),
+            ("a wrong diff id", layer(b"other", size), &good, "but the image's config says"),
+            ("no archive", layer(b"", 7), b"rubbish", "cannot"),
+            ("bytes after the archive", layer(&good, size + 1), &[&good[..], b"x"].concat(), "cannot"),
+        ];
+        for (what, layer, bytes, message) in cases {
+            let ground = Ground::new();
+            let workspace = workspace(&ground);
+            std::fs::write(ground.blob(&digest), bytes).unwrap();
+            let first = ground.add(&archive(&entries("first")));
+            let error = ground.tree(&[first, layer], &workspace).unwrap_err();
+            assert!(error.to_string().contains(message), "{what}: {error}");
+            assert!(error.unreadable().is_some(), "{what}");
+            assert_eq!(count(&workspace), 0, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_blob_that_cannot_be_had_ends_it_whatever_is_fetched_beside() {
+        let ground = Ground::new();
+        let layers = layers(&ground, &["a", "b", "c", "d", "e"]);
+        for missing in 0..layers.len() {
+            let workspace = workspace(&ground);
+            let path = ground.blob(&layers[missing].1.digest);
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let error = ground.tree(&layers, &workspace).unwrap_err();
+            let expected = &layers[missing].1.digest;
+            assert!(matches!(&error, UnpackError::Open { blob, .. } if blob == expected), "{error}");
+            assert_eq!(count(&workspace), 0);
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_build_that_was_stopped_stops_unpacking() {
+        let ground = Ground::new();
+        let layers = layers(&ground, &["a", "b", "c"]);
+        let workspace = workspace(&ground);
+        let stop = AtomicBool::new(false);
+        let progress = |news: Progress<'_>| {
+            stop.fetch_or(matches!(news, Progress::Finished(..)), Ordering::SeqCst);
+        };
+        let limits = Limits::default();
+        let unpack = Unpack {
+            open_blob: &|digest| File::open(ground.blob(digest)),
+            workspace: &workspace,
+            progress: &progress,
+            cancelled: &|| stop.load(Ordering::SeqCst),
+            jobs: 2,
+            limits: &limits,
+            owners: Owners::Required,
+        };
+        let trees = Trees::new(Arc::clone(&workspace));
+        assert!(matches!(trees.chain(&layers, &unpack), Err(UnpackError::Cancelled)));
+        assert_eq!((trees.unpacked_layers(), count(&workspace)), (1, 0));
     }
 }

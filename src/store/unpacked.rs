@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Applied, LayerError, Marks, Whiteouts};
+use crate::layer::{Applied, LayerError, Marks, Owners, Whiteouts};
 use crate::rootfs::{Caller, GuestPath, IdMap, Overrides, Rootfs, Timestamp, metadata_of, set_times_at};
 
 pub use super::chain::{Chain, Layers, Likeness, UnpackedLayer};
@@ -332,7 +332,8 @@ fn unpack_each(
     };
     std::thread::scope(|scope| {
         for _ in 1..unpack.jobs.min(missing.len()) {
-            scope.spawn(work);
+            // Where there may be no more threads, those that there are do it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });
@@ -358,13 +359,21 @@ fn root_entry(root: &Rootfs) -> Result<RootEntry, UnpackError> {
 }
 
 impl Source<'_> {
+    /// `root` as a tree that keeps what the disk cannot hold, if anybody wants it.
+    fn holding(&self, root: Rootfs, overrides: Arc<Overrides>) -> Rootfs {
+        match self.unpack.owners {
+            Owners::Required => root.with_overrides(overrides, self.unpack.limits.overrides),
+            Owners::Possible | Owners::Mapped => root,
+        }
+    }
+
     /// Unpacks the layer into a new directory.
     fn apply_alone(&self) -> Result<Alone, UnpackError> {
         (self.unpack.progress)(Progress::Started(self.blob));
         let directory = self.unpack.workspace.directory("layer")?;
         let path = directory.join(ROOT);
         make_directory(&path)?;
-        let root = open(&path)?.with_overrides(Arc::default(), self.unpack.limits.overrides);
+        let root = self.holding(open(&path)?, Arc::default());
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
         match self.apply(&root, Whiteouts::Overlay) {
             Ok(applied) => {
@@ -390,8 +399,7 @@ impl Source<'_> {
             }
         };
         let overrides = Arc::new(overrides);
-        let root =
-            open(&directory.join(ROOT))?.with_overrides(Arc::clone(&overrides), self.unpack.limits.overrides);
+        let root = self.holding(open(&directory.join(ROOT))?, Arc::clone(&overrides));
         let settled = settle::settle(&root, &applied, lower, root_entry(&root)?)
             .map_err(|cause| UnpackError::Settle { blob: self.blob.digest.clone(), cause })?;
         let learned = root.take_learned();
@@ -414,8 +422,8 @@ impl Source<'_> {
         mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
             .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
-        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?)
-            .with_overrides(Arc::clone(below.overrides()), self.unpack.limits.overrides);
+        let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
+        let root = self.holding(root, Arc::clone(below.overrides()));
         let applied = self.apply(&root, Whiteouts::Remove)?;
         let learned = root.take_learned();
         drop(root);
@@ -430,7 +438,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::image::descriptor::media_type;
-    use crate::layer::{Limits, Owners};
+    use crate::layer::Limits;
     use crate::rootfs::testing::inside;
     use crate::store::layer_laws::{Ground, archive, entries};
     use crate::store::testing::can_mount;

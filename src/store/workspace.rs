@@ -137,6 +137,13 @@ impl Workspace {
         }
     }
 
+    /// Removes a directory of it before its time. What cannot be removed now goes with the workspace.
+    pub fn remove(&self, directory: &Path) {
+        if directory.starts_with(&self.path) && directory != self.path {
+            let _ = remove(directory);
+        }
+    }
+
     /// Makes a new empty directory like [`Workspace::directory`], for a shorter time.
     ///
     /// # Errors
@@ -171,9 +178,9 @@ impl Scratch {
         }
     }
 
-    /// Leaves it to the workspace.
-    pub fn keep(mut self) {
-        self.path.clear();
+    /// Leaves it to the workspace; gives the path.
+    pub fn keep(mut self) -> PathBuf {
+        std::mem::take(&mut self.path)
     }
 }
 
@@ -454,9 +461,13 @@ mod tests {
         let (kept, gone) = (workspace.scratch("short").unwrap(), workspace.scratch("short").unwrap());
         let paths = [kept.path().to_owned(), gone.path().to_owned()];
         gone.directory("a").unwrap();
-        kept.keep();
+        let kept = kept.keep();
         drop(gone);
         assert_eq!(paths.map(|path| path.exists()), [true, false]);
+        workspace.remove(&kept);
+        assert!(!kept.exists());
+        workspace.remove(workspace.path());
+        workspace.remove(temporary.path());
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 2);
         drop(workspace);
         assert_eq!(std::fs::read_dir(temporary.path().join("tmp")).unwrap().count(), 0);

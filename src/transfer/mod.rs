@@ -17,7 +17,7 @@ use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer::{Limits, Owners};
-use crate::registry::{Client, Fetched, TransferError, Uploaded, in_parallel};
+use crate::registry::{Client, Fetched, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::mount::MAX_LAYERS;
 use crate::store::trees::Trees;
@@ -334,9 +334,9 @@ impl Images<'_> {
         layer.is_some_and(|layer| self.store.blobs().check(&layer.blob).is_err_and(|error| error.is_absent()))
     }
 
-    /// Whether the store has a blob that is not what it should be; it is gone then.
-    fn is_damaged(&self, blob: &Descriptor) -> bool {
-        matches!(self.store.blobs().check(blob), Err(StoreError::Corrupt(_)))
+    /// What is wrong with a blob that is not what it should be; it is gone then.
+    fn damage(&self, blob: &Descriptor) -> Option<StoreError> {
+        self.store.blobs().check(blob).err().filter(|error| matches!(error, StoreError::Corrupt(_)))
     }
 
     /// Brings a layer's bytes into the store.
@@ -368,10 +368,7 @@ impl Images<'_> {
         encoded: &EncodedImage,
         destination: &Reference,
     ) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| {
-            let sent = self.upload_layer(layer, destination);
-            sent.map_err(|error| self.damage(layer).unwrap_or_else(|| error.into()))
-        })?;
+        in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
         let config = Descriptor::new(
             media_type::OCI_CONFIG,
             encoded.config.digest.clone(),
@@ -390,16 +387,8 @@ impl Images<'_> {
         Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
     }
 
-    /// Whether a layer could not be sent because it is damaged. It is gone then: the next build fetches or makes it again.
-    fn damage(&self, layer: &Layer) -> Option<ServiceError> {
-        match self.store.blobs().check(&layer.blob) {
-            Err(error @ StoreError::Corrupt(_)) => Some(error.into()),
-            _ => None,
-        }
-    }
-
     /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.
-    fn upload_layer(&self, layer: &Layer, destination: &Reference) -> Result<(), TransferError> {
+    fn upload_layer(&self, layer: &Layer, destination: &Reference) -> Result<(), ServiceError> {
         let mount_from = match &layer.origin {
             Origin::Registry(reference) if reference.registry() == destination.registry() => Some(reference),
             _ => None,
@@ -409,11 +398,14 @@ impl Images<'_> {
             self.open(&layer.blob.digest)
         };
         let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
-        let sent = match upload() {
-            // Registries refuse bytes that are not what they are called. A damaged blob is fetched once more.
-            Err(_) if self.is_damaged(&layer.blob) && layer.origin != Origin::Stored => upload(),
-            result => result,
-        };
+        // Registries refuse bytes that are not what they are called.
+        let sent = upload().or_else(|error| match self.damage(&layer.blob) {
+            // It is fetched once more.
+            Some(_) if layer.origin != Origin::Stored => Ok(upload()?),
+            // The next build makes it again.
+            Some(damage) => Err(ServiceError::from(damage)),
+            None => Err(error.into()),
+        });
         let how = match sent? {
             Uploaded::Existed => "was there",
             Uploaded::Mounted => "mounted",

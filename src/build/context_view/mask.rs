@@ -1,13 +1,13 @@
 //! What lies on top of a directory of the context: whiteouts for what must not be seen, and metadata for root.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode};
 
 use super::survey::Hide;
-use super::{FILES, ViewError, open};
+use super::{FILES, Place, ViewError, open};
 use crate::rootfs::{
     FileKind, GuestPath, Owner, Rootfs, metadata_at, set_mode_at, set_owner_at, set_xattr_at, xattr_at,
 };
@@ -28,8 +28,9 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    /// One that changes nothing yet, for `source`, which is `top` of the context.
-    pub(super) fn new(scratch: Scratch, source: OwnedFd, top: &GuestPath) -> Result<Self, ViewError> {
+    /// One that changes nothing yet, for the directory `place`.
+    pub(super) fn new(scratch: Scratch, place: &Place) -> Result<Self, ViewError> {
+        let source = place.fd.try_clone().map_err(ViewError::Mask)?;
         let files = scratch.directory(FILES)?;
         let root = Rootfs::from_fd(open(&files)?);
         let mask = Self {
@@ -37,7 +38,7 @@ impl Mask {
             files,
             root,
             source: Rootfs::from_fd(source),
-            top: top.clone(),
+            top: place.path.clone(),
             copy_up: CopyUp::Whole,
         };
         mask.settle_one(&GuestPath::root()).map_err(ViewError::Mask)?;
@@ -52,6 +53,11 @@ impl Mask {
     /// The directory to mount as a layer.
     pub(super) fn files(&self) -> &Path {
         &self.files
+    }
+
+    /// The directory itself.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
     }
 
     /// What a mount must be able to do for it.

@@ -24,7 +24,9 @@ use self::survey::{Found, survey};
 use super::copy::{Copier, CopyError, CopyRequest, OwnerPolicy, Selected, SourceTree};
 use crate::context::Context;
 use crate::dockerfile::Access;
-use crate::rootfs::{Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp};
+use crate::rootfs::{
+    Escaped, FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, metadata_of,
+};
 use crate::store::mount::{self, CopyUp, MountError, Upper};
 use crate::store::workspace::{Scratch, Workspace, WorkspaceError};
 
@@ -89,8 +91,32 @@ impl Shown {
     }
 }
 
+/// What is at a path of the context, and what it was when it was opened.
+struct Place {
+    path: GuestPath,
+    fd: OwnedFd,
+    metadata: Metadata,
+}
+
+impl Place {
+    /// Whoever writes to the context may have put a link where there was none: that is no place.
+    fn find(root: &Rootfs, path: &GuestPath) -> Result<Self, ViewError> {
+        let fd = root.open_path(path, Follow::No)?;
+        let metadata = metadata_of(&fd).map_err(|source| RootfsError::Io {
+            action: "look at",
+            path: path.clone(),
+            source,
+        })?;
+        if metadata.kind == FileKind::Symlink {
+            return Err(CopyError::Changed { path: path.clone() }.into());
+        }
+        Ok(Self { path: path.clone(), fd, metadata })
+    }
+}
+
+/// Opens something in the workspace, which may be a copy of anything: no link is followed.
 fn open(path: &Path) -> Result<OwnedFd, MountError> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
         .map_err(|cause| MountError::Directory { path: path.to_owned(), cause: cause.into() })
 }
 
@@ -100,58 +126,52 @@ impl<'a> ContextViews<'a> {
         Self { context, workspace, known: RefCell::default() }
     }
 
-    /// What to mount for `source`, a path without links that is not ignored and has `metadata`. Where `access` allows
-    /// writing, all that is written goes with the value.
-    pub(super) fn show(
-        &self,
-        source: &GuestPath,
-        metadata: &Metadata,
-        access: Access,
-    ) -> Result<Shown, ViewError> {
-        let place = || self.context.root().open_path(source, Follow::No);
-        if metadata.kind != FileKind::Directory {
-            return match access {
-                Access::ReadOnly if metadata.kind == FileKind::File && metadata.owner == Owner::ROOT => {
-                    Ok(Shown::new(place()?, None))
-                }
-                _ => self.copy_of_file(source, metadata),
-            };
+    /// What to mount for `path`, which is not ignored and leads over no links. Where `access` allows writing, all that is
+    /// written goes with the value.
+    pub(super) fn show(&self, path: &GuestPath, access: Access) -> Result<Shown, ViewError> {
+        let place = Place::find(self.context.root(), path)?;
+        let Metadata { kind, owner, .. } = place.metadata;
+        match kind {
+            FileKind::Directory => self.directory(place, access),
+            FileKind::File if owner == Owner::ROOT && access == Access::ReadOnly => {
+                Ok(Shown::new(place.fd, None))
+            }
+            _ => self.copy_of_file(&place),
         }
-        let known = self.known(source, metadata)?;
+    }
+
+    fn directory(&self, place: Place, access: Access) -> Result<Shown, ViewError> {
+        let known = self.known(&place)?;
         let shown = match (&*known, access) {
-            (Known::AsItIs(_), Access::ReadOnly) => Shown::new(place()?, None),
+            (Known::AsItIs(_), Access::ReadOnly) => Shown::new(place.fd, None),
             (Known::Copied(scratch), Access::ReadOnly) => {
                 Shown::new(open(&scratch.path().join(FILES))?, None)
             }
             (Known::Masked(mask), Access::ReadOnly) => self.overlay(mask.source(), Some(mask), access)?,
-            (Known::AsItIs(Found { mounts: 0, .. }), Access::ReadWrite) => self
-                .overlay(place()?.as_fd(), None, access)
-                .or_else(|_| self.copy_of_directory(source, metadata))?,
-            (Known::Masked(mask), Access::ReadWrite) => self
-                .overlay(mask.source(), Some(mask), access)
-                .or_else(|_| self.copy_of_directory(source, metadata))?,
-            (Known::AsItIs(_) | Known::Copied(_), Access::ReadWrite) => {
-                self.copy_of_directory(source, metadata)?
+            (Known::AsItIs(Found { mounts: 0, .. }), Access::ReadWrite) => {
+                self.overlay(place.fd.as_fd(), None, access).or_else(|_| self.copy_of_directory(&place))?
             }
+            (Known::Masked(mask), Access::ReadWrite) => {
+                self.overlay(mask.source(), Some(mask), access).or_else(|_| self.copy_of_directory(&place))?
+            }
+            (Known::AsItIs(_) | Known::Copied(_), Access::ReadWrite) => self.copy_of_directory(&place)?,
         };
         Ok(Shown { _known: Some(known), ..shown })
     }
 
     /// Finds out how the directory can be mounted, once for each.
-    fn known(&self, source: &GuestPath, metadata: &Metadata) -> Result<Rc<Known>, ViewError> {
-        if let Some(known) = self.known.borrow().get(source) {
+    fn known(&self, place: &Place) -> Result<Rc<Known>, ViewError> {
+        if let Some(known) = self.known.borrow().get(&place.path) {
             return Ok(Rc::clone(known));
         }
-        let known = Rc::new(self.look_at(source, metadata)?);
-        self.known.borrow_mut().insert(source.clone(), Rc::clone(&known));
+        let known = Rc::new(self.look_at(place)?);
+        self.known.borrow_mut().insert(place.path.clone(), Rc::clone(&known));
         Ok(known)
     }
 
-    fn look_at(&self, source: &GuestPath, metadata: &Metadata) -> Result<Known, ViewError> {
-        let root = self.context.root();
-        let mut mask =
-            Mask::new(self.workspace.scratch("context")?, root.open_path(source, Follow::No)?, source)?;
-        let found = survey(root, self.context.ignore(), source, &mut mask)?;
+    fn look_at(&self, place: &Place) -> Result<Known, ViewError> {
+        let mut mask = Mask::new(self.workspace.scratch("context")?, place)?;
+        let found = survey(self.context.root(), self.context.ignore(), &place.path, &mut mask)?;
         if (found.hidden, found.foreign, found.pipes) == (0, 0, 0) {
             return Ok(Known::AsItIs(found));
         }
@@ -159,31 +179,27 @@ impl<'a> ContextViews<'a> {
         let usable = found.mounts == 0
             && (found.foreign == 0 || mask.take_over().is_ok())
             && self.overlay(mask.source(), Some(&mask), Access::ReadOnly).is_ok();
-        if usable {
-            return Ok(Known::Masked(mask));
-        }
-        let scratch = self.copied_directory(source, metadata)?;
-        Ok(Known::Copied(scratch))
+        if usable { Ok(Known::Masked(mask)) } else { Ok(Known::Copied(self.copied_directory(place)?)) }
     }
 
-    /// Mounts `place` below `mask`, and below a directory for what is written if `access` allows that.
+    /// Mounts the directory `below` under `mask`, and both under one for what is written if `access` allows that.
     fn overlay(
         &self,
-        place: BorrowedFd<'_>,
+        below: BorrowedFd<'_>,
         mask: Option<&Mask>,
         access: Access,
     ) -> Result<Shown, ViewError> {
         let scratch = self.workspace.scratch("context")?;
-        let place_name = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
-        let mut lowers = vec![place_name.as_path()];
+        let below_name = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
+        let mut lowers = vec![below_name.as_path()];
         lowers.extend(mask.map(Mask::files));
         let [files, work] = [scratch.directory(FILES)?, scratch.directory("work")?];
         let upper = match access {
             Access::ReadOnly => None,
             Access::ReadWrite => {
                 // Its root is that of the mount.
-                let top = Rootfs::from_fd(open(lowers[lowers.len() - 1])?);
-                mask::inherit(&top, &files, &GuestPath::root()).map_err(ViewError::Mask)?;
+                let top = mask.map_or(below, Mask::root).try_clone_to_owned().map_err(ViewError::Mask)?;
+                mask::inherit(&Rootfs::from_fd(top), &files, &GuestPath::root()).map_err(ViewError::Mask)?;
                 Some(Upper { files: &files, work: &work })
             }
         };
@@ -192,34 +208,28 @@ impl<'a> ContextViews<'a> {
         Ok(Shown::new(tree, Some(scratch)))
     }
 
-    fn copy_of_directory(&self, source: &GuestPath, metadata: &Metadata) -> Result<Shown, ViewError> {
-        let scratch = self.copied_directory(source, metadata)?;
+    fn copy_of_directory(&self, place: &Place) -> Result<Shown, ViewError> {
+        let scratch = self.copied_directory(place)?;
         Ok(Shown::new(open(&scratch.path().join(FILES))?, Some(scratch)))
     }
 
-    fn copied_directory(&self, source: &GuestPath, metadata: &Metadata) -> Result<Scratch, ViewError> {
+    fn copied_directory(&self, place: &Place) -> Result<Scratch, ViewError> {
         let scratch = self.workspace.scratch("context")?;
         let files = scratch.directory(FILES)?;
-        self.copy(source, metadata, &files, b"/")?;
-        let top = Rootfs::from_fd(self.context.root().open_path(source, Follow::No)?);
-        mask::inherit(&top, &files, &GuestPath::root()).map_err(ViewError::Mask)?;
+        self.copy(place, &files, b"/")?;
+        let top = place.fd.try_clone().map_err(ViewError::Mask)?;
+        mask::inherit(&Rootfs::from_fd(top), &files, &GuestPath::root()).map_err(ViewError::Mask)?;
         Ok(scratch)
     }
 
-    fn copy_of_file(&self, source: &GuestPath, metadata: &Metadata) -> Result<Shown, ViewError> {
+    fn copy_of_file(&self, place: &Place) -> Result<Shown, ViewError> {
         let scratch = self.workspace.scratch("context")?;
-        self.copy(source, metadata, scratch.path(), b"/file")?;
+        self.copy(place, scratch.path(), b"/file")?;
         Ok(Shown::new(open(&scratch.path().join("file"))?, Some(scratch)))
     }
 
-    /// Copies what is not ignored of `source` to `destination` in the directory `to`, for root.
-    fn copy(
-        &self,
-        source: &GuestPath,
-        metadata: &Metadata,
-        to: &Path,
-        destination: &[u8],
-    ) -> Result<(), ViewError> {
+    /// Copies what is not ignored of `place` to `destination` in the directory `to`, for root.
+    fn copy(&self, place: &Place, to: &Path, destination: &[u8]) -> Result<(), ViewError> {
         let onto = Rootfs::from_fd(open(to)?);
         let request = CopyRequest {
             sources: Vec::new(),
@@ -233,8 +243,11 @@ impl<'a> ContextViews<'a> {
             chown: None,
             chmod: None,
         };
-        let selected =
-            Selected::Tree { name: b"file".to_vec(), path: source.clone(), metadata: metadata.clone() };
+        let selected = Selected::Tree {
+            name: b"file".to_vec(),
+            path: place.path.clone(),
+            metadata: place.metadata.clone(),
+        };
         let mut copier = Copier::new(&request, &onto, Timestamp::default())?;
         copier.place(&selected)?;
         copier.finish()?;

@@ -128,7 +128,7 @@ pub(super) fn copy(
             tried(entry.make_node(metadata.kind, metadata.rdev), "make", to.path)?;
         }
         // A socket without a process is nothing; BuildKit leaves an empty file.
-        FileKind::File | FileKind::Socket => drop(create(copier.onto, to)?),
+        FileKind::File | FileKind::Socket => drop(create(&entry, to)?),
         FileKind::Directory => return Err(CopyError::CannotCopyToNonDirectory { path: to.path.clone() }),
     }
     set_attributes(&entry, &attributes_of(copier, from, metadata), to.path)?;
@@ -138,11 +138,12 @@ pub(super) fn copy(
 
 /// Makes `to` a file that holds `content`.
 pub(super) fn write(copier: &mut Copier<'_>, content: &[u8], to: &Place<'_>) -> Result<(), CopyError> {
-    tried(create(copier.onto, to)?.write_all(content), "write", to.path)?;
+    let entry = to.entry(copier.onto);
+    tried(create(&entry, to)?.write_all(content), "write", to.path)?;
     let owner = copier.request.chown.unwrap_or(Owner::ROOT);
     let mode = Some(copier.request.chmod.unwrap_or(0o644));
     let attributes = Attributes { owner, mode, mtime: copier.now, xattrs: Xattrs::new() };
-    set_attributes(&to.entry(copier.onto), &attributes, to.path)?;
+    set_attributes(&entry, &attributes, to.path)?;
     copier.done.files += 1;
     copier.done.bytes += content.len() as u64;
     Ok(())
@@ -160,8 +161,7 @@ pub(super) fn make_room(to: &Place<'_>) -> Result<(), CopyError> {
 }
 
 /// Makes an empty file in place of what is there.
-fn create(tree: &Rootfs, to: &Place<'_>) -> Result<File, CopyError> {
-    let entry = to.entry(tree);
+fn create(entry: &DirectoryEntry<'_>, to: &Place<'_>) -> Result<File, CopyError> {
     let file = match entry.make_file() {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             make_room(to)?;
@@ -185,7 +185,8 @@ fn copy_file(copier: &mut Copier<'_>, from: &Place<'_>, to: &Place<'_>) -> Resul
     if metadata.kind != FileKind::File {
         return Err(changed());
     }
-    let target = create(copier.onto, to)?;
+    let entry = to.entry(copier.onto);
+    let target = create(&entry, to)?;
     match content::copy(&source, &metadata, &target, &mut copier.buffer) {
         Ok(()) => {}
         Err(ContentError::Changed) => return Err(changed()),
@@ -197,6 +198,6 @@ fn copy_file(copier: &mut Copier<'_>, from: &Place<'_>, to: &Place<'_>) -> Resul
     let mut xattrs = xattrs_of(&source).unwrap_or_default();
     tree.reveal_xattrs(from.path, &mut xattrs);
     let attributes = attributes(copier, &tree.reveal(from.path, metadata), xattrs);
-    set_attributes(&to.entry(copier.onto).opened(&target), &attributes, to.path)?;
+    set_attributes(&entry.opened(&target), &attributes, to.path)?;
     Ok(size)
 }

@@ -184,6 +184,10 @@ fn look_up(from: &SourceTree<'_>, path: &GuestPath) -> Result<Lookup, CopyError>
     let Some(metadata) = from.root.metadata(&current, Follow::No).map_err(CopyError::Source)? else {
         return Ok(Lookup::Missing);
     };
+    if metadata.kind == FileKind::Symlink {
+        // It was something else a moment ago.
+        return Err(CopyError::Changed { path: current });
+    }
     if is_visible(from, &current, metadata.kind)? {
         Ok(Lookup::Found { path: current, metadata })
     } else {

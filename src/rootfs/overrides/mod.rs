@@ -74,7 +74,7 @@ impl Override {
         match old {
             Some(old) if old.is_of(disk) => Self {
                 mode: old.mode_for(disk).unwrap_or(plain.mode),
-                owner: old.owner_for(disk).unwrap_or(plain.owner),
+                owner: old.owner_for(disk, plain.owner),
                 rare: old.rare.clone(),
                 ..plain
             },
@@ -153,8 +153,14 @@ impl Override {
         (disk.mode == u32::from(self.shown.mode)).then_some(self.mode)
     }
 
-    fn owner_for(&self, disk: &Metadata) -> Option<Owner> {
-        (disk.owner == self.shown.owner).then_some(self.owner)
+    /// The owner that counts; `new` is whom the disk says that the entry belongs to. Who sets only one of user and group
+    /// leaves the other what it is.
+    fn owner_for(&self, disk: &Metadata, new: Owner) -> Owner {
+        let shown = self.shown.owner;
+        Owner {
+            uid: if disk.owner.uid == shown.uid { self.owner.uid } else { new.uid },
+            gid: if disk.owner.gid == shown.gid { self.owner.gid } else { new.gid },
+        }
     }
 
     /// Whether an entry that a step left as `disk` is in all that this knows what it was.
@@ -169,7 +175,7 @@ impl Override {
             return;
         }
         truth.mode = self.mode_for(disk).map_or(truth.mode, u32::from);
-        truth.owner = self.owner_for(disk).unwrap_or(truth.owner);
+        truth.owner = self.owner_for(disk, truth.owner);
         if let Some((kind, number)) = self.device() {
             (truth.kind, truth.rdev, truth.placeholder) = (kind, number, true);
         }

@@ -14,8 +14,8 @@ use twox_hash::XxHash3_128;
 
 use crate::layer::changes::of_image;
 use crate::layer::{Made, Observer};
-use crate::rootfs::{FileKind, Metadata, metadata_of, xattrs_at};
-use crate::store::holes::next_data;
+use crate::rootfs::content::next_data;
+use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, metadata_of, xattrs_at};
 
 /// A hash of what an entry holds. Entries that look the same and have the same one are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -162,6 +162,9 @@ impl Observer for Seen {
 
 /// An entry whose fingerprint is wanted.
 pub(super) struct Place<'a> {
+    pub(super) tree: &'a Rootfs,
+    /// The path of the directory in the tree.
+    pub(super) parent: &'a GuestPath,
     pub(super) directory: BorrowedFd<'a>,
     pub(super) name: &'a [u8],
     pub(super) metadata: &'a Metadata,
@@ -196,7 +199,8 @@ impl Place<'_> {
             }
             _ => None,
         };
-        let xattrs = if has_xattrs { xattrs_at(self.directory, self.name)? } else { Default::default() };
+        let mut xattrs = if has_xattrs { xattrs_at(self.directory, self.name)? } else { Default::default() };
+        self.tree.reveal_xattrs_in(self.parent, self.name, &mut xattrs);
         let mut attributes = of_image(&xattrs).peekable();
         if attributes.peek().is_none() {
             return Ok(held.unwrap_or_default());

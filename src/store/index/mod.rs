@@ -7,11 +7,11 @@
 mod fingerprint;
 mod refresh;
 
+use std::cmp::Ordering;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use crate::layer::changes::Unrecordable;
-use crate::rootfs::{FileKind, GuestPath, Metadata, Owner, Timestamp};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp};
 
 use fingerprint::Fingerprint;
 pub use fingerprint::Seen;
@@ -50,7 +50,7 @@ impl Index {
     ///
     /// # Errors
     /// [`IndexError`].
-    pub fn of(root: BorrowedFd<'_>, seen: &Seen, jobs: usize) -> Result<Self, IndexError> {
+    pub fn of(root: &Rootfs, seen: &Seen, jobs: usize) -> Result<Self, IndexError> {
         refresh::build(root, seen, jobs)
     }
 
@@ -59,12 +59,7 @@ impl Index {
     ///
     /// # Errors
     /// [`IndexError`].
-    pub fn refresh(
-        self,
-        root: BorrowedFd<'_>,
-        trust: Trust,
-        jobs: usize,
-    ) -> Result<(Self, Refreshed), IndexError> {
+    pub fn refresh(self, root: &Rootfs, trust: Trust, jobs: usize) -> Result<(Self, Refreshed), IndexError> {
         refresh::refresh(self, root, trust, jobs)
     }
 
@@ -72,8 +67,21 @@ impl Index {
     ///
     /// # Errors
     /// [`IndexError`].
-    pub fn of_copy(&self, root: BorrowedFd<'_>, jobs: usize) -> Result<Self, IndexError> {
+    pub fn of_copy(&self, root: &Rootfs, jobs: usize) -> Result<Self, IndexError> {
         refresh::follow(self.clone(), root, jobs)
+    }
+
+    /// The number of the file that was at `path`.
+    #[must_use]
+    pub fn inode(&self, path: &GuestPath) -> Option<u64> {
+        let mut record = &self.root;
+        for name in path.components() {
+            if record.kind() != FileKind::Directory {
+                return None;
+            }
+            record = self.directories.get(record.directory as usize)?.as_ref()?.get(name)?;
+        }
+        Some(record.inode)
     }
 
     /// The latest time at which an entry changed (`ctime`).
@@ -109,6 +117,21 @@ struct Directory {
 }
 
 impl Directory {
+    fn get(&self, name: &[u8]) -> Option<&Record> {
+        let (mut first, mut end) = (0, self.records.len());
+        while first < end {
+            let middle = first + (end - first) / 2;
+            let start = middle.checked_sub(1).map_or(0, |before| self.records[before].name_end as usize);
+            let record = &self.records[middle];
+            match self.names[start..record.name_end as usize].cmp(name) {
+                Ordering::Equal => return Some(record),
+                Ordering::Less => first = middle + 1,
+                Ordering::Greater => end = middle,
+            }
+        }
+        None
+    }
+
     fn entries(&self) -> impl Iterator<Item = (&[u8], &Record)> {
         let mut start = 0;
         self.records.iter().map(move |record| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::OFlags;
@@ -11,7 +11,7 @@ use super::fingerprint::{Fingerprint, Place, Seen};
 use super::{Directory, Index, IndexError, Record};
 use crate::layer::changes::{Collector, check_name, child_of, is_recordable, looks_the_same};
 use crate::rootfs::visit::{Names, open_exact, visit};
-use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, metadata_at};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Timestamp, metadata_at};
 
 /// When an entry is believed to be unchanged without looking into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,17 +37,17 @@ pub struct Refreshed {
     pub opened: u64,
 }
 
-pub(super) fn build(root: BorrowedFd<'_>, seen: &Seen, jobs: usize) -> Result<Index, IndexError> {
+pub(super) fn build(root: &Rootfs, seen: &Seen, jobs: usize) -> Result<Index, IndexError> {
     Ok(run(Index::default(), root, Trust::Nothing, Changes::NotWanted, seen, jobs)?.0)
 }
 
-pub(super) fn follow(index: Index, root: BorrowedFd<'_>, jobs: usize) -> Result<Index, IndexError> {
+pub(super) fn follow(index: Index, root: &Rootfs, jobs: usize) -> Result<Index, IndexError> {
     Ok(run(index, root, Trust::Looks, Changes::NotWanted, &Seen::default(), jobs)?.0)
 }
 
 pub(super) fn refresh(
     index: Index,
-    root: BorrowedFd<'_>,
+    root: &Rootfs,
     trust: Trust,
     jobs: usize,
 ) -> Result<(Index, Refreshed), IndexError> {
@@ -63,7 +63,7 @@ enum Changes {
 
 /// What all threads share.
 struct Walk<'a> {
-    root: BorrowedFd<'a>,
+    root: &'a Rootfs,
     trust: Trust,
     report: Changes,
     seen: &'a Seen,
@@ -108,7 +108,7 @@ struct Next {
 
 fn run(
     index: Index,
-    root: BorrowedFd<'_>,
+    root: &Rootfs,
     trust: Trust,
     report: Changes,
     seen: &Seen,
@@ -157,8 +157,10 @@ impl Walk<'_> {
     /// nearly every step, and layers usually leave the root out.
     fn root(&self, old: &Record, worker: &mut Worker) -> Result<Record, IndexError> {
         let path = GuestPath::root();
-        let metadata = metadata_at(self.root, b".").map_err(at(&path, b"."))?;
-        let place = Place { directory: self.root, name: b".", metadata: &metadata };
+        let metadata = metadata_at(self.root.as_fd(), b".").map_err(at(&path, b"."))?;
+        let metadata = self.root.reveal(&path, metadata);
+        let directory = self.root.as_fd();
+        let place = Place { tree: self.root, parent: &path, directory, name: b".", metadata: &metadata };
         let fingerprint =
             place.fingerprint(None, &mut worker.buffer, &mut worker.opened).map_err(at(&path, b"."))?;
         let new = Record::new(&metadata, fingerprint);
@@ -171,8 +173,8 @@ impl Walk<'_> {
 
     fn directory(&self, worker: &mut Worker, next: Next, found: &mut Vec<Next>) -> Result<(), IndexError> {
         let Next { path, number } = next;
-        let directory =
-            open_exact(self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(at(&path, b"."))?;
+        let directory = open_exact(self.root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(at(&path, b"."))?;
         let names = Names::in_directory(directory.as_fd()).map_err(at(&path, b"."))?;
         let old = self.known().directories[number as usize].take().unwrap_or_default();
         let mut before = old.entries().peekable();
@@ -243,10 +245,11 @@ impl Walk<'_> {
         worker.visited += 1;
         let directory = visited.directory.as_fd();
         let metadata = metadata_at(directory, name).map_err(at(visited.path, name))?;
+        let metadata = self.root.reveal_in(visited.path, name, metadata);
         if !is_recordable(&metadata) {
             return before.map_or(Ok(()), |record| self.gone(worker, visited.path, name, record));
         }
-        let place = Place { directory, name, metadata: &metadata };
+        let place = Place { tree: self.root, parent: visited.path, directory, name, metadata: &metadata };
         let found = self.compare(worker, &place, before).map_err(at(visited.path, name))?;
         let is_directory = metadata.kind == FileKind::Directory;
         let mut record = Record::new(&metadata, found.fingerprint);

@@ -1,21 +1,20 @@
-//! Files that a step renamed: overlayfs keeps of them that they come from a lower layer, but not from where.
+//! Files that a step on an overlay renamed, or gave further names.
 //!
-//! Inside a user namespace the mark `origin` of a file is empty, and elsewhere it names a number, not a path. So a file
+//! Of a renamed file overlayfs keeps that it comes from a lower layer, but not from where. Inside a user namespace the mark `origin` of a file is empty, and elsewhere it names a number, not a path. So a file
 //! with that mark at a place where no lower layer has one is compared with the lower files that are gone: renaming
 //! changes neither content nor mode, owner and modification time.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
 
-use crate::layer::Marks;
+use super::layers::{Trees, is_copied_up};
+use super::{Found, at, each_entry, shown};
 use crate::rootfs::{
-    FileKind, GuestPath, Metadata, Override, Overrides, Owner, Rootfs, RootfsError, Timestamp, metadata_at,
+    FileKind, GuestPath, Metadata, Override, Overrides, Owner, Rootfs, RootfsError, Timestamp,
 };
-
-use super::overrides::{at, is_copied_up, open_directory};
 
 /// What renaming leaves as it is, as far as the disk shows it.
 type Likeness = (u64, Timestamp, u32, Owner);
@@ -38,11 +37,8 @@ impl<'a> Missing<'a> {
     ) -> Result<Self, RootfsError> {
         let mut by_likeness: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for path in paths {
-            let Some(held) = overrides.get(path) else { continue };
-            let Some((parent, name)) = path.parent().zip(path.file_name()) else { continue };
-            let before = open_directory(lower, &parent).and_then(|parent| metadata_at(parent.as_fd(), name));
             // An override of what had been gone before tells nothing.
-            if let Ok(before) = before
+            if let (Some(held), Some(before)) = (overrides.get(path), shown(lower, path)?)
                 && before.kind == FileKind::File
                 && before.links == 1
                 && held.is_of(&before)
@@ -54,53 +50,43 @@ impl<'a> Missing<'a> {
     }
 }
 
-/// Finds where `missing` files are now.
+/// Finds where `missing` files are now, and other names for the files in `linked`, by number. Paths that are `known` need
+/// not be looked at, but for what they hold may come from elsewhere.
 pub(super) fn find(
-    missing: Missing<'_>,
-    upper: &Rootfs,
-    lower: &Rootfs,
-    marks: Marks,
+    missing: &Missing<'_>,
+    linked: &BTreeMap<u64, Override>,
+    is_known: &dyn Fn(&GuestPath) -> bool,
+    trees: &Trees<'_>,
 ) -> Result<Vec<(GuestPath, Override)>, RootfsError> {
     let mut found = Vec::new();
-    if missing.by_likeness.is_empty() {
+    if missing.by_likeness.is_empty() && linked.is_empty() {
         return Ok(found);
     }
-    let mut pending = vec![GuestPath::root()];
-    while let Some(path) = pending.pop() {
-        let directory = at(open_directory(upper, &path), &path)?;
-        for (name, kind) in upper.read_dir(&path)? {
-            let child = path.child(&name);
-            match kind {
-                FileKind::Directory => pending.push(child),
-                FileKind::File => {
-                    let now = at(metadata_at(directory.as_fd(), &name), &child)?;
-                    let Some(candidates) = missing.by_likeness.get(&likeness(&now)) else { continue };
-                    if at(is_copied_up(&directory, &name, marks), &child)?
-                        && !is_in_place(&child, &now, upper, lower)?
-                        && let Some(held) = origin_of(&child, candidates, upper, lower)?
-                    {
-                        found.push((child, held.clone()));
-                    }
-                }
-                _ => {}
-            }
+    each_entry(trees.upper, &mut |entry| {
+        let Found { path, directory, name, metadata } = entry;
+        if metadata.links > 1
+            && let Some(held) = linked.get(&metadata.inode)
+            && !is_known(path)
+        {
+            found.push((path.clone(), held.clone()));
+        } else if metadata.kind == FileKind::File
+            && let Some(candidates) = missing.by_likeness.get(&likeness(metadata))
+            && at(is_copied_up(*directory, name, trees.marks), path)?
+            && !is_in_place(path, metadata, trees)?
+            && let Some(held) = origin_of(path, candidates, trees)?
+        {
+            found.push((path.clone(), held.clone()));
         }
-    }
+        Ok(())
+    })?;
     Ok(found)
 }
 
 /// Whether the lower layers have the file at `path`, which is as `now`, there too, so that it need not come from elsewhere.
-fn is_in_place(
-    path: &GuestPath,
-    now: &Metadata,
-    upper: &Rootfs,
-    lower: &Rootfs,
-) -> Result<bool, RootfsError> {
-    let Some((parent, name)) = path.parent().zip(path.file_name()) else { return Ok(true) };
-    let before = open_directory(lower, &parent).and_then(|parent| metadata_at(parent.as_fd(), name));
-    match before {
-        Ok(before) if before.kind == FileKind::File && likeness(&before) == likeness(now) => {
-            same_content(upper, path, lower, path)
+fn is_in_place(path: &GuestPath, now: &Metadata, trees: &Trees<'_>) -> Result<bool, RootfsError> {
+    match shown(trees.lower, path)? {
+        Some(before) if before.kind == FileKind::File && likeness(&before) == likeness(now) => {
+            same_content(trees.upper, path, trees.lower, path)
         }
         _ => Ok(false),
     }
@@ -110,12 +96,11 @@ fn is_in_place(
 fn origin_of<'a>(
     path: &GuestPath,
     candidates: &[(&GuestPath, &'a Override)],
-    upper: &Rootfs,
-    lower: &Rootfs,
+    trees: &Trees<'_>,
 ) -> Result<Option<&'a Override>, RootfsError> {
     let mut origin: Option<&Override> = None;
     for (candidate, held) in candidates {
-        if origin == Some(*held) || !same_content(upper, path, lower, candidate)? {
+        if origin == Some(*held) || !same_content(trees.upper, path, trees.lower, candidate)? {
             continue;
         }
         if origin.is_some() {
@@ -132,7 +117,7 @@ fn same_content(
     lower: &Rootfs,
     old: &GuestPath,
 ) -> Result<bool, RootfsError> {
-    let open = |tree: &Rootfs, path| Ok(std::fs::File::from(tree.open_file(path, OFlags::NOFOLLOW, 0)?));
+    let open = |tree: &Rootfs, path| Ok(File::from(tree.open_file(path, OFlags::NOFOLLOW, 0)?));
     let (mut new_file, mut old_file) = (open(upper, new)?, open(lower, old)?);
     let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     loop {

@@ -1,30 +1,30 @@
-//! What overrides hold for layers that are stacked: those of the lower layers that are still seen through the upper one,
-//! and those of the upper one.
+//! Layers that are stacked: the overrides of the lower ones that are still seen through the upper one, and its own.
 //!
 //! The upper layer is a directory as overlayfs keeps it: whiteouts are character devices 0:0, and an opaque directory
 //! hides what lower layers have in it (kernel documentation: `filesystems/overlayfs.rst`).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
+use super::moved::{self, Missing};
+use super::{at, changed, keeps_its_group, shown};
 use crate::layer::Marks;
+use crate::rootfs::visit::open_exact;
 use crate::rootfs::{
     Caller, FileKind, GuestPath, Learned, Metadata, Override, Overrides, Rootfs, RootfsError, metadata_at,
     xattr_at,
 };
-
-use super::moved::{self, Missing};
 
 /// The overrides of `lower` with a layer on top that was unpacked into `upper` and says of all its entries itself what
 /// they are: `own`.
 ///
 /// # Errors
 /// When `upper` cannot be read.
-pub(super) fn stacked(
+pub(in crate::store) fn stacked(
     lower: &Arc<Overrides>,
     upper: &Rootfs,
     own: Arc<Overrides>,
@@ -72,7 +72,7 @@ impl Written {
 /// | entry in the upper directory | is the lower one, copied up, if |
 /// |---|---|
 /// | directory | it is not opaque |
-/// | file | overlayfs marked it (`origin`), or its mode shows that somebody kept what it was; see [`keeps_its_group`] |
+/// | file | overlayfs marked it (`origin`), or its mode shows that somebody kept what it was; see `keeps_its_group` |
 /// | file that had several names below | kind, mode and owner are as before: overlayfs marks no such file |
 /// | placeholder of a device | it is still one |
 /// | symbolic link | it has the same target |
@@ -95,6 +95,8 @@ pub fn written(
     let mut changes = Learned::new();
     let mut own = Vec::new();
     let mut missing = Vec::new();
+    // Files that a step may have given further names.
+    let mut linked = BTreeMap::new();
     for (path, held) in overrides.iter().filter(|(path, _)| !learned.contains_key(*path)) {
         match sight.of(path)? {
             Seen::Below => {}
@@ -104,9 +106,15 @@ pub fn written(
             }
             Seen::Above(now) => {
                 let kept = held.is_of(&now) && is_the_same(path, held, &now, &Trees { upper, lower, marks })?;
+                if !kept {
+                    missing.push(path);
+                }
                 let kept = if kept { held.settled(&now, &caller) } else { None };
-                if kept.is_some() {
+                if let Some(kept) = &kept {
                     own.push(path.clone());
+                    if now.links > 1 && now.kind != FileKind::Directory {
+                        linked.insert(now.inode, kept.clone());
+                    }
                 }
                 if kept.as_ref() != Some(held) {
                     changes.insert(path.clone(), kept);
@@ -115,29 +123,21 @@ pub fn written(
         }
     }
     let missing = Missing::of(&missing, overrides, lower)?;
-    for (path, held) in moved::find(missing, upper, lower, marks)? {
-        own.push(path.clone());
-        changes.insert(path, Some(held));
+    let is_known = |path: &GuestPath| learned.contains_key(path) || own.binary_search(path).is_ok();
+    for (path, held) in moved::find(&missing, &linked, &is_known, &Trees { upper, lower, marks })? {
+        changes.insert(path.clone(), Some(held));
+        own.push(path);
     }
     own.extend(learned.iter().filter(|(_, held)| held.is_some()).map(|(path, _)| path.clone()));
     changes.extend(learned);
     Ok(Written { all: changed(overrides, changes), own })
 }
 
-/// `overrides` with `changes`: the same value if there are none.
-fn changed(overrides: &Arc<Overrides>, changes: Learned) -> Arc<Overrides> {
-    if changes.is_empty() {
-        Arc::clone(overrides)
-    } else {
-        Arc::new(Overrides::clone(overrides).with(changes))
-    }
-}
-
 /// Both sides of an overlay.
-struct Trees<'a> {
-    upper: &'a Rootfs,
-    lower: &'a Rootfs,
-    marks: Marks,
+pub(super) struct Trees<'a> {
+    pub(super) upper: &'a Rootfs,
+    pub(super) lower: &'a Rootfs,
+    pub(super) marks: Marks,
 }
 
 /// Whether the entry at `path` of the upper directory, which is as `now`, is the lower one that `held` is about.
@@ -154,7 +154,7 @@ fn is_the_same(
             if at(is_copied_up(&directory, &name, trees.marks), path)? {
                 return Ok(true);
             }
-            let before = trees.lower.exact_metadata(path)?;
+            let before = shown(trees.lower, path)?;
             let several = before.is_some_and(|before| before.links > 1);
             Ok(held.fits(now) && (several || keeps_its_group(now.mode)))
         }
@@ -166,14 +166,6 @@ fn is_the_same(
 pub(super) fn is_copied_up(directory: &impl AsFd, name: &[u8], marks: Marks) -> io::Result<bool> {
     let key = [marks.prefix(), b"origin"].concat();
     Ok(xattr_at(directory.as_fd(), name, &key)?.is_some())
-}
-
-/// Whether a file that replaced another one of the same mode was certainly given that mode, and with it, as far as the disk
-/// shows them, the owner: a mode that gives its group more than everybody, or is set-id. Such a mode is of no use to
-/// the group of root, and no file has it by itself. It is how `useradd` and others replace `/etc/shadow`.
-fn keeps_its_group(mode: u32) -> bool {
-    let (group, others) = ((mode >> 3) & 0o7, mode & 0o7);
-    group & !others != 0 || mode & 0o6000 != 0
 }
 
 /// What is seen at a path of a lower layer.
@@ -252,7 +244,7 @@ impl<'a> Sight<'a> {
     fn entry(&mut self, path: &GuestPath, parent: &GuestPath, name: &[u8]) -> Result<Seen, RootfsError> {
         let directory = match self.open.take() {
             Some((open, directory)) if open == *parent => directory,
-            _ => at(open_directory(self.upper, parent), parent)?,
+            _ => at(open_exact(self.upper.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY), parent)?,
         };
         let seen = match metadata_at(directory.as_fd(), name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Below,
@@ -267,21 +259,4 @@ impl<'a> Sight<'a> {
         self.open = Some((parent.clone(), directory));
         Ok(seen)
     }
-}
-
-/// Opens a directory whose path has no links.
-pub(super) fn open_directory(tree: &Rootfs, path: &GuestPath) -> io::Result<OwnedFd> {
-    let name = if path.is_root() { &b"."[..] } else { path.relative() };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    loop {
-        match rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve) {
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            result => return Ok(result?),
-        }
-    }
-}
-
-pub(super) fn at<T>(result: io::Result<T>, path: &GuestPath) -> Result<T, RootfsError> {
-    result.map_err(|source| RootfsError::Io { action: "read metadata of", path: path.clone(), source })
 }

@@ -1,0 +1,164 @@
+//! How the files of stages are kept: as layers that overlayfs stacks, or in plain directories where that is refused.
+
+use std::sync::Arc;
+
+use super::failure::Failure;
+use super::settings::Settings;
+use crate::build::progress::{Event, Progress};
+use crate::rootfs::IdMap;
+use crate::snapshot::native::Comparison;
+use crate::snapshot::{NativeSnapshotter, OverlaySnapshotter, SnapshotError, Snapshotter};
+use crate::store::Store;
+use crate::store::trees::Trees;
+use crate::store::unpacked::Unpacked;
+use crate::store::workspace::Workspace;
+use crate::transfer::Unpacker;
+
+/// What the user wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Layers, where they can be stacked.
+    Auto,
+    /// Layers, and no build where they cannot.
+    Overlay,
+    /// Plain directories.
+    Native,
+}
+
+impl Choice {
+    /// Reads BuildKit's words.
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "overlayfs" => Ok(Self::Overlay),
+            "native" => Ok(Self::Native),
+            _ => Err(Failure::new(format!("`{text}` is no snapshotter"))
+                .of_flag("--snapshotter")
+                .hint("auto, overlayfs or native")),
+        }
+    }
+}
+
+/// Reads kaniko's words. Nothing is missed with any of them; `full` does not even believe the kernel.
+pub(super) fn comparison(text: &str) -> Result<Comparison, Failure> {
+    match text {
+        "full" => Ok(Comparison::Content),
+        "redo" | "time" => Ok(Comparison::Metadata),
+        _ => Err(Failure::new(format!("`{text}` is not a valid snapshot mode"))
+            .of_flag("--snapshot-mode")
+            .hint("full, redo or time")),
+    }
+}
+
+/// What steps work on, and what becomes of layers for that.
+pub(super) struct Kept {
+    /// Where steps write.
+    pub(super) snapshotter: Box<dyn Snapshotter>,
+    /// Where images are unpacked.
+    pub(super) unpacker: Unpacker,
+}
+
+/// Chooses, and tells if it is not what is best.
+pub(super) fn choose(
+    settings: &Settings,
+    store: &Store,
+    workspace: &Arc<Workspace>,
+    ids: &IdMap,
+    progress: &dyn Progress,
+) -> Result<Kept, Failure> {
+    let overlay = || {
+        let snapshotter = OverlaySnapshotter::new(Arc::clone(workspace), settings.limits.layers.overrides);
+        let unpacked = Unpacked::open(&store.root().join("unpacked"), ids)
+            .map_err(|error| Failure::from_error(&error))?;
+        Ok(Kept { snapshotter: Box::new(snapshotter), unpacker: Unpacker::Layers(unpacked) })
+    };
+    if settings.snapshotter != Choice::Native {
+        match refusal(settings, store, workspace)? {
+            None => return overlay(),
+            Some(refusal) if settings.snapshotter == Choice::Overlay => return Err(refusal.failure(store)),
+            Some(refusal) => progress.tell(&Event::Note(&refusal.note())),
+        }
+    }
+    let limits = settings.limits.layers;
+    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), settings.comparison, limits);
+    let unpacker = Unpacker::Trees(Trees::new(Arc::clone(workspace)));
+    Ok(Kept { snapshotter: Box::new(snapshotter), unpacker })
+}
+
+/// Why overlayfs cannot be used.
+enum Refusal {
+    /// The store is on an overlay itself.
+    OnOverlay,
+    /// The kernel, or the file system.
+    Tried(SnapshotError),
+}
+
+/// Tries it, once.
+fn refusal(
+    settings: &Settings,
+    store: &Store,
+    workspace: &Arc<Workspace>,
+) -> Result<Option<Refusal>, Failure> {
+    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
+    const OVERLAYFS: u64 = 0x794c_7630;
+    let root = store.root();
+    let file_system = rustix::fs::statfs(root)
+        .map_err(|error| Failure::new(format!("cannot look at the store `{}`: {error}", root.display())))?;
+    if file_system.f_type.cast_unsigned() == OVERLAYFS {
+        return Ok(Some(Refusal::OnOverlay));
+    }
+    let overrides = settings.limits.layers.overrides;
+    Ok(OverlaySnapshotter::new(Arc::clone(workspace), overrides).try_out().err().map(Refusal::Tried))
+}
+
+/// What makes overlayfs possible for most.
+const REMEDY: &str = "put the store on a volume (in a pod: an emptyDir), with --store or BUILDER_STORE";
+
+impl Refusal {
+    fn failure(&self, store: &Store) -> Failure {
+        match self {
+            Self::OnOverlay => Failure::new(format!(
+                "the store `{}` is on an overlay file system, which cannot hold another one",
+                store.root().display()
+            ))
+            .hint(REMEDY),
+            Self::Tried(error) => Failure::from_error(error)
+                .of_flag("--snapshotter")
+                .hint("--snapshotter=native keeps files in plain directories"),
+        }
+    }
+
+    fn note(&self) -> String {
+        let (reason, remedy) = match self {
+            Self::OnOverlay => ("the store is on an overlay itself".to_owned(), REMEDY),
+            Self::Tried(error) => {
+                let failure = Failure::from_error(error);
+                let reason = [vec![failure.message], failure.causes].concat().join(": ");
+                (reason, "a store on another file system may allow it (--store)")
+            }
+        };
+        format!("overlayfs cannot be used, so files are kept in plain directories: {reason}; {remedy}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_are_those_of_buildkit_and_kaniko() {
+        for (text, choice) in
+            [("auto", Choice::Auto), ("overlayfs", Choice::Overlay), ("native", Choice::Native)]
+        {
+            assert_eq!(Choice::parse(text).unwrap(), choice);
+        }
+        let words = ["full", "redo", "time"].map(|text| comparison(text).unwrap());
+        assert_eq!(words, [Comparison::Content, Comparison::Metadata, Comparison::Metadata]);
+        assert_eq!(
+            Choice::parse("overlay").unwrap_err().message,
+            "--snapshotter: `overlay` is no snapshotter"
+        );
+        let error = comparison("fast").unwrap_err();
+        assert_eq!(error.message, "--snapshot-mode: `fast` is not a valid snapshot mode");
+    }
+}

@@ -1,0 +1,506 @@
+//! Copying a whole tree into an empty one, no file of which is shared with the original.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::content::{ContentWriter, next_data};
+use super::metadata::{
+    FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
+    xattrs_at,
+};
+use super::visit::{Names, open_exact, visit};
+use super::{GuestPath, Rootfs};
+use crate::limit::Limit;
+
+/// Why a tree could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyTreeError {
+    /// An entry cannot be read, or not be made.
+    #[error("cannot {action} `{path}`")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which entry.
+        path: GuestPath,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// More files of several names than can be remembered.
+    #[error("the names of hard links take more than {value} bytes; {0}", value = .0.value)]
+    Links(Limit),
+    /// The copy was stopped.
+    #[error("copying was stopped")]
+    Cancelled,
+}
+
+/// How a tree is copied.
+pub struct TreeCopy<'a> {
+    /// Which extended attributes are copied.
+    pub keep: &'a (dyn Fn(&[u8]) -> bool + Sync),
+    /// The most bytes of names that are remembered, of files with several names.
+    pub names: Limit,
+    /// Says whether to stop; asked often, from several threads.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+    /// How many threads there are; at least one is.
+    pub jobs: usize,
+}
+
+struct Copier<'a> {
+    rules: &'a TreeCopy<'a>,
+    from: &'a Rootfs,
+    to: &'a Rootfs,
+    names: Mutex<LinkNames>,
+    /// Whether the file system shares blocks between files (ioctl_ficlone(2)), as btrfs and xfs do.
+    can_clone: AtomicBool,
+    /// Whether it copies inside the kernel (copy_file_range(2)).
+    can_copy_ranges: AtomicBool,
+}
+
+/// Files with several names: by file system and number, the name that is copied.
+#[derive(Default)]
+struct LinkNames {
+    first: BTreeMap<FileId, GuestPath>,
+    /// Bytes.
+    remembered: u64,
+}
+
+type FileId = ((u32, u32), u64);
+
+#[derive(Default)]
+struct Worker {
+    /// Names of files that are there under another.
+    links: Vec<(GuestPath, FileId)>,
+    buffer: Vec<u8>,
+}
+
+/// One entry here and there.
+struct Place<'a> {
+    from: &'a OwnedFd,
+    to: &'a OwnedFd,
+    name: &'a [u8],
+    metadata: &'a Metadata,
+}
+
+impl TreeCopy<'_> {
+    /// Copies everything that is in `from`, its root's metadata included, into the empty tree `to`, as the disk shows it.
+    /// The process must be allowed to work in directories whatever their mode. Nobody else may change either tree
+    /// meanwhile.
+    ///
+    /// Memory grows by the names of the directories beside the way down and of files of several names.
+    ///
+    /// # Errors
+    /// [`CopyTreeError`]; `to` then holds a part.
+    pub fn copy(&self, from: &Rootfs, to: &Rootfs) -> Result<(), CopyTreeError> {
+        self.copy_by(&Copier {
+            rules: self,
+            from,
+            to,
+            names: Mutex::default(),
+            can_clone: AtomicBool::new(true),
+            can_copy_ranges: AtomicBool::new(true),
+        })
+    }
+
+    fn copy_by(&self, copier: &Copier<'_>) -> Result<(), CopyTreeError> {
+        let workers = (0..self.jobs.max(1)).map(|_| Worker::default()).collect();
+        let directory =
+            |worker: &mut Worker, path, below: &mut Vec<_>| copier.directory(worker, &path, below);
+        let workers = visit(GuestPath::root(), workers, directory)?;
+        // Only now every file is there that a name may stand for.
+        let mut links: Vec<(GuestPath, FileId)> =
+            workers.into_iter().flat_map(|worker| worker.links).collect();
+        links.sort_unstable();
+        links.iter().try_for_each(|(path, file)| copier.link(path, file).map_err(failed("link", path)))
+    }
+}
+
+fn failed<E: Into<io::Error>>(action: &'static str, path: &GuestPath) -> impl FnOnce(E) -> CopyTreeError {
+    move |error| CopyTreeError::Io { action, path: path.clone(), source: error.into() }
+}
+
+impl Copier<'_> {
+    /// Copies the directory `path`, which exists in both trees, with all that is in it but the content of directories.
+    fn directory(
+        &self,
+        worker: &mut Worker,
+        path: &GuestPath,
+        below: &mut Vec<GuestPath>,
+    ) -> Result<(), CopyTreeError> {
+        let open = |tree: &Rootfs| {
+            open_exact(tree.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("open", path))
+        };
+        let (from, to) = (open(self.from)?, open(self.to)?);
+        for name in Names::in_directory(from.as_fd()).map_err(failed("list", path))?.iter() {
+            if (self.rules.cancelled)() {
+                return Err(CopyTreeError::Cancelled);
+            }
+            let child = path.child(name);
+            let metadata = metadata_at(from.as_fd(), name).map_err(failed("read metadata of", &child))?;
+            if metadata.kind == FileKind::Directory {
+                rustix::fs::mkdirat(&to, name, Mode::RWXU).map_err(failed("make", &child))?;
+                below.push(child);
+                continue;
+            }
+            let file = (metadata.device, metadata.inode);
+            if metadata.links > 1 && !self.is_first_name(file, &child)? {
+                worker.links.push((child, file));
+                continue;
+            }
+            let place = Place { from: &from, to: &to, name, metadata: &metadata };
+            match self.make(worker, &place) {
+                Ok(Made::Stopped) => return Err(CopyTreeError::Cancelled),
+                result => result.map_err(failed("copy", &child))?,
+            };
+            self.metadata(&place).map_err(failed("set metadata of", &child))?;
+        }
+        // Last: making entries changes the times, and a default ACL must not be inherited by them.
+        let metadata = metadata_of(&from).map_err(failed("read metadata of", path))?;
+        let place = Place { from: &from, to: &to, name: b".", metadata: &metadata };
+        self.metadata(&place).map_err(failed("set metadata of", path))
+    }
+
+    fn names(&self) -> MutexGuard<'_, LinkNames> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a file with several names is met for the first time.
+    fn is_first_name(&self, file: FileId, path: &GuestPath) -> Result<bool, CopyTreeError> {
+        let mut names = self.names();
+        let is_new = !names.first.contains_key(&file);
+        if is_new {
+            names.first.insert(file, path.clone());
+        }
+        // What a path costs besides its bytes.
+        names.remembered += path.as_bytes().len() as u64 + 64;
+        if self.rules.names.is_exceeded_by(names.remembered) {
+            return Err(CopyTreeError::Links(self.rules.names));
+        }
+        Ok(is_new)
+    }
+
+    fn make(&self, worker: &mut Worker, place: &Place<'_>) -> io::Result<Made> {
+        let Place { from, to, name, metadata } = *place;
+        let file_type = match metadata.kind {
+            FileKind::File => return self.file(worker, place),
+            FileKind::Symlink => {
+                let target = rustix::fs::readlinkat(from, name, Vec::new())?;
+                rustix::fs::symlinkat(target, to, name)?;
+                return Ok(Made::Whole);
+            }
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::CharDevice => FileType::CharacterDevice,
+            FileKind::BlockDevice => FileType::BlockDevice,
+            FileKind::Socket => FileType::Socket,
+            FileKind::Directory => return Err(Errno::ISDIR.into()),
+        };
+        rustix::fs::mknodat(to, name, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev)?;
+        Ok(Made::Whole)
+    }
+
+    /// Owner first, as that clears set-ID bits and capabilities; times last.
+    fn metadata(&self, place: &Place<'_>) -> io::Result<()> {
+        let Place { from, to, name, metadata } = *place;
+        let (from, to) = (from.as_fd(), to.as_fd());
+        set_owner_at(to, name, metadata.owner)?;
+        for (key, value) in xattrs_at(from, name)?.iter().filter(|(key, _)| (self.rules.keep)(key)) {
+            set_xattr_at(to, name, key, value)?;
+        }
+        if metadata.kind != FileKind::Symlink {
+            set_mode_at(to, name, metadata.mode)?;
+        }
+        set_times_at(to, name, metadata.mtime)
+    }
+
+    fn file(&self, worker: &mut Worker, place: &Place<'_>) -> io::Result<Made> {
+        let Place { from, to, name, metadata } = *place;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let new: File = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?.into();
+        if metadata.size == 0 {
+            return Ok(Made::Whole);
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let old: File = rustix::fs::openat(from, name, flags, Mode::empty())?.into();
+        if self.can_clone.load(Ordering::Relaxed) {
+            match rustix::fs::ioctl_ficlone(&new, &old) {
+                Ok(()) => return Ok(Made::Whole),
+                // The file system cannot do it at all, or the trees are on different ones.
+                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::XDEV) => {
+                    self.can_clone.store(false, Ordering::Relaxed);
+                }
+                // Not with this file.
+                Err(_) => {}
+            }
+        }
+        self.ranges(worker, &old, new)
+    }
+
+    /// Copies what of a file is no hole.
+    fn ranges(&self, worker: &mut Worker, old: &File, new: File) -> io::Result<Made> {
+        let (mut done, mut end) = (0, 0);
+        let mut in_kernel = self.can_copy_ranges.load(Ordering::Relaxed);
+        loop {
+            if done == end {
+                let Some(next) = next_data(old, end)? else { break };
+                (done, end) = next;
+            }
+            if (self.rules.cancelled)() {
+                return Ok(Made::Stopped);
+            }
+            if !in_kernel {
+                return self.rest(worker, old, new, (done, end));
+            }
+            let (mut from, mut to) = (done, done);
+            // In pieces after which somebody may want to stop.
+            let piece = usize::try_from(end - done).unwrap_or(usize::MAX).min(1 << 26);
+            match rustix::fs::copy_file_range(old, Some(&mut from), &new, Some(&mut to), piece) {
+                Ok(count) if count > 0 => done += count as u64,
+                Err(Errno::INTR) => {}
+                // The file ends here, or the file system only claims that it can do this.
+                Ok(_) | Err(Errno::INVAL | Errno::PERM | Errno::TXTBSY) => in_kernel = false,
+                Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => {
+                    in_kernel = false;
+                    self.can_copy_ranges.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // What is left is a hole.
+        new.set_len(old.metadata()?.len())?;
+        Ok(Made::Whole)
+    }
+
+    /// Copies a file from `start` on by reading it, `end` being where the next hole is.
+    fn rest(
+        &self,
+        worker: &mut Worker,
+        old: &File,
+        new: File,
+        (mut start, mut end): (u64, u64),
+    ) -> io::Result<Made> {
+        worker.buffer.resize(1 << 17, 0);
+        let mut copy = ContentWriter::at(new.into(), start)?;
+        loop {
+            while start < end {
+                let wanted = usize::try_from(end - start).unwrap_or(usize::MAX).min(worker.buffer.len());
+                let count = old.read_at(&mut worker.buffer[..wanted], start)?;
+                if count == 0 {
+                    break;
+                }
+                if (self.rules.cancelled)() {
+                    return Ok(Made::Stopped);
+                }
+                copy.write(&worker.buffer[..count])?;
+                start += count as u64;
+            }
+            let Some(next) = next_data(old, start)? else { break };
+            copy.skip(next.0 - start);
+            (start, end) = next;
+        }
+        copy.skip(old.metadata()?.len().saturating_sub(start));
+        copy.finish().map(|_| Made::Whole)
+    }
+
+    /// Gives the copy of a file one more name.
+    fn link(&self, path: &GuestPath, file: &FileId) -> io::Result<()> {
+        let names = self.names();
+        let open = |path: &GuestPath| {
+            let directory = path.parent().unwrap_or_else(GuestPath::root);
+            open_exact(self.to.as_fd(), &directory, OFlags::PATH | OFlags::DIRECTORY)
+        };
+        let missing = || io::Error::from(Errno::NOENT);
+        let first = names.first.get(file).ok_or_else(missing)?;
+        let (old, new) = (open(first)?, open(path)?);
+        let old_name = first.file_name().ok_or_else(missing)?;
+        let name = path.file_name().ok_or_else(missing)?;
+        let mtime = metadata_of(&new)?.mtime;
+        rustix::fs::linkat(&old, old_name, &new, name, AtFlags::empty())?;
+        set_times_at(new.as_fd(), b".", mtime)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Whole,
+    Stopped,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::store::testing::{dump, links, run};
+
+    fn copy(
+        from: &Path,
+        to: &Path,
+        names: u64,
+        cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), CopyTreeError> {
+        let names = Limit::new("names", names);
+        TreeCopy { keep: &|key| key != b"user.dropped", names, cancelled, jobs: 2 }
+            .copy(&Rootfs::open(from).unwrap(), &Rootfs::open(to).unwrap())
+    }
+
+    #[test]
+    fn a_copy_has_everything() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root, to set owners and make devices");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&to).unwrap();
+        run(
+            directory.path(),
+            "mkdir -p from/a/b/c from/locked from/e
+             printf x > from/a/one; ln from/a/one from/e/two; ln from/a/one from/a/b/three
+             printf y > from/su; chown 5:6 from/su; chmod 6755 from/su
+             ln -s ../.. from/a/link; chown -h 7:8 from/a/link; ln from/a/link from/linked
+             mkfifo -m 620 from/fifo
+             truncate -s 300000 from/a/b/hole; printf z >> from/a/b/hole
+             touch from/locked/inside; chmod 0 from/locked; chown 9:9 from/locked
+             printf n > \"$(printf 'from/a/odd\\n\\377')\"",
+        );
+        if rustix::fs::setxattr(from.join("a"), "user.kept", b"v", rustix::fs::XattrFlags::empty()).is_ok() {
+            run(directory.path(), "xattr from/a/one user.dropped v\nxattr from/a/b user.kept w");
+        }
+        if std::process::Command::new("mknod")
+            .arg(from.join("null"))
+            .args(["c", "1", "3"])
+            .status()
+            .unwrap()
+            .success()
+        {
+            run(directory.path(), "chmod 640 from/null");
+        }
+        run(directory.path(), "find from -depth -exec touch -h -d @1000.5 {} +");
+        copy(&from, &to, 1 << 20, &|| false).unwrap();
+        let trees = [&from, &to].map(|path| Rootfs::open(path).unwrap());
+        let expected = dump(&trees[0]).replace(" user.dropped=v", "");
+        assert_eq!(dump(&trees[1]), expected);
+        assert_eq!(links(&trees[1]), links(&trees[0]));
+        assert_eq!(links(&trees[1]).len(), 2);
+    }
+
+    #[test]
+    fn lists_capabilities_and_sockets_are_copied_and_no_file_is_shared() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root, to set capabilities");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&to).unwrap();
+        run(
+            directory.path(),
+            "mkdir -p from/lists from/d; echo x > from/d/can; ln from/d/can from/d/can-too; echo x > from/d/list
+             PATH=$PATH:/usr/sbin setcap cap_net_raw+ep from/d/can
+             acl from/lists default 5
+             acl from/d/list access 6
+             echo x > from/lists/f; mkdir from/lists/d
+             perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Local => \"from/s\", Listen => 1)'
+             find from -depth -exec touch -h -d @1000.5 {} +",
+        );
+        for jobs in [1, 3] {
+            let trees = [&from, &to].map(|path| Rootfs::open(path).unwrap());
+            let names = Limit::new("names", 1 << 20);
+            TreeCopy { keep: &|_| true, names, cancelled: &|| false, jobs }
+                .copy(&trees[0], &trees[1])
+                .unwrap();
+            assert_eq!(dump(&trees[1]), dump(&trees[0]));
+            let inodes = |path: &Path| {
+                let list = std::process::Command::new("find").arg(path).args(["-printf", "%i\n"]).output();
+                let text = String::from_utf8(list.unwrap().stdout).unwrap();
+                text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+            };
+            assert!(inodes(&from).is_disjoint(&inodes(&to)));
+            run(&to, "find . -mindepth 1 -delete");
+        }
+    }
+
+    #[test]
+    fn holes_stay_holes_however_files_are_copied() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        run(
+            directory.path(),
+            "mkdir from to
+             truncate -s 60M from/f; printf x >> from/f; truncate -s 90M from/f; truncate -s 8G from/g
+             printf start > from/h; truncate -s 3M from/h; printf end >> from/h",
+        );
+        let (old, new) = (Rootfs::open(&from).unwrap(), Rootfs::open(&to).unwrap());
+        let names = Limit::new("names", 1 << 20);
+        let rules = TreeCopy { keep: &|_| true, names, cancelled: &|| false, jobs: 1 };
+        for (clone, ranges) in [(true, true), (false, true), (false, false)] {
+            rules
+                .copy_by(&Copier {
+                    rules: &rules,
+                    from: &old,
+                    to: &new,
+                    names: Mutex::default(),
+                    can_clone: AtomicBool::new(clone),
+                    can_copy_ranges: AtomicBool::new(ranges),
+                })
+                .unwrap();
+            for name in ["f", "g", "h"] {
+                let (old, new) = (from.join(name), to.join(name));
+                let (old, new) = (old.metadata().unwrap(), new.metadata().unwrap());
+                assert_eq!(old.size(), new.size());
+                assert!(new.blocks() <= old.blocks() + 16, "{name}: {} of {}", new.blocks(), old.blocks());
+            }
+            let mut read = [0; 1];
+            File::open(to.join("f")).unwrap().read_exact_at(&mut read, 60 << 20).unwrap();
+            assert_eq!(read, *b"x");
+            assert!(std::fs::read(from.join("h")).unwrap() == std::fs::read(to.join("h")).unwrap());
+            run(&to, "rm f g h");
+        }
+    }
+
+    #[test]
+    fn a_copy_ends_when_told_or_at_its_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to, again] = ["from", "to", "again"].map(|name| directory.path().join(name));
+        run(directory.path(), "mkdir from to again; printf x > from/a; ln from/a from/b");
+        assert!(matches!(copy(&from, &to, 1 << 20, &|| true), Err(CopyTreeError::Cancelled)));
+        let error = copy(&from, &again, 10, &|| false).unwrap_err();
+        assert!(matches!(error, CopyTreeError::Links(_)), "{error}");
+    }
+
+    #[test]
+    fn deep_trees_need_few_descriptors() {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        for path in [&from, &to] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let root = Rootfs::open(&from).unwrap();
+        let owner = metadata_of(&root).unwrap().owner;
+        let deep = GuestPath::clamp("d/".repeat(2000).as_bytes()).unwrap();
+        root.create_dirs(&deep, 0o755, owner).unwrap();
+        std::fs::write(from.join("d/d/d/file"), "x").unwrap();
+        let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let few = rustix::process::Rlimit { current: Some(128), ..before };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+        let result = copy(&from, &to, 1 << 20, &|| false);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, before).unwrap();
+        result.unwrap();
+        let copied = Rootfs::open(&to).unwrap();
+        assert!(copied.exact_metadata(&deep).unwrap().is_some());
+        assert_eq!(std::fs::read(to.join("d/d/d/file")).unwrap(), b"x");
+        let parent = Rootfs::open(directory.path()).unwrap();
+        for name in [&b"from"[..], b"to"] {
+            super::super::remove_tree(parent.as_fd(), name).unwrap();
+        }
+    }
+}
