@@ -13,6 +13,7 @@ mod hostile_cases;
 #[cfg(test)]
 mod hostile_tests;
 mod marks;
+mod packed;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use apply::{
     Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
     apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
+pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
@@ -52,10 +54,6 @@ impl Change {
         }
     }
 }
-
-/// All differences, sorted by path.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changeset(pub Vec<Change>);
 
 /// How much a layer may hold. What is reached is in the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -114,7 +114,7 @@ impl Ground {
             let mut archive = decompress(&blob[..], Formats::Layer, &Limits::default()).unwrap();
             io::Read::read_to_end(&mut archive, &mut tar).unwrap();
             layers.push(self.store.add(&tar));
-            changes = recorded.changes.0.iter().map(|change| change.path().to_string()).collect();
+            changes = recorded.changes.iter().map(|change| change.path().to_string()).collect();
             chain = recorded.chain;
         }
         let tree = dump(self.snapshotter.view(&chain).unwrap().root());
