@@ -144,6 +144,16 @@ impl LayerError {
         matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
     }
 
+    /// Whether the layer holds more than it may, in whatever way it is applied.
+    #[must_use]
+    pub fn is_too_much(&self) -> bool {
+        match self {
+            Self::Tar(TarError::TooLarge(_)) => true,
+            Self::Entry { problem, .. } => matches!(problem, EntryError::Entries(_) | EntryError::Bytes(_)),
+            _ => false,
+        }
+    }
+
     /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would
     /// fail as well.
     #[must_use]

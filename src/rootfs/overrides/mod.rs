@@ -131,8 +131,22 @@ impl Override {
         self.device().is_some()
     }
 
-    fn device(&self) -> Option<(FileKind, u64)> {
+    /// The device that the entry is, a placeholder on disk: its kind and its number, a Linux `dev_t`.
+    #[must_use]
+    pub fn device(&self) -> Option<(FileKind, u64)> {
         self.rare.as_ref()?.device
+    }
+
+    /// The owner, where the disk showed another.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        (self.owner != self.shown.owner).then_some(self.owner)
+    }
+
+    /// The permission bits, where the disk showed others.
+    #[must_use]
+    pub fn mode(&self) -> Option<u32> {
+        (self.mode != self.shown.mode).then_some(self.mode.into())
     }
 
     fn mode_for(&self, disk: &Metadata) -> Option<u16> {
@@ -168,7 +182,7 @@ impl Override {
     }
 
     /// The attributes that are not on disk.
-    pub(super) fn xattrs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
+    pub fn xattrs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         self.rare.iter().flat_map(|rare| &rare.xattrs)
     }
 
