@@ -63,6 +63,13 @@ impl Attempt {
         self
     }
 
+    /// With a file in its context that is one hole.
+    fn hole(self, name: &str, size: u64) -> Self {
+        let file = fs::File::create(self.context.path().join(name)).expect("file");
+        file.set_len(size).expect("hole");
+        self
+    }
+
     /// With further arguments; `OUT` in them is a directory for outputs.
     fn with(mut self, arguments: &[&str]) -> Self {
         let out = self.out.path().to_str().expect("path");
@@ -652,6 +659,25 @@ fn archive_with_attribute(size: usize) -> Vec<u8> {
 #[test]
 fn files_that_are_longer_than_the_process_may_write() {
     Attempt::new("file-limit", "FROM BASE\nRUN true\n").after("ulimit -f 100").fails();
+}
+
+#[test]
+fn more_than_a_layer_may_hold() {
+    let step = "RUN dd if=/dev/null of=/hole bs=1 count=0 seek=1099511627776 2>/dev/null";
+    for snapshotter in ["overlayfs", "native"] {
+        Attempt::new("limit-run", &format!("FROM BASE\n{step}\n"))
+            .with(&["--snapshotter", snapshotter])
+            .fails();
+    }
+    Attempt::new("limit-copy", "FROM BASE\nCOPY hole /\n").hole("hole", 1 << 40).fails();
+}
+
+#[test]
+fn limits_of_what_is_read() {
+    Attempt::new("limit-dockerfile", "FROM BASE\n").with(&["--limit=dockerfile-bytes=8"]).fails();
+    Attempt::new("limit-manifest", "FROM BASE\n").with(&["--limit=manifest-bytes=8"]).fails();
+    Attempt::new("limit-entries", "FROM BASE\nRUN true\n").with(&["--limit=layer-entries=8"]).fails();
+    Attempt::new("limit-unknown", "FROM BASE\n").with(&["--limit=layer-entires=8"]).fails();
 }
 
 #[test]

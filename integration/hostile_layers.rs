@@ -343,6 +343,7 @@ fn a_full_disk_is_an_error_that_leaves_nothing() {
     }
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("No space left on device"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("make room, or write elsewhere"), "{}", outcome.stderr);
     assert_eq!(outcome.stdout, "");
 }
 

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 
 use crate::context::IgnoreRules;
 use crate::context::glob::GlobError;
+use crate::limit::Limit;
 use crate::rootfs::{
     Escaped, FileKind, Follow, GuestPath, GuestPathError, Metadata, Owner, Rootfs, RootfsError, Timestamp,
     set_times_at,
@@ -159,6 +160,14 @@ pub enum CopyError {
     Changed {
         /// The file in the source tree.
         path: GuestPath,
+    },
+    /// No layer may have so much in it.
+    #[error("with `{path}`, the files to copy hold more than {value} bytes; {limit}", value = .limit.value)]
+    TooLarge {
+        /// The first file that is too much.
+        path: GuestPath,
+        /// What is allowed.
+        limit: Limit,
     },
     /// The source tree could not be read.
     #[error("cannot read the source")]

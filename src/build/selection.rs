@@ -6,6 +6,7 @@ use super::error::BuildErrorKind;
 use super::execute::Executor;
 use super::mount::{BindStep, MountStep};
 use super::step::{CopyFrom, CopyStep, StagePlan, Step};
+use crate::limit::Limit;
 
 /// Files that a step takes from one tree.
 pub(super) enum Selection<'s> {
@@ -60,7 +61,8 @@ impl Executor<'_> {
         let from = self.source_tree(view.as_ref());
         let (written, names) = selection.written();
         let stopped = || self.services.cancel.is_cancelled();
-        let sources = Sources { written: &written, names, from: &from, stopped: &stopped };
+        let sources =
+            Sources { written: &written, names, from: &from, most: self.most(selection), stopped: &stopped };
         sources.fingerprint().map_err(|error: CopyError| match (self.stop_if_cancelled(), selection) {
             (Err(cancelled), _) => cancelled,
             (Ok(()), Selection::Copy(copy)) => self.not_copied(copy, error),
@@ -68,12 +70,21 @@ impl Executor<'_> {
         })
     }
 
+    /// The most bytes that `selection` may take: a hole of a terabyte takes no room, but an hour to read.
+    fn most(&self, selection: &Selection<'_>) -> Option<Limit> {
+        match selection {
+            Selection::Copy(_) => Some(self.services.limits.layers.written),
+            Selection::Mount(_) => None,
+        }
+    }
+
     /// Whether what `selection` takes from the build context is as it was.
     pub(super) fn context_still_is(&self, selection: &Selection<'_>, before: &Fingerprint) -> bool {
         let from = self.source_tree(None);
         let (written, names) = selection.written();
         let stopped = || self.services.cancel.is_cancelled();
-        let sources = Sources { written: &written, names, from: &from, stopped: &stopped };
+        let sources =
+            Sources { written: &written, names, from: &from, most: self.most(selection), stopped: &stopped };
         sources.still_are(before).unwrap_or(false)
     }
 }

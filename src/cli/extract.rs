@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::advice::Trouble;
 use super::args::ExtractArgs;
 use super::failure::Failure;
 use super::limits::Limits;
@@ -143,7 +144,8 @@ pub(super) fn extract(settings: &ExtractSettings, colour: Colour) -> Result<(), 
         progress: &tell,
         cancelled: &|| stop.cancel.is_cancelled(),
     };
-    let result = extract.run(&destination, &ground.way).map_err(|error| extract_failure(&error));
+    let result =
+        extract.run(&destination, &ground.way).map_err(|error| extract_failure(&error, &destination));
     let done = result.map(|losses| {
         for sentence in losses.sentences() {
             progress.tell(&Event::Warning { rule: "extract", span: None, detail: &sentence });
@@ -220,14 +222,16 @@ fn choice_failure(error: &ChoiceError) -> Failure {
     }
 }
 
-fn extract_failure(error: &ExtractError) -> Failure {
-    let failure = Failure::from_error(error);
-    match error {
-        ExtractError::Mount(_) | ExtractError::Layers(_) => {
-            failure.hint("`--snapshotter native` needs no overlayfs")
-        }
-        _ => failure,
+fn extract_failure(error: &ExtractError, destination: &Destination) -> Failure {
+    let mut failure = Failure::from_error(error);
+    if let ExtractError::Mount(_) | ExtractError::Layers(_) = error {
+        return failure.hint("`--snapshotter native` needs no overlayfs");
     }
+    // No store has part in it.
+    if let Some(Trouble::Refused { place, .. }) = &mut failure.trouble {
+        place.get_or_insert_with(|| destination.path().to_owned());
+    }
+    failure.advised(destination.path())
 }
 
 #[cfg(test)]

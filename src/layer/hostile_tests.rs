@@ -236,6 +236,15 @@ fn many_entries_take_neither_memory_nor_time() {
     let limits = Limits { entries: Limits::ENTRIES.with(99), ..Limits::default() };
     let error = apply(&mut Cursor::new(&tar), &root, Whiteouts::Overlay, &limits).unwrap_err();
     assert!(matches!(error, LayerError::Entry { problem: EntryError::Entries(_), .. }), "{error:?}");
+    // Directories without an entry are entries too.
+    let few: Vec<u8> = (0..20).flat_map(|number| file(format!("{number}/b/c/d"), b"")).collect();
+    for (most, fits) in [(79, false), (80, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let limits = Limits { entries: Limits::ENTRIES.with(most), ..Limits::default() };
+        let result = apply(&mut Cursor::new(&few), &root, Whiteouts::Overlay, &limits);
+        assert_eq!(result.is_ok(), fits, "{result:?}");
+    }
     let limits = Limits { names: Limits::NAMES.with(10_000), ..Limits::default() };
     let deep: Vec<u8> = (0..100).flat_map(|number| file(format!("{number}/b/c/d"), b"")).collect();
     let error = apply(&mut Cursor::new(&deep), &root, Whiteouts::Overlay, &limits).unwrap_err();

@@ -621,6 +621,31 @@ mod tests {
     }
 
     #[test]
+    fn the_files_of_a_layer_have_a_limit_and_holes_count() {
+        let (directory, root) = tree();
+        for (name, size) in [("a", 1000), ("b", 1 << 40), ("c", 1001)] {
+            std::fs::File::create(directory.path().join(name)).unwrap().set_len(size).unwrap();
+        }
+        rustix::fs::linkat(root.as_fd(), "a", root.as_fd(), "a2", AtFlags::empty()).unwrap();
+        let options = WriteOptions { bytes: Limits::WRITTEN.with(2000), ..options(1) };
+        let write = |names: &[&str]| {
+            let changes = names.iter().map(|name| Change::Put(path(&format!("/{name}"))));
+            write_with(&changes.collect(), &root, &mut Vec::new(), &options)
+        };
+        // Further names are not further files.
+        write(&["a", "a2"]).unwrap();
+        for names in [&["b"][..], &["a", "b"], &["a", "c"]] {
+            let error = write(names).unwrap_err();
+            let LayerError::Unwritable { path, problem } = error else { panic!("{error:?}") };
+            assert_eq!(path.to_string(), format!("/{}", names[names.len() - 1]));
+            assert_eq!(
+                problem.to_string(),
+                "the files of the layer hold more than 2000 bytes; raise it with `--limit new-layer-bytes=N`"
+            );
+        }
+    }
+
+    #[test]
     fn late_times_are_lowered_on_request() {
         let (directory, root) = tree();
         std::fs::write(directory.path().join("f"), "x").unwrap();

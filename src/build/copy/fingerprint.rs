@@ -20,6 +20,7 @@ use super::walk::{Visitor, walk};
 use super::{CopyError, OwnerPolicy, Selected, SourceTree, select, tried};
 use crate::build::clock::Clock;
 use crate::image::digest::{Algorithm, Digest, Digester};
+use crate::limit::Limit;
 use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
 
 /// A file that changed less than this many seconds before it was looked at may change once more without getting another
@@ -72,6 +73,8 @@ pub(in crate::build) struct Sources<'a> {
     pub(in crate::build) names: Names,
     /// Where they are.
     pub(in crate::build) from: &'a SourceTree<'a>,
+    /// The most bytes of all files, holes included, if they are to become a layer.
+    pub(in crate::build) most: Option<Limit>,
     /// Says whether to stop; asked often, from several threads.
     pub(in crate::build) stopped: &'a (dyn Fn() -> bool + Sync),
 }
@@ -148,6 +151,8 @@ struct Look<'scope, 'env> {
     waiting: VecDeque<Waiting>,
     content: Digester,
     witness: Digester,
+    /// The size of all files so far.
+    bytes: u64,
     /// The position of the first name of each file with several; of the tree that is being walked.
     links: BTreeMap<((u32, u32), u64), u64>,
     position: u64,
@@ -172,6 +177,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
             waiting: VecDeque::new(),
             content: Digester::new(Algorithm::Sha256),
             witness: Digester::new(Algorithm::Sha256),
+            bytes: 0,
             links: BTreeMap::new(),
             position: 0,
         }
@@ -215,6 +221,10 @@ impl<'scope, 'env> Look<'scope, 'env> {
     }
 
     fn file_entry(&mut self, place: &Place<'_>, called: &[u8], metadata: &Metadata) -> Result<(), CopyError> {
+        self.bytes = self.bytes.saturating_add(metadata.size);
+        if let Some(limit) = self.sources.most.filter(|limit| limit.is_exceeded_by(self.bytes)) {
+            return Err(CopyError::TooLarge { path: place.path.clone(), limit });
+        }
         let head = head(b'f', called);
         if self.depth == Depth::Witness && metadata.ctime < self.recent {
             return self.add(head, Facts { content: Vec::new(), witness: witness(metadata) });
@@ -430,6 +440,7 @@ mod tests {
 
     use super::*;
     use crate::context::IgnoreRules;
+    use crate::layer::Limits;
     use crate::rootfs::Rootfs;
 
     const GO_ON: &(dyn Fn() -> bool + Sync) = &|| false;
@@ -457,7 +468,7 @@ mod tests {
         let rules = IgnoreRules::parse(rules.as_bytes()).unwrap();
         let from = SourceTree { root: &root, ignore: Some(&rules), owner };
         let written: Vec<&[u8]> = written.iter().map(|text| text.as_bytes()).collect();
-        act(Sources { written: &written, names: Names::Patterns, from: &from, stopped: GO_ON })
+        act(Sources { written: &written, names: Names::Patterns, from: &from, most: None, stopped: GO_ON })
     }
 
     fn content(directory: &tempfile::TempDir, owner: OwnerPolicy, written: &[&str]) -> Digest {
@@ -600,11 +611,34 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_read_than_a_layer_may_hold() {
+        let tree = tree("mkdir d; echo > d/small; ln d/small d/second; truncate -s 1T d/hole");
+        let names = |error: CopyError| match error {
+            CopyError::TooLarge { path, limit } => (path.to_string(), limit.value),
+            other => panic!("{other}"),
+        };
+        let most = |value| Some(Limits::WRITTEN.with(value));
+        with(&tree, "", OwnerPolicy::Root, &["d"], |sources| {
+            let hole = Sources { most: most(1 << 30), ..sources }.fingerprint().unwrap_err();
+            assert_eq!(names(hole), ("/d/hole".to_owned(), 1 << 30));
+        });
+        run(&tree, "rm d/hole");
+        with(&tree, "", OwnerPolicy::Root, &["d"], |sources| {
+            Sources { most: most(1), ..sources }.fingerprint().unwrap();
+        });
+        with(&tree, "", OwnerPolicy::Root, &["d", "d/s*"], |sources| {
+            assert!(Sources { most: most(2), ..sources }.fingerprint().is_err());
+            Sources { most: most(3), ..sources }.fingerprint().unwrap();
+        });
+    }
+
+    #[test]
     fn looking_stops_when_the_build_does() {
         let tree = tree("mkdir d; echo > d/f");
         let root = Rootfs::open(tree.path()).unwrap();
         let from = SourceTree { root: &root, ignore: None, owner: OwnerPolicy::Root };
-        let sources = Sources { written: &[b"d"], names: Names::Patterns, from: &from, stopped: &|| true };
+        let sources =
+            Sources { written: &[b"d"], names: Names::Patterns, from: &from, most: None, stopped: &|| true };
         assert!(sources.fingerprint().unwrap_err().to_string().starts_with("cannot read"));
     }
 }

@@ -66,3 +66,59 @@ impl Restricted {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::layer::Limits;
+    use crate::layer::apply::{Owners, Rules, Whiteouts, apply_unprivileged};
+    use crate::layer::test_support::{dir, dir_mode, file, path};
+    use crate::rootfs::Follow;
+
+    #[test]
+    fn modes_are_given_at_the_end_to_the_directories_that_are_still_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let mode = |name: &str| root.metadata(&path(name), Follow::No).unwrap().unwrap().mode;
+        let mut restricted = Restricted::default();
+        let first = [
+            dir_mode("closed", 0o555),
+            dir_mode("closed/inner", 0),
+            file("closed/inner/file", b"x"),
+            dir_mode("relaxed", 0o500),
+            dir_mode("gone", 0o500),
+            dir_mode("anew", 0o500),
+            dir("plain"),
+        ];
+        let second = [
+            dir_mode("relaxed", 0o750),
+            file("gone", b"a file now"),
+            file(".wh.anew", b""),
+            file("closed/late", b"x"),
+        ];
+        let third = [dir_mode("anew", 0o700), dir_mode("plain", 0o511)];
+        let rules = Rules { owners: Owners::Possible, ..Rules::layer(Whiteouts::Remove) };
+        for layer in [first.concat(), second.concat(), third.concat()] {
+            let mut tar = Cursor::new(layer);
+            apply_unprivileged(&mut tar, &root, &rules, &Limits::default(), &mut restricted).unwrap();
+        }
+        assert_eq!(mode("/closed") & 0o7777, 0o755);
+        restricted.settle(&root).unwrap();
+        for (name, expected) in [
+            ("/closed", 0o555),
+            ("/closed/late", 0o644),
+            ("/relaxed", 0o750),
+            ("/gone", 0o644),
+            ("/anew", 0o700),
+            ("/plain", 0o511),
+        ] {
+            assert_eq!(mode(name) & 0o7777, expected, "{name}");
+        }
+        // Whoever runs this may be kept out now.
+        set_mode_at(root.as_fd(), b"closed", 0o755).unwrap();
+        assert_eq!(mode("/closed/inner") & 0o7777, 0);
+        set_mode_at(root.as_fd(), b"closed/inner", 0o755).unwrap();
+    }
+}
