@@ -184,19 +184,33 @@ fn layers_of_a_base_elsewhere_are_fetched_only_to_be_sent() {
 #[test]
 fn builds_side_by_side_share_a_store() {
     let base = Base::new("side-by-side");
+    let context = Context::new(&format!(
+        // RUN would make these three where they are missing, at the time of the day.
+        "FROM {} AS base\nWORKDIR /dev\nWORKDIR /proc\nWORKDIR /sys\nWORKDIR /\n\
+         ARG VARIANT\n\
+         RUN echo $VARIANT >/variant; sleep 0.2; touch -d @1700000000 /variant; echo \"is $VARIANT\"\n",
+        base.name
+    ));
+    let start = |builder: &Builder, variant: u32| {
+        let mut command = builder.command();
+        command.args(["--no-push", "--build-arg=SOURCE_DATE_EPOCH=1700000000", "--context"]);
+        command.arg(context.path()).arg(format!("--build-arg=VARIANT={variant}"));
+        Running::start(&mut command)
+    };
+    let end = |running: Running| running.end(std::time::Duration::from_secs(100)).success();
+    let expected = [0, 1].map(|variant| end(start(&Builder::new(), variant)).stdout);
+    assert_ne!(expected[0], expected[1]);
+    // All need the base at once, and two of each the same layer.
     let builder = Builder::new();
-    let contexts: Vec<Context> = (0..4)
-        .map(|number| {
-            Context::new(&format!("FROM {}\nRUN echo {number} >/number; sleep 0.2; cat /number\n", base.name))
-        })
-        .collect();
-    let running: Vec<Running> = contexts
-        .iter()
-        .map(|context| Running::start(builder.command().args(["--no-push", "-c"]).arg(context.path())))
-        .collect();
+    let running: Vec<Running> = (0..6).map(|number| start(&builder, number % 2)).collect();
     for (number, one) in running.into_iter().enumerate() {
-        let finished = one.end(std::time::Duration::from_secs(100)).success();
-        assert!(finished.says(&[&format!("| {number}")]), "{}", finished.stderr);
+        let finished = end(one);
+        assert_eq!(finished.stdout, expected[number % 2], "{}", finished.stderr);
+    }
+    for entry in fs::read_dir(builder.store().join("blobs/sha256")).expect("blobs") {
+        let path = entry.expect("entry").path();
+        let name = path.file_name().expect("name").to_str().expect("name");
+        assert_eq!(builder::image::digest::Digest::of(&fs::read(&path).expect("blob")).hex(), name);
     }
     traces::assert_none(builder.store());
 }

@@ -128,6 +128,32 @@ fn a_user_with_ids_builds_what_root_builds() {
     assert!(again.says(&["is unpacked already"]), "{}", again.stderr);
 }
 
+/// Owners that even a user with many ids does not have.
+const FAR_STEPS: &str = r#"
+COPY --chown=1000000:7 busybox /far/tool
+COPY --chown=70000:70000 Dockerfile /far/own
+COPY --chown=5:70000 --chmod=6711 busybox /far/half
+RUN touch /far/new && chown 70 /far/tool && chown 5:6 /far/own && chgrp 8 /far/half && chmod 6711 /far/half
+"#;
+
+#[test]
+fn owners_beyond_the_ids_of_a_user_are_the_same_as_root_s() {
+    let user = User::with_ranges();
+    let base = ground().name("busybox:latest");
+    let context =
+        user.context(&format!("FROM {base} AS one\n{FAR_STEPS}\nFROM {base}\nCOPY --from=one /far /far\n"));
+    let layouts = [user.path("by-user"), user.path("by-root")];
+    for (mut command, layout) in [user.command(), Builder::new().command()].into_iter().zip(&layouts) {
+        let arguments = ["--no-push", "-d", "x.example/x:latest", "--oci-layout-path"];
+        finish(command.args(NATIVE).args(arguments).arg(layout).arg("-c").arg(&context)).success();
+    }
+    let [by_user, by_root] = layouts.each_ref().map(|layout| Shown::of(layout, "latest"));
+    by_user.assert_same(&by_root);
+    for line in ["/far/tool file 0755 70:7 ", "/far/own file 0644 5:6 ", "/far/half file 6711 5:8 "] {
+        assert!(by_user.tree.iter().any(|found| found.starts_with(line)), "no {line}");
+    }
+}
+
 /// Steps on nothing, by the program that is copied there: every file of them belongs to 0:0.
 const OWN_STEPS: &str = r#"FROM scratch AS one
 COPY busybox /bin/busybox
@@ -218,13 +244,14 @@ fn a_user_with_one_id_builds_images_that_have_files_of_others() {
         base = ground().name("busybox:latest")
     ));
     fs::write(context.join("archive.tar"), archive()).expect("archive");
-    let layouts = [user.path("by-user"), user.path("by-root"), user.path("again")];
+    let layouts = ["by-user", "by-root", "again", "native"].map(|name| user.path(name));
     let build = |command: &mut Command, layout: &Path| {
         let command =
             command.args(NATIVE).args(["--no-push", "-d", "x.example/x:latest", "--oci-layout-path"]);
         finish(command.arg(layout).arg("-c").arg(&context)).success()
     };
     let by_user = build(&mut user.command(), &layouts[0]);
+    build(user.command().args(["--no-cache", "--snapshotter=native"]), &layouts[3]);
     let by_root = build(&mut Builder::new().command(), &layouts[1]);
     assert!(by_user.says(&["only users 0 and groups 0"]), "{}", by_user.stderr);
     assert!(!by_user.says(&["left out"]) && !by_root.says(&["left out"]), "{}", by_user.stderr);
@@ -235,8 +262,10 @@ fn a_user_with_one_id_builds_images_that_have_files_of_others() {
     let later = build(&mut user.command(), &layouts[2]);
     let as_expected = later.says(&["CACHED [one 12/12]"]) && later.says(&["[stage-1 2/3] done"]);
     assert!(as_expected, "{}", later.stderr);
-    let [by_user_image, by_root_image, again] = layouts.each_ref().map(|layout| Shown::of(layout, "latest"));
+    let [by_user_image, by_root_image, again, native] =
+        layouts.each_ref().map(|layout| Shown::of(layout, "latest"));
     by_user_image.assert_same(&by_root_image);
+    native.assert_same(&by_root_image);
     again.assert_same_tree(&by_root_image);
     for line in [
         "/from/own directory 0700 1000:1001",
@@ -258,7 +287,7 @@ fn a_user_with_one_id_builds_images_that_have_files_of_others() {
     let directory = user.path("extracted");
     let mut extract = user.command();
     let extracted = finish(extract.args(["image", "extract"]).arg(&layouts[0]).arg(&directory)).success();
-    for words in [["1 device left out", "/from/add/null"], ["owners left out", ""]] {
+    for words in [["could not make 1 device", "/from/add/null"], ["could not set the owner of", ""]] {
         assert!(extracted.says(&words), "{words:?}: {}", extracted.stderr);
     }
     assert!(directory.join("from/own/file").is_file() && !directory.join("from/add/null").exists());

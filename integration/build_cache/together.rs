@@ -1,5 +1,7 @@
 //! Builds at the same time, steps that end badly, and files that change meanwhile.
 
+use std::net::TcpListener;
+
 use super::*;
 
 #[test]
@@ -18,40 +20,64 @@ fn a_step_that_fails_or_is_interrupted_is_not_remembered() {
     assert_eq!(project.results().len(), 1);
 }
 
+/// What a step waits for: RUN has the machine's network.
+struct Gate(TcpListener);
+
+impl Gate {
+    fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").expect("port"))
+    }
+
+    /// The command line of a step that says when it has begun and goes on when the gate opens.
+    fn step(&self) -> String {
+        format!("echo started; nc 127.0.0.1 {} </dev/null", self.0.local_addr().expect("address").port())
+    }
+
+    /// Lets one step through, in the order in which they began.
+    fn open(&self) {
+        drop(self.0.accept().expect("a step"));
+    }
+}
+
 #[test]
 fn a_step_that_two_builds_want_is_done_once() {
-    let project = Project::new(
-        "FROM BASE\nRUN cat /proc/sys/kernel/random/uuid >/t; echo started; sleep 2\nRUN cat /t >/u\n",
-    );
+    let gate = Gate::new();
+    let step = format!("cat /proc/sys/kernel/random/uuid >/t; {}", gate.step());
+    let project = Project::new(&format!("FROM BASE\nRUN {step}\nRUN cat /t >/u\n"));
     let mut first = Running::start(&mut project.command(&[]));
     first.wait_for("| started");
     let mut second = Running::start(&mut project.command(&[]));
     second.wait_for("[2/3] waiting for another build that runs this step");
+    gate.open();
     let second = second.end(Duration::from_secs(60)).success();
     let first = first.end(Duration::from_secs(60)).success();
     assert_eq!(first.stdout, second.stdout);
     assert_eq!(Steps::of(&first).done.len(), 2);
-    assert!(Steps::of(&second).found[0].contains("sleep 2"), "{}", second.stderr);
+    assert!(Steps::of(&second).found[0].contains("uuid"), "{}", second.stderr);
 }
 
 #[test]
 fn when_the_build_that_is_waited_for_ends_badly_the_next_one_does_the_step() {
-    let step = "echo started; test -e /proc/sys && sleep 3";
     for signal in [Some(Signal::KILL), Some(Signal::TERM), None] {
-        let project = Project::new(&format!("FROM BASE\nRUN {step}\n"));
-        if signal.is_none() {
-            // It fails by itself, and so does the other.
-            project.dockerfile("FROM BASE\nRUN echo started; sleep 1; false\n");
-        }
+        let gate = Gate::new();
+        // Without a signal it fails by itself, and so does the other.
+        let end = if signal.is_none() { "; false" } else { "" };
+        let project = Project::new(&format!("FROM BASE\nRUN {}{end}\n", gate.step()));
         let mut first = Running::start(&mut project.command(&[]));
         first.wait_for("| started");
         let mut second = Running::start(&mut project.command(&[]));
         second.wait_for("waiting for another build that runs this step");
-        if let Some(signal) = signal {
-            first.signal(signal);
+        match signal {
+            Some(signal) => first.signal(signal),
+            None => gate.open(),
         }
         first.end(Duration::from_secs(30));
         second.wait_for("| started");
+        if signal.is_some() {
+            // The one that is no more.
+            gate.open();
+        }
+        gate.open();
         let second = second.end(Duration::from_secs(60));
         assert_eq!(second.code, Some(i32::from(signal.is_none())), "{}", second.stderr);
         traces::assert_none(project.builder.store());

@@ -48,9 +48,7 @@ impl Ground {
             eprintln!("skipped: needs root, to be {who:?}");
             return None;
         }
-        // Everybody may go there, and it is on a disk that overlayfs likes.
-        let directory =
-            tempfile::Builder::new().prefix("hostile-").tempdir_in("/var/tmp").expect("directory");
+        let directory = tempfile::Builder::new().prefix("hostile-").tempdir_in(disk()).expect("directory");
         let path = directory.path();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
         let builder = path.join("builder");
@@ -187,6 +185,16 @@ impl Ground {
         let place = Rootfs::open(&self.place()).expect("place");
         remove_tree(place.as_fd(), b"out").expect("remove");
     }
+}
+
+/// Where everybody may go and overlayfs works: in memory, where that has the attributes that overlays of ordinary users
+/// need (since Linux 6.6), as a disk's journal takes minutes for so many files.
+fn disk() -> &'static Path {
+    let memory = Path::new("/dev/shm");
+    let has_attributes = tempfile::tempfile_in(memory).is_ok_and(|file| {
+        rustix::fs::fsetxattr(&file, "user.overlay.test", b"y", rustix::fs::XattrFlags::empty()).is_ok()
+    });
+    if has_attributes { memory } else { Path::new("/var/tmp") }
 }
 
 fn finish(command: &mut Command) -> Outcome {

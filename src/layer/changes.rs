@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::WHITEOUT_PREFIX;
-use super::{Change, Changeset, is_overlay_attribute};
+use super::packed::{Mark, Packed};
+use super::{Change, is_overlay_attribute};
 use crate::rootfs::guest_path::MAX_PATH;
 use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, belongs_to_the_file};
 
@@ -77,101 +78,145 @@ pub fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
     xattrs.iter().filter(|(key, _)| is_of_image(key))
 }
 
-/// One name of a file with several.
-#[derive(Debug)]
-struct Linked {
-    path: GuestPath,
-    /// Which file had this name before, if it looks the same.
-    unchanged: Option<u64>,
+/// What the names of a file have in common.
+#[derive(Debug, Clone, Copy)]
+struct Names {
+    /// Which file had the first of them before, if it looks the same.
+    first: Option<u64>,
+    /// Whether it is the same with all the others.
+    alike: bool,
+}
+
+impl Names {
+    /// A layer says that names are one file by holding them all. So when one name of a file is put, all are, even those
+    /// that look as before: a file of the lower tree that got another name, for instance, and its old name is put as
+    /// well. Names that look as before are a change too when they were not one file before.
+    fn are_unchanged(self) -> bool {
+        self.first.is_some() && self.alike
+    }
 }
 
 /// Changes as they are found, in any order.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// One list, sorted in the end: of all that is in memory, only this grows with every file.
-    changes: Vec<Change>,
-    links: BTreeMap<u64, Vec<Linked>>,
+    paths: Packed,
+    /// Of all that is in memory, only this and the paths grow with the files.
+    files: BTreeMap<u64, Names>,
 }
 
 impl Collector {
     /// The path is new or other.
     pub fn put(&mut self, path: GuestPath) {
-        self.changes.push(Change::Put(path));
+        self.paths.push(path, Mark::Put);
     }
 
     /// The path is gone, or is something now that no layer can hold.
     pub fn remove(&mut self, path: GuestPath) {
-        self.changes.push(Change::Remove(path));
+        self.paths.push(path, Mark::Remove);
     }
 
     /// The path is one of several names of the file `inode`. If it looks as before, `unchanged` is the number of the file
     /// that had the name then.
     pub fn linked(&mut self, inode: u64, path: GuestPath, unchanged: Option<u64>) {
-        self.links.entry(inode).or_default().push(Linked { path, unchanged });
+        self.paths.push(path, Mark::Linked(inode));
+        self.merge(inode, Names { first: unchanged, alike: true });
+    }
+
+    fn merge(&mut self, inode: u64, names: Names) {
+        let known = self.files.entry(inode).or_insert(names);
+        known.alike &= names.alike && known.first == names.first;
     }
 
     /// All paths that are new or other, those with several names among them whether they are or not.
-    pub fn put_paths(&self) -> impl Iterator<Item = &GuestPath> {
-        let put = self.changes.iter().filter_map(|change| match change {
-            Change::Put(path) => Some(path),
-            Change::Remove(_) => None,
-        });
-        put.chain(self.links.values().flatten().map(|linked| &linked.path))
+    pub fn put_paths(&mut self) -> impl Iterator<Item = GuestPath> {
+        self.paths.close();
+        self.paths.iter().filter(|(_, mark)| *mark != Mark::Remove).map(|(path, _)| path)
     }
 
     /// Adds what another has found.
     pub fn absorb(&mut self, other: Self) {
-        if self.changes.is_empty() {
-            self.changes = other.changes;
-        } else {
-            self.changes.extend(other.changes);
-        }
-        for (inode, mut linked) in other.links {
-            self.links.entry(inode).or_default().append(&mut linked);
+        self.paths.absorb(other.paths);
+        for (inode, names) in other.files {
+            self.merge(inode, names);
         }
     }
 
     /// All of it, with the directories above.
     #[must_use]
-    pub fn finish(mut self) -> Changeset {
-        self.settle_links();
-        self.add_parents();
-        Changeset(self.changes)
+    pub fn finish(self) -> Changeset {
+        let Self { mut paths, files } = self;
+        paths.close();
+        let unchanged = files.into_iter().filter(|(_, names)| names.are_unchanged());
+        Changeset { paths, unchanged: unchanged.map(|(inode, _)| inode).collect(), parents: Parents::Added }
+    }
+}
+
+/// All differences.
+#[derive(Debug, Clone, Default)]
+pub struct Changeset {
+    paths: Packed,
+    /// Files with several names that are no change.
+    unchanged: BTreeSet<u64>,
+    parents: Parents,
+}
+
+/// Whether directories above a change are part of the changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Parents {
+    /// As far as they are changes of their own.
+    #[default]
+    AsGiven,
+    /// All of them.
+    Added,
+}
+
+impl Changeset {
+    /// The changes in the order of their paths; a directory comes before what is below it.
+    pub fn iter(&self) -> impl Iterator<Item = Change> {
+        let is_change = |(_, mark): &(GuestPath, Mark)| !matches!(mark, Mark::Linked(inode) if self.unchanged.contains(inode));
+        let mut before = GuestPath::root();
+        self.paths.iter().filter(is_change).flat_map(move |(path, mark)| {
+            let mut changes = match self.parents {
+                Parents::Added => directories_between(&before, &path),
+                Parents::AsGiven => Vec::new(),
+            };
+            before = path.clone();
+            changes.push(if mark == Mark::Remove { Change::Remove(path) } else { Change::Put(path) });
+            changes
+        })
     }
 
-    /// A layer says that names are one file by holding them all. So when one name of a file is put, all are, even those
-    /// that look as before: a file of the lower tree that got another name, for instance, and its old name is put as
-    /// well. Names that look as before are a change too when they were not one file before.
-    fn settle_links(&mut self) {
-        for group in std::mem::take(&mut self.links).into_values() {
-            let first = group[0].unchanged;
-            if first.is_none() || group.iter().any(|linked| linked.unchanged != first) {
-                self.changes.extend(group.into_iter().map(|linked| Change::Put(linked.path)));
-            }
-        }
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
     }
+}
 
-    /// Sorts the changes and adds the directories above them.
-    fn add_parents(&mut self) {
-        let by_path = |a: &Change, b: &Change| a.path().cmp(b.path());
-        self.changes.sort_unstable_by(by_path);
-        // A path may be other for more than one reason.
-        self.changes.dedup();
-        let mut parents: BTreeSet<GuestPath> = BTreeSet::new();
-        for change in &self.changes {
-            let mut parent = change.path().parent();
-            while let Some(path) = parent.filter(|path| !path.is_root() && !parents.contains(path)) {
-                parent = path.parent();
-                parents.insert(path);
+/// The directories above `path` that are neither `before`, the path that comes before it, nor above that.
+fn directories_between(before: &GuestPath, path: &GuestPath) -> Vec<Change> {
+    let mut missing = Vec::new();
+    let mut above = path.parent();
+    while let Some(directory) = above.filter(|directory| !before.starts_with(directory)) {
+        above = directory.parent();
+        missing.push(Change::Put(directory));
+    }
+    missing.reverse();
+    missing
+}
+
+impl FromIterator<Change> for Changeset {
+    /// These changes and no others.
+    fn from_iter<T: IntoIterator<Item = Change>>(changes: T) -> Self {
+        let mut paths = Packed::default();
+        for change in changes {
+            match change {
+                Change::Put(path) => paths.push(path, Mark::Put),
+                Change::Remove(path) => paths.push(path, Mark::Remove),
             }
         }
-        let known = self.changes.len();
-        for path in parents {
-            if self.changes[..known].binary_search_by(|change| change.path().cmp(&path)).is_err() {
-                self.changes.push(Change::Put(path));
-            }
-        }
-        self.changes.sort_unstable_by(by_path);
+        paths.close();
+        Self { paths, ..Self::default() }
     }
 }
 
@@ -184,11 +229,11 @@ mod tests {
     }
 
     fn text(changes: &Changeset) -> String {
-        let line = |change: &Change| match change {
+        let line = |change: Change| match change {
             Change::Put(path) => format!("+{path} "),
             Change::Remove(path) => format!("-{path} "),
         };
-        changes.0.iter().map(line).collect()
+        changes.iter().map(line).collect()
     }
 
     #[test]

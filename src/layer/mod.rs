@@ -13,6 +13,7 @@ mod hostile_cases;
 #[cfg(test)]
 mod hostile_tests;
 mod marks;
+mod packed;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use apply::{
     Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
     apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
+pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
 pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
@@ -52,10 +54,6 @@ impl Change {
         }
     }
 }
-
-/// All differences, sorted by path.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changeset(pub Vec<Change>);
 
 /// How much a layer may hold. What is reached is in the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +142,16 @@ impl LayerError {
     pub fn depends_on_lower_layers(&self) -> bool {
         let Self::Entry { problem, .. } = self else { return false };
         matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
+    }
+
+    /// Whether the layer holds more than it may, in whatever way it is applied.
+    #[must_use]
+    pub fn is_too_much(&self) -> bool {
+        match self {
+            Self::Tar(TarError::TooLarge(_)) => true,
+            Self::Entry { problem, .. } => matches!(problem, EntryError::Entries(_) | EntryError::Bytes(_)),
+            _ => false,
+        }
     }
 
     /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would

@@ -91,10 +91,10 @@ pub fn write_with(
             entries: 0,
             buffer: vec![0; 1 << 17],
         };
-        for change in &changes.0 {
+        for change in changes.iter() {
             match change {
-                Change::Put(path) => writer.put(path)?,
-                Change::Remove(path) => writer.whiteout(path)?,
+                Change::Put(path) => writer.put(&path)?,
+                Change::Remove(path) => writer.whiteout(&path)?,
             }
         }
         let entries = writer.entries;
@@ -153,9 +153,16 @@ struct LayerWriter<'a, W> {
     /// The directory of the last entry: the next one is mostly in it too.
     directory: Option<(GuestPath, OwnedFd)>,
     /// The first names of files with several names, by file system and number.
-    first_names: BTreeMap<((u32, u32), u64), GuestPath>,
+    first_names: BTreeMap<((u32, u32), u64), FirstName>,
     entries: u64,
     buffer: Vec<u8>,
+}
+
+/// The name by which a file with several is in the layer.
+struct FirstName {
+    path: GuestPath,
+    /// How many other names it has that have not come yet: those outside the layer never do.
+    to_come: u32,
 }
 
 fn unwritable(path: &GuestPath) -> impl Fn(WriteProblem) -> LayerError {
@@ -277,11 +284,16 @@ impl<W: Write> LayerWriter<'_, W> {
         if metadata.links < 2 {
             return false;
         }
-        let first = self.first_names.entry((metadata.device, metadata.inode)).or_insert_with(|| path.clone());
-        if first == path {
+        let file = (metadata.device, metadata.inode);
+        let Some(first) = self.first_names.get_mut(&file) else {
+            self.first_names.insert(file, FirstName { path: path.clone(), to_come: metadata.links - 1 });
             return false;
+        };
+        *link = first.path.relative().to_vec();
+        first.to_come -= 1;
+        if first.to_come == 0 {
+            self.first_names.remove(&file);
         }
-        *link = first.relative().to_vec();
         true
     }
 
@@ -486,8 +498,7 @@ mod tests {
                 }
             }
         }
-        changes.sort();
-        Changeset(changes)
+        changes.into_iter().collect()
     }
 
     fn options(threads: usize) -> WriteOptions {
@@ -552,7 +563,7 @@ mod tests {
     #[test]
     fn removed_paths_are_empty_files_of_nobody() {
         let (_directory, root) = tree();
-        let changes = Changeset(vec![Change::Remove(path("/a/b")), Change::Remove(path("/c"))]);
+        let changes = Changeset::from_iter([Change::Remove(path("/a/b")), Change::Remove(path("/c"))]);
         let (_, tar) = written(&changes, &root, &options(1));
         let mut reader = Reader::new(tar.as_slice(), &Limits::default());
         for name in [&b"a/.wh.b"[..], b".wh.c"] {
@@ -571,8 +582,8 @@ mod tests {
         rustix::fs::linkat(root.as_fd(), "b", root.as_fd(), "a", AtFlags::empty()).unwrap();
         rustix::fs::linkat(root.as_fd(), "b", root.as_fd(), "c", AtFlags::empty()).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
-        let mut changes = everything(&root);
-        changes.0.insert(0, Change::Put(GuestPath::root()));
+        let everything = everything(&root);
+        let changes: Changeset = everything.iter().chain([Change::Put(GuestPath::root())]).collect();
         let (written, tar) = written(&changes, &root, &options(1));
         assert_eq!(written.entries, 3);
         let mut reader = Reader::new(tar.as_slice(), &Limits::default());
@@ -595,7 +606,7 @@ mod tests {
             (Change::Put(path("/nothing")), "`/nothing` cannot be part of a layer"),
             (Change::Put(path("/attribute")), "`/attribute` cannot be part of a layer"),
         ] {
-            let error = write(&Changeset(vec![change]), &root, &mut Vec::new()).unwrap_err();
+            let error = write(&Changeset::from_iter([change]), &root, &mut Vec::new()).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
     }
@@ -605,7 +616,7 @@ mod tests {
         // Files of /proc are longer than they say.
         let root = Rootfs::open(std::path::Path::new("/proc/self")).unwrap();
         let error =
-            write(&Changeset(vec![Change::Put(path("/status"))]), &root, &mut Vec::new()).unwrap_err();
+            write(&Changeset::from_iter([Change::Put(path("/status"))]), &root, &mut Vec::new()).unwrap_err();
         assert!(matches!(error, LayerError::Unwritable { problem: WriteProblem::Changed, .. }), "{error:?}");
     }
 

@@ -186,6 +186,13 @@ impl GuestPath {
         self.components().next_back()
     }
 
+    /// Keeps the first `keep` bytes and puts `end` behind them: the way to a path from another one, by bytes that both are
+    /// known to have.
+    pub(crate) fn replace_end(&mut self, keep: usize, end: &[u8]) {
+        self.0.truncate(keep);
+        self.0.extend_from_slice(end);
+    }
+
     /// The components, from the root.
     pub fn components(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/').filter(|component| !component.is_empty())

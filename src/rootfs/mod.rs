@@ -16,8 +16,8 @@ pub(crate) mod testing;
 pub mod tree;
 pub mod users;
 pub(crate) mod visit;
+pub(crate) mod walk;
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -110,9 +110,6 @@ fn at<T, E: Into<io::Error>>(
 ) -> Result<T, RootfsError> {
     result.map_err(|error| RootfsError::Io { action, path: path.clone(), source: error.into() })
 }
-
-/// How many links a path may lead through, as in Linux.
-const MAX_LINKS: usize = 40;
 
 /// A directory that is treated as the root of a file system, whatever is in it.
 #[derive(Debug)]
@@ -317,6 +314,19 @@ impl Rootfs {
         }
     }
 
+    /// The directory that is at exactly `path` (`O_PATH`); none when something else is there, or a link leads there.
+    ///
+    /// # Errors
+    /// Those of openat2(2), except `ENOENT`, `ENOTDIR` and `ELOOP`.
+    pub fn exact_directory(&self, path: &GuestPath) -> Result<Option<OwnedFd>, RootfsError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        match self.resolve_with(path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(error) => at(Err(error), "find", path),
+        }
+    }
+
     /// The target of the symbolic link `path`, as it is stored.
     ///
     /// # Errors
@@ -407,19 +417,18 @@ impl Rootfs {
         owner: Owner,
     ) -> Result<Vec<GuestPath>, RootfsError> {
         let mut made = Vec::new();
-        self.walk(path, |missing, metadata| {
-            if metadata.is_some() {
+        self.walk(path, |step| {
+            if step.metadata.is_some() {
                 return Ok(());
             }
-            let (parent, name) = self.parent(missing)?;
-            match self.entry(&parent, &name).make_directory() {
+            let (missing, parent, name) = (step.path, step.directory()?, step.name);
+            match self.entry(&parent, name).make_directory() {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
                 result => at(result, "make directory", missing)?,
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let new =
-                at(rustix::fs::openat(&parent, name.as_slice(), flags, Mode::empty()), "open", missing)?;
-            let entry = self.entry(&parent, &name).opened(&new);
+            let new = at(rustix::fs::openat(parent, name, flags, Mode::empty()), "open", missing)?;
+            let entry = self.entry(&parent, name).opened(&new);
             if at(entry.metadata(), "read metadata of", missing)?.owner != owner {
                 at(entry.set_owner(owner), "set the owner of", missing)?;
             }
@@ -459,56 +468,18 @@ impl Rootfs {
     /// # Errors
     /// When there are too many links, or one has a target that is no path.
     pub fn resolve(&self, path: &GuestPath) -> Result<GuestPath, RootfsError> {
-        self.walk(path, |_, _| Ok(()))
-    }
-
-    /// Follows `path` component by component; calls `visit` with each real path on the way and what is there, links
-    /// excepted. What `visit` makes there counts.
-    pub(crate) fn walk<E: From<RootfsError>>(
-        &self,
-        path: &GuestPath,
-        mut visit: impl FnMut(&GuestPath, Option<&Metadata>) -> Result<(), E>,
-    ) -> Result<GuestPath, E> {
-        let mut pending: VecDeque<Vec<u8>> = path.components().map(<[u8]>::to_vec).collect();
-        let mut current = GuestPath::root();
-        let mut links = 0;
-        while let Some(component) = pending.pop_front() {
-            if component == b".." {
-                current = current.parent().unwrap_or_else(GuestPath::root);
-                continue;
-            }
-            let next = current.child(&component);
-            let metadata = self.metadata(&next, Follow::No)?;
-            if metadata.as_ref().is_none_or(|metadata| metadata.kind != FileKind::Symlink) {
-                visit(&next, metadata.as_ref())?;
-                current = next;
-                continue;
-            }
-            links += 1;
-            if links > MAX_LINKS {
-                return Ok(at(Err(Errno::LOOP), "find", path)?);
-            }
-            let target = self.read_link(&next)?;
-            if target.starts_with(b"/") {
-                current = GuestPath::root();
-            }
-            push_front(&mut pending, &target);
+        // Most paths lead through no link, and the kernel can tell.
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        if self.resolve_with(path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok() {
+            return Ok(path.clone());
         }
-        Ok(current)
+        self.walk(path, |_| Ok(()))
     }
 }
 
 /// The path of an entry; `.` is the directory itself.
 fn entry_path(parent: &GuestPath, name: &[u8]) -> GuestPath {
     if name == b"." { parent.clone() } else { parent.child(name) }
-}
-
-fn push_front(pending: &mut VecDeque<Vec<u8>>, target: &[u8]) {
-    for component in target.rsplit(|byte| *byte == b'/') {
-        if !matches!(component, b"" | b".") {
-            pending.push_front(component.to_vec());
-        }
-    }
 }
 
 impl AsFd for Rootfs {

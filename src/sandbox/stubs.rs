@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::mount::PointKind;
 use super::mounts::{KERNEL, PROVIDED};
 use super::{Mount, SandboxError};
+use crate::rootfs::walk::Step;
 use crate::rootfs::{
     FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, metadata_at, metadata_of,
 };
@@ -54,7 +55,7 @@ impl Stubs {
                     source: error.into(),
                 })
             })?;
-            let visit = |path: &GuestPath, _: Option<&Metadata>| match covered.contains(path) {
+            let visit = |step: &Step<'_>| match covered.contains(step.path) {
                 true => Err(Way::Covered),
                 false => Ok(()),
             };

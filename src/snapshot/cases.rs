@@ -748,7 +748,7 @@ fn a_deep_tree_is_found_and_removed() {
         let deep =
             "cd top; perl -e 'for (1..300) { mkdir \"d\" or die; chdir \"d\" or die } open my $f, \">f\"'";
         let recorded = ground.step_unseen(base, deep).unwrap();
-        assert_eq!(recorded.changes.0.len(), 302, "{kind:?}");
+        assert_eq!(recorded.changes.iter().count(), 302, "{kind:?}");
         let recorded = ground.step_unseen(recorded.chain, "rm -r top/d; touch -d @1000 top").unwrap();
         assert_eq!(text(&recorded.changes), ["+/top", "-/top/d"], "{kind:?}");
     }

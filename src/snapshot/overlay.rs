@@ -63,7 +63,7 @@ impl OverlaySnapshotter {
         change(recording.root()).map_err(unfit)?;
         let changes = recording.finish()?.changes;
         let expected = [Change::Put(directory.clone()), Change::Remove(file.clone())];
-        if changes.0 == expected { Ok(()) } else { Err(SnapshotError::Forgetful { path: lower }) }
+        if changes.iter().eq(expected) { Ok(()) } else { Err(SnapshotError::Forgetful { path: lower }) }
     }
 }
 

@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use rustix::mount::MoveMountFlags;
 
-use crate::image::descriptor::Descriptor;
-use crate::image::digest::DiffId;
 use crate::layer::{Formats, Limits, decompress, write};
 use crate::rootfs::testing::inside;
 use crate::store::layer_laws;
@@ -81,7 +79,7 @@ struct Ground {
     store: layer_laws::Ground,
     trees: Option<Trees>,
     snapshotter: Box<dyn Snapshotter>,
-    base: Vec<(DiffId, Descriptor)>,
+    base: Vec<layer_laws::Stored>,
 }
 
 impl Ground {
@@ -93,7 +91,7 @@ impl Ground {
         Self { store, trees, snapshotter: kind.snapshotter(workspace), base }
     }
 
-    fn chain(&self, layers: &[(DiffId, Descriptor)]) -> Chain {
+    fn chain(&self, layers: &[layer_laws::Stored]) -> Chain {
         match &self.trees {
             Some(trees) => self.store.unpacking(|unpack| trees.chain(layers, unpack)).unwrap(),
             None => self.store.chain(layers).unwrap().into(),
@@ -116,7 +114,7 @@ impl Ground {
             let mut archive = decompress(&blob[..], Formats::Layer, &Limits::default()).unwrap();
             io::Read::read_to_end(&mut archive, &mut tar).unwrap();
             layers.push(self.store.add(&tar));
-            changes = recorded.changes.0.iter().map(|change| change.path().to_string()).collect();
+            changes = recorded.changes.iter().map(|change| change.path().to_string()).collect();
             chain = recorded.chain;
         }
         let tree = dump(self.snapshotter.view(&chain).unwrap().root());
@@ -345,5 +343,34 @@ fn what_a_step_does_not_change_is_no_change() {
     let _ = inside!(SingleId);
     if can_mount() {
         KINDS.into_iter().for_each(check_nothing_changed);
+    }
+}
+
+#[test]
+fn files_that_two_stages_stand_on_are_the_same_for_both() {
+    let check = |kind| {
+        let ground = Ground::new(kind);
+        let shared = ground.chain(&ground.base);
+        let shown = |chain: &Chain| dump(ground.snapshotter.view(chain).unwrap().root());
+        let before = shown(&shared);
+        let recording = ground.snapshotter.begin(shared.clone()).unwrap();
+        ground.run_in(
+            recording.mount(),
+            "echo more >> d/file; rm d/other dev/null; ln d/same x; chmod 700 etc",
+        );
+        let after = recording.finish().unwrap().chain;
+        assert_eq!(shown(&shared), before, "{kind:?}");
+        for line in
+            ["/d/file File 0644 1000:1001 ", "/x File 0644 1000:1001 ", "/dev/zero-zero CharDevice 0600 0:6 "]
+        {
+            assert!(shown(&after).lines().any(|found| found.starts_with(line)), "{kind:?}: no {line}");
+        }
+    };
+    if inside!(OrdinaryUser) {
+        return check(Kind::Native);
+    }
+    let _ = inside!(SingleId);
+    if can_mount() {
+        KINDS.into_iter().for_each(check);
     }
 }

@@ -166,9 +166,9 @@ impl Ground {
 
 /// The changes in order, `+` what is put and `-` what is removed.
 pub(super) fn text(changes: &Changeset) -> Vec<String> {
-    let line = |change: &Change| match change {
+    let line = |change: Change| match change {
         Change::Put(path) => format!("+{path}"),
         Change::Remove(path) => format!("-{path}"),
     };
-    changes.0.iter().map(line).collect()
+    changes.iter().map(line).collect()
 }

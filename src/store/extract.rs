@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::choice::LayoutImage;
 use super::layout::{Layout, LayoutError};
 use super::mount::{self, MAX_LAYERS, MountError};
+use super::settle;
 use super::unpack::Source;
 use super::unpacked::{Progress, Unpack, UnpackError, Unpacked};
 use super::workspace::{Janitor, Workspace, WorkspaceError, sweep_hidden};
@@ -20,9 +21,12 @@ use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Limits, Losses, Owners, Restricted, is_overlay_attribute};
+use crate::layer::{Limits, LossKind, Losses, Owners, Restricted, is_overlay_attribute};
 use crate::rootfs::visit::jobs;
-use crate::rootfs::{CopyTreeError, IdMap, Rootfs, RootfsError, Timestamp, TreeCopy, set_times_at};
+use crate::rootfs::{
+    CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
+    set_times_at,
+};
 
 /// Layers that are unpacked at once.
 const JOBS: usize = 4;
@@ -272,8 +276,33 @@ impl Extract<'_> {
             Err(CopyTreeError::Cancelled) => return Err(UnpackError::Cancelled.into()),
             result => result?,
         }
-        Ok(lost.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+        let mut losses = lost.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lose(chain.overrides(), root, &mut losses)?;
+        Ok(losses)
     }
+}
+
+/// Counts what the disk does not hold of a tree, and takes away what stands in place of devices there.
+fn lose(overrides: &Overrides, root: &Rootfs, losses: &mut Losses) -> Result<(), RootfsError> {
+    for (path, held) in overrides.iter() {
+        if let Some((kind, number)) = held.device() {
+            let kind = if kind == FileKind::CharDevice { "character device" } else { "block device" };
+            let number = (rustix::fs::major(number), rustix::fs::minor(number));
+            losses.add(LossKind::Device, path, || format!("{kind} {}:{}", number.0, number.1));
+            settle::remove(root, path)?;
+            continue;
+        }
+        if let Some(owner) = held.owner() {
+            losses.add(LossKind::Owner, path, || format!("{}:{}", owner.uid, owner.gid));
+        }
+        if let Some(mode) = held.mode() {
+            losses.add(LossKind::SetId, path, || format!("mode {mode:04o}"));
+        }
+        for (key, _) in held.xattrs() {
+            losses.add(LossKind::Attribute, path, || format!("`{}`", Escaped::new(key)));
+        }
+    }
+    Ok(())
 }
 
 /// Makes of a new workspace what an image without a word about its root has: 0755, from 1970.

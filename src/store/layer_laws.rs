@@ -87,6 +87,9 @@ pub(crate) fn archive(entries: &[Entry]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
+/// A layer whose blob there is.
+pub(crate) type Stored = (DiffId, Descriptor);
+
 /// Layers as uncompressed blobs, and a store to unpack them into.
 pub(crate) struct Ground {
     pub(crate) directory: tempfile::TempDir,

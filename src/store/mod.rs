@@ -243,7 +243,15 @@ fn make_root(path: &Path) -> Result<(), StoreError> {
     }
     let mut builder = fs::DirBuilder::new();
     builder.mode(0o700).recursive(true);
-    builder.create(path).map_err(StoreError::io("make", path))
+    builder.create(path).map_err(|error| {
+        // The system would say that it exists.
+        let dangling = error.kind() == io::ErrorKind::AlreadyExists && path.is_symlink();
+        StoreError::io("make", path)(if dangling {
+            io::Error::other("it is a symbolic link to something that does not exist")
+        } else {
+            error
+        })
+    })
 }
 
 fn make_dirs(path: &Path) -> Result<(), StoreError> {
@@ -355,6 +363,10 @@ mod tests {
             let error = Store::open(&place).unwrap_err().to_string();
             assert!(error.contains(place.to_str().unwrap()), "{error}");
         }
+        let link = dir.path().join("link");
+        rustix::fs::symlink("nothing", &link).unwrap();
+        let source = std::error::Error::source(&Store::open(&link).unwrap_err()).unwrap().to_string();
+        assert_eq!(source, "it is a symbolic link to something that does not exist");
         let denied = StoreError::io("make", Path::new("/s"))(io::ErrorKind::ReadOnlyFilesystem.into());
         assert_eq!(
             denied.to_string(),

@@ -85,8 +85,8 @@ fn at<T>(result: io::Result<T>, action: &'static str, path: &GuestPath) -> Resul
     result.map_err(|source| RootfsError::Io { action, path: path.clone(), source })
 }
 
-/// Removes a directory without a trace in the one it is in.
-fn remove(root: &Rootfs, path: &GuestPath) -> Result<(), RootfsError> {
+/// Removes an entry without a trace in the directory it is in.
+pub(super) fn remove(root: &Rootfs, path: &GuestPath) -> Result<(), RootfsError> {
     let (parent, name) = root.parent(path)?;
     let mtime = at(metadata_of(&parent), "read metadata of the directory of", path)?.mtime;
     at(remove_tree(parent.as_fd(), &name), "remove", path)?;

@@ -381,7 +381,7 @@ impl Source<'_> {
                 Ok(Alone::Whole(Box::new(Unsettled { directory, applied, overrides })))
             }
             Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
-                if !cause.blames_the_machine() =>
+                if !cause.blames_the_machine() && !cause.is_too_much() =>
             {
                 Ok(Alone::Wrong(directory))
             }

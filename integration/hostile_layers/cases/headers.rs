@@ -399,14 +399,14 @@ fn many() -> Vec<Case> {
         slow(accepted(
             "many-implied-directories",
             |_| {
-                (0..1000)
+                (0..500)
                     .flat_map(|n| {
                         [pax(&[("path", format!("i{n}/{}f", "d/".repeat(99)).as_bytes())]), file("f", b"")]
                             .concat()
                     })
                     .collect()
             },
-            &[("i999/d/d/d", What::Directory)],
+            &[("i499/d/d/d", What::Directory)],
         )),
         slow(accepted(
             "many-whiteouts",

@@ -27,6 +27,7 @@ use self::lower::Lower;
 use self::whiteouts::mark_opaque;
 use super::tar::{Entry, EntryKind, Reader};
 use super::{EntryError, LayerError, Limits, Marks, is_overlay_attribute};
+use crate::rootfs::walk::Step;
 use crate::rootfs::{
     Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
     metadata_of, set_times_at, xattr_at,
@@ -539,11 +540,11 @@ impl Applier<'_> {
 
     fn make_parents(&mut self, path: &GuestPath) -> Result<(), EntryError> {
         let root = self.root;
-        root.walk(path, |real, metadata| match metadata {
+        root.walk(path, |step| match step.metadata {
             Some(metadata) if metadata.kind == FileKind::Directory => Ok(()),
-            Some(metadata) if self.is_whiteout(metadata) => self.make_implied(real, Room::Hiding),
-            Some(_) => Err(EntryError::NotADirectory(real.clone())),
-            None => self.make_implied(real, Room::Free),
+            Some(metadata) if self.is_whiteout(metadata) => self.make_implied(step, Room::Hiding),
+            Some(_) => Err(EntryError::NotADirectory(step.path.clone())),
+            None => self.make_implied(step, Room::Free),
         })?;
         Ok(())
     }
@@ -553,29 +554,25 @@ impl Applier<'_> {
     }
 
     /// Makes a directory that has no entry of its own (yet).
-    fn make_implied(&mut self, path: &GuestPath, before: Room) -> Result<(), EntryError> {
+    fn make_implied(&mut self, step: &Step<'_>, before: Room) -> Result<(), EntryError> {
         self.count_made()?;
-        let (parent, name) = self.root.parent(path)?;
-        let parent = parent.as_fd();
+        let (parent, name) = (step.directory()?, step.name);
         let mtime = io_error(metadata_of(parent), "read metadata of the directory")?.mtime;
         if before == Room::Hiding {
-            io_error(
-                rustix::fs::unlinkat(parent, name.as_slice(), AtFlags::empty()),
-                "replace the whiteout",
-            )?;
+            io_error(rustix::fs::unlinkat(parent, name, AtFlags::empty()), "replace the whiteout")?;
         }
-        io_error(self.root.entry(&parent, &name).make_directory(), "make the directory above it")?;
+        io_error(self.root.entry(&parent, name).make_directory(), "make the directory above it")?;
         let owner = self.rules.owner.unwrap_or(Owner::ROOT);
-        reset_directory(self.root, parent, &name, owner, self.rules.owners)?;
+        reset_directory(self.root, parent, name, owner, self.rules.owners)?;
         if let Some(restricted) = &mut self.restricted {
-            let inode = io_error(metadata_at(parent, &name), "read metadata of the directory")?.inode;
+            let inode = io_error(metadata_at(parent, name), "read metadata of the directory")?.inode;
             restricted.forget(inode);
         }
         if before == Room::Hiding {
-            io_error(mark_opaque(parent, &name, self.rules.marks), "mark the directory as opaque")?;
+            io_error(mark_opaque(parent, name, self.rules.marks), "mark the directory as opaque")?;
         } else if self.rules.whiteouts == Whiteouts::Overlay {
-            self.report(path.as_bytes().len())?;
-            self.implied.entry(path.clone()).or_default();
+            self.report(step.path.as_bytes().len())?;
+            self.implied.entry(step.path.clone()).or_default();
         }
         io_error(set_times_at(parent, b".", mtime), "set the times of the directory")
     }

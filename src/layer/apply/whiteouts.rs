@@ -22,10 +22,10 @@ impl Applier<'_> {
         }
         self.leave_parent()?;
         let root = self.root;
-        let walked = root.walk(path, |real, metadata| match metadata {
+        let walked = root.walk(path, |step| match step.metadata {
             Some(metadata) if metadata.kind == FileKind::Directory => Ok(()),
-            Some(_) => Err(EntryError::NotADirectory(real.clone())),
-            None => self.make_implied(real, Room::Free),
+            Some(_) => Err(EntryError::NotADirectory(step.path.clone())),
+            None => self.make_implied(step, Room::Free),
         });
         match walked {
             Err(EntryError::NotADirectory(_)) => Ok(false),
@@ -247,9 +247,8 @@ impl Above {
         for directory in missing.into_iter().rev() {
             let mut hides = self.directories.last().is_some_and(|(_, hides)| *hides);
             // What has been replaced by something else meanwhile hides nothing.
-            if !hides && applier.is_directory(&directory)? {
-                let (at, name) = applier.root.parent(&directory)?;
-                hides = is_opaque(at.as_fd(), &name, applier.rules.marks);
+            if !hides && let Some(open) = applier.root.exact_directory(&directory)? {
+                hides = is_opaque(open.as_fd(), b".", applier.rules.marks);
             }
             self.directories.push((directory, hides));
         }

@@ -74,7 +74,7 @@ impl Override {
         match old {
             Some(old) if old.is_of(disk) => Self {
                 mode: old.mode_for(disk).unwrap_or(plain.mode),
-                owner: old.owner_for(disk).unwrap_or(plain.owner),
+                owner: old.owner_for(disk, plain.owner),
                 rare: old.rare.clone(),
                 ..plain
             },
@@ -131,16 +131,36 @@ impl Override {
         self.device().is_some()
     }
 
-    fn device(&self) -> Option<(FileKind, u64)> {
+    /// The device that the entry is, a placeholder on disk: its kind and its number, a Linux `dev_t`.
+    #[must_use]
+    pub fn device(&self) -> Option<(FileKind, u64)> {
         self.rare.as_ref()?.device
+    }
+
+    /// The owner, where the disk showed another.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        (self.owner != self.shown.owner).then_some(self.owner)
+    }
+
+    /// The permission bits, where the disk showed others.
+    #[must_use]
+    pub fn mode(&self) -> Option<u32> {
+        (self.mode != self.shown.mode).then_some(self.mode.into())
     }
 
     fn mode_for(&self, disk: &Metadata) -> Option<u16> {
         (disk.mode == u32::from(self.shown.mode)).then_some(self.mode)
     }
 
-    fn owner_for(&self, disk: &Metadata) -> Option<Owner> {
-        (disk.owner == self.shown.owner).then_some(self.owner)
+    /// The owner that counts; `new` is whom the disk says that the entry belongs to. Who sets only one of user and group
+    /// leaves the other what it is.
+    fn owner_for(&self, disk: &Metadata, new: Owner) -> Owner {
+        let shown = self.shown.owner;
+        Owner {
+            uid: if disk.owner.uid == shown.uid { self.owner.uid } else { new.uid },
+            gid: if disk.owner.gid == shown.gid { self.owner.gid } else { new.gid },
+        }
     }
 
     /// Whether an entry that a step left as `disk` is in all that this knows what it was.
@@ -155,14 +175,14 @@ impl Override {
             return;
         }
         truth.mode = self.mode_for(disk).map_or(truth.mode, u32::from);
-        truth.owner = self.owner_for(disk).unwrap_or(truth.owner);
+        truth.owner = self.owner_for(disk, truth.owner);
         if let Some((kind, number)) = self.device() {
             (truth.kind, truth.rdev, truth.placeholder) = (kind, number, true);
         }
     }
 
     /// The attributes that are not on disk.
-    pub(super) fn xattrs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
+    pub fn xattrs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         self.rare.iter().flat_map(|rare| &rare.xattrs)
     }
 

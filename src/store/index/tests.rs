@@ -42,7 +42,7 @@ fn changes(refreshed: Refreshed) -> Vec<String> {
         Change::Put(path) => format!("+{path}"),
         Change::Remove(path) => format!("-{path}"),
     };
-    refreshed.changes.finish().0.into_iter().map(line).collect()
+    refreshed.changes.finish().iter().map(line).collect()
 }
 
 /// All records by path.

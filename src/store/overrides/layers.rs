@@ -72,7 +72,7 @@ impl Written {
 /// | entry in the upper directory | is the lower one, copied up, if |
 /// |---|---|
 /// | directory | it is not opaque |
-/// | file | overlayfs marked it (`origin`), or its mode shows that somebody kept what it was; see [`keeps_its_group`] |
+/// | file | overlayfs marked it (`origin`), or its mode shows that somebody kept what it was; see `keeps_its_group` |
 /// | file that had several names below | kind, mode and owner are as before: overlayfs marks no such file |
 /// | placeholder of a device | it is still one |
 /// | symbolic link | it has the same target |
