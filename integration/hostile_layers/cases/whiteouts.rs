@@ -347,7 +347,7 @@ fn no_whiteouts() -> Vec<Case> {
         accepted(
             "wh-overlay-chardev-of-a-name",
             |_| device("data/a", b'3', (0, 0)),
-            &[("data/b", content("b"))],
+            &[("data/a", What::Nothing), ("data/b", content("b"))],
         ),
     ]);
     cases

@@ -80,7 +80,11 @@ impl Applier<'_> {
             }
             (EntryKind::CharDevice | EntryKind::BlockDevice | EntryKind::Fifo, _) => {
                 if !self.make_node(entry, at, name, path)? {
-                    return Ok(());
+                    // What the layer has no more is gone all the same.
+                    return match self.rules.whiteouts {
+                        Whiteouts::Overlay => self.hide(parent, name),
+                        Whiteouts::Remove | Whiteouts::Ordinary => Ok(()),
+                    };
                 }
                 if parent.inheritance == Inheritance::Undo {
                     io_error(forget_inherited(at, name), "remove an inherited access control list")?;

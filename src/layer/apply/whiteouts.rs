@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{FileType, Mode};
 
-use super::{Applied, Applier, Room, Whiteouts, io_error};
+use super::{Applied, Applier, Parent, Room, Whiteouts, io_error};
 use crate::layer::{EntryError, LayerError, Marks};
 use crate::rootfs::{
     Escaped, FileKind, Follow, GuestPath, Rootfs, RootfsError, Timestamp, metadata_at, metadata_of,
@@ -63,7 +63,14 @@ impl Applier<'_> {
         if !self.enter_parent_of_whiteout(directory)? {
             return Ok(());
         }
-        let Some(parent) = &mut self.parent else { return Ok(()) };
+        let Some(mut parent) = self.parent.take() else { return Ok(()) };
+        let hidden = self.hide(&mut parent, name);
+        self.parent = Some(parent);
+        hidden
+    }
+
+    /// Hides what lower layers have under the name, in a directory of an overlay.
+    pub(super) fn hide(&mut self, parent: &mut Parent, name: &[u8]) -> Result<(), EntryError> {
         let at = parent.directory.as_fd();
         match metadata_at(at, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
