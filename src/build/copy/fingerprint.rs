@@ -28,10 +28,17 @@ use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_o
 const RECENT: i64 = 2;
 /// The most threads that read files.
 const MOST_READERS: usize = 8;
-/// Files that are open and wait to be read, at most.
-const MOST_OPEN: usize = 32;
-/// Entries that wait for the content of one in front of them, at most.
-const MOST_WAITING: usize = 4096;
+/// What one thread gets at a time is complete with so many open files. Handing over each by itself takes longer than
+/// reading it, if it is small.
+const BATCH_FILES: usize = 16;
+/// Or with so many bytes in files.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Or with so many entries of any kind.
+const BATCH_ENTRIES: usize = 256;
+/// Batches that wait for a thread to read them, at most; with [`BATCH_FILES`] and [`MOST_READERS`] this bounds the open files.
+const MOST_QUEUED: usize = 2;
+/// Batches that wait for one in front of them, at most.
+const MOST_WAITING: usize = 64;
 /// How many bytes are read at a time.
 const CHUNK: usize = 1 << 17;
 
@@ -119,25 +126,37 @@ impl Sources<'_> {
     }
 }
 
-/// A file to be read by another thread.
-struct Job {
-    file: File,
-    path: GuestPath,
-    result: SyncSender<Result<Facts, CopyError>>,
-}
-
-/// What is hashed of an entry.
+/// What is hashed of an entry besides its name and kind.
 #[derive(Default)]
 struct Facts {
     content: Vec<u8>,
     witness: Vec<u8>,
 }
 
-/// An entry whose turn has not come yet.
-struct Waiting {
-    /// What both hashes have of it.
-    head: Vec<u8>,
-    facts: Receiver<Result<Facts, CopyError>>,
+/// What is known of an entry.
+enum Known {
+    All(Facts),
+    /// That it is a file, which is still to be read.
+    File(File, GuestPath),
+}
+
+/// Entries that follow one another.
+#[derive(Default)]
+struct Batch {
+    /// What both hashes have of each, and the rest.
+    entries: Vec<(Vec<u8>, Known)>,
+    files: usize,
+    /// Of the files.
+    bytes: u64,
+}
+
+/// What a batch adds to both hashes.
+type Read = Result<Facts, CopyError>;
+
+/// A batch for another thread.
+struct Job {
+    batch: Batch,
+    result: SyncSender<Read>,
 }
 
 struct Look<'scope, 'env> {
@@ -148,7 +167,9 @@ struct Look<'scope, 'env> {
     jobs: SyncSender<Job>,
     queue: Arc<Mutex<Receiver<Job>>>,
     readers: usize,
-    waiting: VecDeque<Waiting>,
+    most_readers: usize,
+    batch: Batch,
+    waiting: VecDeque<Receiver<Read>>,
     content: Digester,
     witness: Digester,
     /// The size of all files so far.
@@ -165,7 +186,8 @@ impl<'scope, 'env> Look<'scope, 'env> {
         recent: Timestamp,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
-        let (jobs, queue) = sync_channel(MOST_OPEN);
+        let (jobs, queue) = sync_channel(MOST_QUEUED);
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self {
             sources,
             depth,
@@ -174,6 +196,8 @@ impl<'scope, 'env> Look<'scope, 'env> {
             jobs,
             queue: Arc::new(Mutex::new(queue)),
             readers: 0,
+            most_readers: processors.min(MOST_READERS),
+            batch: Batch::default(),
             waiting: VecDeque::new(),
             content: Digester::new(Algorithm::Sha256),
             witness: Digester::new(Algorithm::Sha256),
@@ -236,16 +260,10 @@ impl<'scope, 'env> Look<'scope, 'env> {
             Err(Errno::LOOP | Errno::NOENT | Errno::NXIO | Errno::NODEV) => return Err(changed()),
             result => File::from(tried(result, "open", place.path)?),
         };
-        let (result, facts) = sync_channel(1);
-        self.make_room()?;
-        self.waiting.push_back(Waiting { head, facts });
-        let reader = self.add_reader();
-        if self.readers == 0 {
-            tried(reader, "start a thread to read", place.path)?;
-        }
-        let job = Job { file, path: place.path.clone(), result };
-        // There is always somebody who reads.
-        self.jobs.send(job).map_err(|_| changed())
+        self.batch.files += 1;
+        self.batch.bytes = self.batch.bytes.saturating_add(metadata.size);
+        self.batch.entries.push((head, Known::File(file, place.path.clone())));
+        self.send_full_batch()
     }
 
     /// What counts of an entry besides its name and kind.
@@ -253,68 +271,94 @@ impl<'scope, 'env> Look<'scope, 'env> {
         Facts { content: attributes(metadata, xattrs, self.sources.from.owner), witness: witness(metadata) }
     }
 
-    /// One reader more, until there are enough: most instructions copy one file.
-    fn add_reader(&mut self) -> std::io::Result<()> {
-        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        if self.readers == processors.min(MOST_READERS) {
-            return Ok(());
-        }
-        let queue = Arc::clone(&self.queue);
-        let (from, recent, stopped) = (self.sources.from, self.recent, self.sources.stopped);
-        let work = move || {
-            let mut buffer = vec![0; CHUNK];
-            loop {
-                let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok(Job { file, path, result }) = job else { return };
-                let facts = read(&file, &path, from, recent, stopped, &mut buffer);
-                // Who does not wait for it any more has failed already.
-                let _ = result.send(facts);
-            }
-        };
-        std::thread::Builder::new().spawn_scoped(self.scope, work)?;
-        self.readers += 1;
-        Ok(())
-    }
-
     fn add(&mut self, head: Vec<u8>, facts: Facts) -> Result<(), CopyError> {
         if (self.sources.stopped)() {
             return Err(interrupted(&GuestPath::root()));
         }
-        if self.waiting.is_empty() {
-            self.hash(&head, &facts);
-            return Ok(());
-        }
-        let (result, receiver) = sync_channel(1);
-        let _ = result.send(Ok(facts));
-        self.make_room()?;
-        self.waiting.push_back(Waiting { head, facts: receiver });
-        Ok(())
+        self.batch.entries.push((head, Known::All(facts)));
+        self.send_full_batch()
     }
 
-    fn make_room(&mut self) -> Result<(), CopyError> {
-        if self.waiting.len() >= MOST_WAITING { self.hash_next() } else { Ok(()) }
+    fn send_full_batch(&mut self) -> Result<(), CopyError> {
+        let Batch { entries, files, bytes } = &self.batch;
+        if *files < BATCH_FILES && *bytes < BATCH_BYTES && entries.len() < BATCH_ENTRIES {
+            return Ok(());
+        }
+        let batch = std::mem::take(&mut self.batch);
+        if self.waiting.len() >= MOST_WAITING {
+            self.hash_next()?;
+        }
+        self.add_reader()?;
+        let (result, read) = sync_channel(1);
+        self.waiting.push_back(read);
+        // There is always somebody who reads.
+        self.jobs.send(Job { batch, result }).map_err(|_| interrupted(&GuestPath::root()))
+    }
+
+    /// One reader more, until there are enough: most instructions copy one file.
+    fn add_reader(&mut self) -> Result<(), CopyError> {
+        if self.readers == self.most_readers {
+            return Ok(());
+        }
+        let queue = Arc::clone(&self.queue);
+        let (sources, recent) = (self.sources, self.recent);
+        let work = move || {
+            let mut buffer = vec![0; CHUNK];
+            loop {
+                let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(Job { batch, result }) = job else { return };
+                // Who does not wait for it any more has failed already.
+                let _ = result.send(batch.read(sources, recent, &mut buffer));
+            }
+        };
+        match std::thread::Builder::new().spawn_scoped(self.scope, work) {
+            Ok(_) => self.readers += 1,
+            // Those that there are do the work.
+            Err(_) if self.readers > 0 => self.most_readers = self.readers,
+            Err(error) => return tried(Err(error), "start a thread to read", &GuestPath::root()),
+        }
+        Ok(())
     }
 
     /// Hashes the first of those that wait.
     fn hash_next(&mut self) -> Result<(), CopyError> {
-        let Some(Waiting { head, facts }) = self.waiting.pop_front() else { return Ok(()) };
-        let facts = facts.recv().map_err(|_| interrupted(&GuestPath::root()))??;
-        self.hash(&head, &facts);
+        let Some(read) = self.waiting.pop_front() else { return Ok(()) };
+        let facts = read.recv().map_err(|_| interrupted(&GuestPath::root()))??;
+        self.hash(&facts);
         Ok(())
     }
 
-    fn hash(&mut self, head: &[u8], facts: &Facts) {
-        for (digester, facts) in [(&mut self.content, &facts.content), (&mut self.witness, &facts.witness)] {
-            digester.update(head);
-            digester.update(&text(facts));
-        }
+    fn hash(&mut self, facts: &Facts) {
+        self.content.update(&facts.content);
+        self.witness.update(&facts.witness);
     }
 
     fn finish(mut self) -> Result<(Digest, Digest), CopyError> {
         while !self.waiting.is_empty() {
             self.hash_next()?;
         }
+        let last = std::mem::take(&mut self.batch);
+        let facts = last.read(self.sources, self.recent, &mut vec![0; CHUNK])?;
+        self.hash(&facts);
         Ok((self.content.finish(), self.witness.finish()))
+    }
+}
+
+impl Batch {
+    /// Reads the files. In order, so that of several errors the first is told.
+    fn read(self, sources: &Sources<'_>, recent: Timestamp, buffer: &mut [u8]) -> Read {
+        let mut all = Facts::default();
+        for (head, known) in self.entries {
+            let facts = match known {
+                Known::All(facts) => facts,
+                Known::File(file, path) => read(&file, &path, sources.from, recent, sources.stopped, buffer)?,
+            };
+            for (all, facts) in [(&mut all.content, facts.content), (&mut all.witness, facts.witness)] {
+                all.extend_from_slice(&head);
+                all.extend_from_slice(&text(&facts));
+            }
+        }
+        Ok(all)
     }
 }
 
