@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::rand::GetRandomFlags;
@@ -24,7 +24,7 @@ use rustix::time::Timespec;
 use crate::rootfs::remove_tree;
 use crate::sys;
 
-use super::staged;
+use super::{lock, staged};
 
 /// Workspaces are `build-` and sixteen hexadecimal digits; beside each lies its lock, with this ending.
 const PREFIX: &str = "build-";
@@ -48,7 +48,7 @@ pub enum WorkspaceError {
         cause: io::Error,
     },
     /// The file system has no locks: nobody could tell a living workspace from a dead one.
-    #[error("cannot lock `{path}`: the store needs a file system with flock(2)")]
+    #[error("cannot lock `{path}`, to tell this process's temporary files from those of dead ones")]
     Lock {
         /// The lock file.
         path: PathBuf,
@@ -234,12 +234,12 @@ fn take_new_lock(path: &Path) -> Result<Option<OwnedFd>, WorkspaceError> {
         Err(Errno::EXIST) => return Ok(None),
         Err(cause) => return Err(WorkspaceError::Create { path: path.to_owned(), cause: cause.into() }),
     };
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(None),
+    match lock::take(&lock) {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
         Err(cause) => {
             let _ = rustix::fs::unlink(path);
-            return Err(WorkspaceError::Lock { path: path.to_owned(), cause: cause.into() });
+            return Err(WorkspaceError::Lock { path: path.to_owned(), cause });
         }
     }
     let links = rustix::fs::fstat(&lock).map_or(0, |stat| stat.st_nlink);
@@ -299,16 +299,15 @@ fn workspaces(temporary: &Path) -> Result<BTreeSet<PathBuf>, WorkspaceError> {
 ///
 /// # Errors
 /// When the build lives, or nobody can tell.
-fn take_over(path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
+fn take_over(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // The lock is made before the directory and removed after it: a directory without one is dead.
     let lock = match rustix::fs::open(lock_of(path), flags, Mode::empty()) {
         Ok(lock) => lock,
         Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
-    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(Some(lock))
+    if lock::take(&lock)? { Ok(Some(lock)) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
 /// [`sweep`] for workspaces that were made by [`Workspace::create_hidden`]. What cannot be read or removed stays.
