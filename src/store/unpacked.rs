@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Applied, LayerError, Marks, Owners, Whiteouts};
+use crate::layer::{Applied, Marks, Owners, Whiteouts};
 use crate::rootfs::{Caller, GuestPath, IdMap, Overrides, Rootfs, Timestamp, metadata_of, set_times_at};
 
 pub use super::chain::{Chain, Layers, Likeness, UnpackedLayer};
@@ -304,7 +304,7 @@ struct Unsettled {
 enum Alone {
     /// All of it could be unpacked.
     Whole(Box<Unsettled>),
-    /// An entry was wrong, which may be right when something is below it: a link may lead there, for instance.
+    /// An entry was wrong that may be right when something is below it: a link may lead there, for instance.
     Wrong(PathBuf),
 }
 
@@ -380,9 +380,7 @@ impl Source<'_> {
                 let overrides = Overrides::default().with(root.take_learned());
                 Ok(Alone::Whole(Box::new(Unsettled { directory, applied, overrides })))
             }
-            Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
-                if !cause.blames_the_machine() && !cause.is_too_much() =>
-            {
+            Err(UnpackError::Layer { cause, .. }) if cause.depends_on_lower_layers() => {
                 Ok(Alone::Wrong(directory))
             }
             Err(error) => Err(error),
@@ -595,6 +593,34 @@ mod tests {
         std::fs::remove_file(ground.blob(&layers[1].1.digest)).unwrap();
         let error = ground.chain(&layers).unwrap_err();
         assert!(matches!(&error, UnpackError::Open { blob, .. } if *blob == layers[1].1.digest), "{error}");
+    }
+
+    #[test]
+    fn only_a_layer_that_lower_ones_may_mend_is_read_twice() {
+        if !can_mount() {
+            return;
+        }
+        use crate::layer::test_support::{dir, end, file, hard_link, pax, symlink};
+        let long = vec![b'x'; 2 << 20];
+        let cases: [(&str, Vec<u8>, u32); 6] = [
+            ("a link to what is below", [symlink("l", "below"), hard_link("x", "l/file")].concat(), 2),
+            ("a way through a file", [file("f", b""), file("f/x", b"")].concat(), 2),
+            ("a name above the root", file("../x", b""), 1),
+            ("a whiteout of nothing", file(".wh.", b""), 1),
+            (
+                "an attribute of overlayfs",
+                [pax(&[("SCHILY.xattr.trusted.overlay.opaque", b"y")]), dir("d")].concat(),
+                1,
+            ),
+            ("too large an extension", [pax(&[("SCHILY.xattr.user.a", &long)]), file("f", b"")].concat(), 1),
+        ];
+        for (what, content, times) in cases {
+            let ground = Ground::new();
+            let below = ground.add(&archive(&entries("below/ below/file")));
+            let layer = ground.add(&[content, end()].concat());
+            let (_, opened) = counted(&ground, &[below, layer.clone()]);
+            assert_eq!(opened[layer.1.digest.hex()], times, "{what}");
+        }
     }
 
     #[test]
