@@ -47,7 +47,7 @@ fn a_rebuild_gives_the_same_image_and_asks_the_registry_only_what_the_tag_is() {
     };
     let first = build();
     let unpacked =
-        || fs::read_dir(project.builder.store().join("unpacked/all.trusted")).expect("unpacked").count();
+        || fs::read_dir(project.builder.store().join("unpacked/all.trusted.v2")).expect("unpacked").count();
     let before = unpacked();
     let mark = project.ground.mark();
     let second = build();
