@@ -419,6 +419,10 @@ fn clean_up_after(mut orders: File) {
     }
     let temporary: BTreeSet<PathBuf> =
         existing.iter().filter_map(|path| path.parent()).map(Path::to_owned).collect();
+    // After an orderly end the builder waits for this process.
+    if temporary.is_empty() {
+        return;
+    }
     for path in existing {
         // Processes of the build may still be dying, and writing until then.
         for _ in 0..50 {
