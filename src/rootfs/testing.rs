@@ -142,3 +142,21 @@ fn worlds_are_what_they_say() {
         assert!(caller.contains("uid: 1234") && caller.contains("ignores_permissions: false"), "{caller}");
     }
 }
+
+/// By how many bytes the memory of this process grows at most while `action` runs; none where the kernel does not tell.
+/// Other tests in the same process would count.
+pub(crate) fn most_memory_of(action: impl FnOnce()) -> Option<u64> {
+    let most = || {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        value.trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    // Sets the peak to what is in use now, as proc_pid_clear_refs(5) says.
+    let before = std::fs::write("/proc/self/clear_refs", "5").ok().and_then(|()| most());
+    action();
+    let grown = before.and_then(|before| Some(most()?.saturating_sub(before) << 10));
+    if grown.is_none() {
+        eprintln!("skipped: this kernel does not tell the peak of a process's memory");
+    }
+    grown
+}
