@@ -14,8 +14,8 @@ use crate::store::StoreError;
 use crate::store::export::ExportError;
 use crate::store::room::Free;
 
-/// Below so many free bytes, or so many free inodes, a disk may be why a step failed, though it did not say so.
-const LITTLE_ROOM: (u64, u64) = (16 << 20, 64);
+/// With less room than this a disk may be why a step failed, though it did not say so.
+const LITTLE_ROOM: Free = Free { bytes: 16 << 20, inodes: Some(64) };
 
 /// The system's part in a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,13 +121,11 @@ impl Trouble {
 
 /// A step that failed on a disk that is as good as full most probably failed for that.
 fn advice_for_step(free: Free, store: &Path) -> Option<String> {
-    let little = free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1);
-    let shown = |free| shown(free).replace(" now)", " when it failed)");
-    little.then(|| {
+    free.is_below(&LITTLE_ROOM).then(|| {
         format!(
             "the disk that holds the store `{}` had little room{}: make room, or choose another store with --store",
             store.display(),
-            shown(free)
+            shown(free, "when it failed")
         )
     })
 }
@@ -141,17 +139,17 @@ fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// For behind a sentence. Inodes are named where they are what is missing: `df` does not show them.
-fn shown(free: Free) -> String {
+fn shown(free: Free, when: &str) -> String {
     match free.inodes {
-        Some(inodes) if inodes < LITTLE_ROOM.1 => {
-            format!(" ({} and {inodes} inodes free now)", size(free.bytes))
+        Some(inodes) if free.has_fewer_inodes(&LITTLE_ROOM) => {
+            format!(" ({} and {inodes} inodes free {when})", size(free.bytes))
         }
-        _ => format!(" ({} free now)", size(free.bytes)),
+        _ => format!(" ({} free {when})", size(free.bytes)),
     }
 }
 
 fn room(path: &Path) -> String {
-    Free::of(path).map(shown).unwrap_or_default()
+    Free::of(path).map(|free| shown(free, "now")).unwrap_or_default()
 }
 
 fn limit(resource: Resource, shown: impl FnOnce(u64) -> String) -> String {
@@ -215,7 +213,7 @@ mod tests {
 
     #[test]
     fn inodes_are_named_where_they_are_short() {
-        let shown = |bytes, inodes| shown(Free { bytes, inodes });
+        let shown = |bytes, inodes| shown(Free { bytes, inodes }, "now");
         assert_eq!(shown(2_000_000, Some(1_000_000)), " (2.0 MB free now)");
         assert_eq!(shown(2_000_000, Some(0)), " (2.0 MB and 0 inodes free now)");
         assert_eq!(shown(0, None), " (0 B free now)");

@@ -6,6 +6,7 @@ mod build;
 mod extract;
 mod failure;
 mod limits;
+mod outputs;
 mod own;
 mod progress;
 mod secrets;

@@ -215,17 +215,20 @@ fn platform(
     let Some(text) = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref()) else {
         return Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault));
     };
+    Ok((requested_platform(text, host)?, Asked::Explicitly))
+}
+
+/// Reads the value of `--custom-platform`.
+pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
     if text.contains(',') {
-        return Err(Failure::new(format!(
-            "`{text}` names several platforms: building for several at once is not supported yet"
-        ))
-        .of_flag("--custom-platform")
-        .hint("run one build for each platform"));
+        let message = format!("`{text}` names several platforms: several at once are not supported yet");
+        return Err(Failure::new(message)
+            .of_flag("--custom-platform")
+            .hint("run builder once for each platform"));
     }
-    let requested = Requested::parse(text, host).map_err(|error| {
+    Requested::parse(text, host).map_err(|error| {
         Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
-    })?;
-    Ok((requested, Asked::Explicitly))
+    })
 }
 
 fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
@@ -455,6 +458,13 @@ mod tests {
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
+    }
+
+    #[test]
+    fn several_platforms_at_once_are_refused() {
+        let error = requested_platform("linux/amd64,linux/arm64", &host_platform()).unwrap_err();
+        assert!(error.message.contains("names several platforms"), "{}", error.message);
+        assert!(requested_platform("linux/arm/v7", &host_platform()).is_ok());
     }
 
     #[test]

@@ -28,26 +28,27 @@ pub(super) enum Choice {
 impl Choice {
     /// Reads BuildKit's words.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "overlayfs" => Ok(Self::Overlay),
-            "native" => Ok(Self::Native),
-            _ => Err(Failure::new(format!("`{text}` is no snapshotter"))
-                .of_flag("--snapshotter")
-                .hint("auto, overlayfs or native")),
-        }
+        let words = [("auto", Self::Auto), ("overlayfs", Self::Overlay), ("native", Self::Native)];
+        word("--snapshotter", "snapshotter", text, &words)
     }
 }
 
 /// Reads kaniko's words. Nothing is missed with any of them; `full` does not even believe the kernel.
 pub(super) fn comparison(text: &str) -> Result<Comparison, Failure> {
-    match text {
-        "full" => Ok(Comparison::Content),
-        "redo" | "time" => Ok(Comparison::Metadata),
-        _ => Err(Failure::new(format!("`{text}` is not a valid snapshot mode"))
-            .of_flag("--snapshot-mode")
-            .hint("full, redo or time")),
-    }
+    let words =
+        [("full", Comparison::Content), ("redo", Comparison::Metadata), ("time", Comparison::Metadata)];
+    word("--snapshot-mode", "snapshot mode", text, &words)
+}
+
+/// What `text` means among the words of `flag`, which says which `what` is wanted.
+pub(super) fn word<T: Copy>(flag: &str, what: &str, text: &str, words: &[(&str, T)]) -> Result<T, Failure> {
+    let known = words.iter().find(|(word, _)| *word == text);
+    known.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        Failure::new(format!("`{text}` is no {what}"))
+            .of_flag(flag)
+            .hint(format!("one of {}", words.join(", ")))
+    })
 }
 
 /// What steps work on, and what becomes of layers for that.
@@ -159,6 +160,6 @@ mod tests {
             "--snapshotter: `overlay` is no snapshotter"
         );
         let error = comparison("fast").unwrap_err();
-        assert_eq!(error.message, "--snapshot-mode: `fast` is not a valid snapshot mode");
+        assert_eq!(error.message, "--snapshot-mode: `fast` is no snapshot mode");
     }
 }
