@@ -12,12 +12,13 @@ pub mod gzip;
 mod hostile_cases;
 #[cfg(test)]
 mod hostile_tests;
+pub mod inherit;
 mod marks;
 mod packed;
 pub mod pax;
 pub mod tar;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 pub mod write;
 pub mod zstd;
 
@@ -32,6 +33,7 @@ pub use apply::{
 };
 pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
+pub use inherit::{Recipient, copy_metadata};
 pub use marks::{Marks, is_overlay_attribute};
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
@@ -138,37 +140,35 @@ pub enum LayerError {
 
 impl LayerError {
     /// Whether a layer that cannot be unpacked alone might still be applied to the layers below it.
+    ///
+    /// What it is wrong by itself, has too much of, or what fails here for a reason that has nothing to do with where a
+    /// path leads, would be the same there, and everything would have been decompressed and written twice.
     #[must_use]
     pub fn depends_on_lower_layers(&self) -> bool {
         let Self::Entry { problem, .. } = self else { return false };
-        matches!(problem, EntryError::LinkToNothing(_) | EntryError::NotADirectory(_))
-    }
-
-    /// Whether the layer holds more than it may, in whatever way it is applied.
-    #[must_use]
-    pub fn is_too_much(&self) -> bool {
-        match self {
-            Self::Tar(TarError::TooLarge(_)) => true,
-            Self::Entry { problem, .. } => matches!(problem, EntryError::Entries(_) | EntryError::Bytes(_)),
-            _ => false,
-        }
-    }
-
-    /// Whether the disk, or a limit of this process, is to blame rather than the layer: trying it in another way would
-    /// fail as well.
-    #[must_use]
-    pub fn blames_the_machine(&self) -> bool {
-        use rustix::io::Errno;
-        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
-        while let Some(error) = next {
-            if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
-                let space = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO];
-                let limits = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
-                return space.contains(&errno) || limits.contains(&errno);
+        match problem {
+            EntryError::LinkToNothing(_)
+            | EntryError::LinkToDirectory(_)
+            | EntryError::LinkToItself
+            | EntryError::NotADirectory(_) => true,
+            // What is remembered are the directories and links that only lower layers can settle.
+            EntryError::Names(_) => true,
+            EntryError::Rootfs(RootfsError::Io { source, .. }) => {
+                use rustix::io::Errno;
+                let way = [Errno::LOOP, Errno::NAMETOOLONG, Errno::NOTDIR, Errno::NOENT];
+                Errno::from_io_error(source).is_some_and(|errno| way.contains(&errno))
             }
-            next = error.source();
+            EntryError::Name(_)
+            | EntryError::Target(_)
+            | EntryError::Root
+            | EntryError::Whiteout
+            | EntryError::OverlayAttribute(_)
+            | EntryError::Entries(_)
+            | EntryError::Bytes(_)
+            | EntryError::Io { .. }
+            | EntryError::Tar(_)
+            | EntryError::Rootfs(_) => false,
         }
-        false
     }
 }
 

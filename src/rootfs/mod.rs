@@ -81,15 +81,6 @@ pub enum RootfsError {
         /// The limit.
         limit: u64,
     },
-    /// A link points to no possible path.
-    #[error("the symbolic link `{path}` points nowhere")]
-    BadLink {
-        /// The link.
-        path: GuestPath,
-        /// What is wrong with its target.
-        #[source]
-        source: GuestPathError,
-    },
 }
 
 impl RootfsError {

@@ -150,7 +150,7 @@ fn open_below(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Resu
     }
 }
 
-/// The names in a directory without `.` and `..`, sorted, in two allocations however many there are.
+/// Names of entries of a directory, in two allocations however many there are.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     bytes: Vec<u8>,
@@ -159,7 +159,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Those in `directory`.
+    /// Those in `directory` but for `.` and `..`, sorted.
     ///
     /// # Errors
     /// Those of getdents64(2), and `EFBIG` for more than 4 GiB of names.
@@ -177,7 +177,11 @@ impl Names {
         Ok(names)
     }
 
-    fn push(&mut self, name: &[u8]) -> io::Result<()> {
+    /// Adds a name, behind all others.
+    ///
+    /// # Errors
+    /// `EFBIG` for more than 4 GiB of names.
+    pub(crate) fn push(&mut self, name: &[u8]) -> io::Result<()> {
         let end = |bytes: &Vec<u8>| u32::try_from(bytes.len()).map_err(|_| io::Error::from(Errno::FBIG));
         let start = end(&self.bytes)?;
         self.bytes.extend_from_slice(name);
@@ -190,12 +194,17 @@ impl Names {
         self.spans.iter().map(|place| span(&self.bytes, *place))
     }
 
+    /// Takes the last one away.
+    pub(crate) fn pop(&mut self) -> Option<Vec<u8>> {
+        self.spans.pop().map(|place| span(&self.bytes, place).to_vec())
+    }
+
     /// Bytes of all of them together.
     pub(crate) fn total(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether `name` is one of them.
+    /// Whether `name` is one of them, if they are sorted.
     pub(crate) fn contain(&self, name: &[u8]) -> bool {
         self.spans.binary_search_by(|place| span(&self.bytes, *place).cmp(name)).is_ok()
     }

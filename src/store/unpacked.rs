@@ -6,7 +6,7 @@
 //! (links in its paths, hard links to files it does not hold), it is applied anew, to a mount of the layers below.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,8 +19,10 @@ use serde::{Deserialize, Serialize};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Applied, LayerError, Marks, Owners, Whiteouts};
-use crate::rootfs::{Caller, GuestPath, IdMap, Overrides, Rootfs, Timestamp, metadata_of, set_times_at};
+use crate::layer::{Applied, Marks, Owners, Recipient, Whiteouts, copy_metadata};
+use crate::rootfs::{
+    Caller, GuestPath, IdMap, Overrides, OverridesError, Rootfs, Timestamp, metadata_of, set_times_at,
+};
 
 pub use super::chain::{Chain, Layers, Likeness, UnpackedLayer};
 use super::mount::{self, Upper};
@@ -30,7 +32,8 @@ pub use super::unpack::{Progress, Unpack, UnpackError};
 use super::unpack::{Source, discard, failed, make_directory, open};
 use super::workspace::Workspace;
 
-/// The version of the layout of a layer's directory; others are unpacked anew.
+/// The version of the layout of a layer's directory. Each has directories of its own: a program of another version may be
+/// building with what it has unpacked there.
 const VERSION: u32 = 2;
 const METADATA: &str = "layer.json";
 const METADATA_LIMIT: u64 = 1 << 16;
@@ -42,7 +45,6 @@ const ROOT: &str = UnpackedLayer::ROOT;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
-    version: u32,
     diff_id: DiffId,
     blob: Digest,
     /// How many lines about entries are in `overrides`.
@@ -67,8 +69,8 @@ impl Unpacked {
     /// Opens the layers in the directory `all` that processes with the user and group ids `ids` unpacked, or will.
     /// Directories are made if they are missing. Workspaces must be in the same file system.
     ///
-    /// Another user namespace would see other owners, and an overlay that reads other marks no opaque directories: each
-    /// kind has a directory of its own, which all processes of that kind share.
+    /// Another user namespace would see other owners, an overlay that reads other marks no opaque directories, and another
+    /// version another layout: each kind has a directory of its own, which all processes of that kind share.
     ///
     /// # Errors
     /// [`UnpackError::Directory`].
@@ -93,8 +95,11 @@ impl Unpacked {
     /// [`UnpackError`]; of several, that of the lowest layer.
     pub fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Layers, UnpackError> {
         let ids = ids(layers);
-        let found: Vec<Option<UnpackedLayer>> =
-            ids.iter().zip(layers).map(|(id, (diff_id, _))| self.find(id, diff_id)).collect();
+        let found: Vec<Option<UnpackedLayer>> = ids
+            .iter()
+            .zip(layers)
+            .map(|(id, (diff_id, _))| self.find(id, diff_id))
+            .collect::<Result<_, UnpackError>>()?;
         let missing: Vec<usize> = (0..layers.len()).filter(|position| found[*position].is_none()).collect();
         let mut alone = unpack_each(&missing, layers, unpack, &self.windows)?.into_iter();
         let mut chain = Layers::empty();
@@ -151,7 +156,6 @@ impl Unpacked {
         };
         set_times_at(root.as_fd(), b".", mtime).map_err(|cause| failed(top.root_dir(), cause))?;
         let metadata = Metadata {
-            version: VERSION,
             diff_id: diff_id.clone(),
             blob: blob.digest.clone(),
             overrides: top.overrides().len(),
@@ -169,22 +173,24 @@ impl Unpacked {
     }
 
     /// The layer, if it is complete and certainly on disk or in memory.
-    fn find(&self, id: &ChainId, diff_id: &DiffId) -> Option<UnpackedLayer> {
+    ///
+    /// # Errors
+    /// When that cannot be told: what cannot be read for lack of descriptors, say, may be a layer that others build on.
+    fn find(&self, id: &ChainId, diff_id: &DiffId) -> Result<Option<UnpackedLayer>, UnpackError> {
         let place = self.place(id);
-        let mut text = Vec::new();
-        File::open(place.join(METADATA)).ok()?.take(METADATA_LIMIT).read_to_end(&mut text).ok()?;
-        let metadata: Metadata = serde_json::from_slice(&text).ok()?;
+        let Some(text) = read_if_there(&place.join(METADATA))? else { return Ok(None) };
+        // What does not parse was damaged when the machine stopped, as whatever has its name is whole.
+        let Ok(metadata) = serde_json::from_slice::<Metadata>(&text) else { return Ok(None) };
         let kept = metadata.boot.is_none() || metadata.boot == self.boot;
-        let known = metadata.version == VERSION && metadata.diff_id == *diff_id && kept;
-        if !known {
-            return None;
+        if metadata.diff_id != *diff_id || !kept {
+            return Ok(None);
         }
         let overrides = match metadata.overrides {
-            0 => Overrides::default(),
-            _ => Overrides::read(&mut BufReader::new(File::open(place.join(OVERRIDES)).ok()?)).ok()?,
+            0 => Some(Overrides::default()),
+            _ => read_overrides(&place.join(OVERRIDES))?,
         };
-        let complete = overrides.len() == metadata.overrides;
-        complete.then(|| UnpackedLayer::kept(id.clone(), &place.join(ROOT), overrides))
+        let complete = overrides.filter(|overrides| overrides.len() == metadata.overrides);
+        Ok(complete.map(|overrides| UnpackedLayer::kept(id.clone(), &place.join(ROOT), overrides)))
     }
 
     /// Settles a layer that was unpacked alone and puts it into the store.
@@ -201,7 +207,6 @@ impl Unpacked {
             None => source.apply_onto(below, &lower)?,
         };
         let metadata = Metadata {
-            version: VERSION,
             diff_id: source.diff_id.clone(),
             blob: source.blob.digest.clone(),
             overrides: overrides.len(),
@@ -229,21 +234,37 @@ impl Unpacked {
             let opened = File::open(&file).map_err(|cause| failed(&file, cause))?;
             rustix::fs::syncfs(opened).map_err(|cause| failed(&file, cause.into()))?;
         }
+        let discarded = self.exchange(id, directory, metadata, workspace)?;
+        // Without the lock: others need not wait until a large tree is gone.
+        if let Some(discarded) = discarded {
+            discard(&discarded);
+        }
+        Ok(())
+    }
+
+    /// Puts `directory` where the layer belongs, unless it is there already; gives what is not needed any more.
+    fn exchange(
+        &self,
+        id: &ChainId,
+        directory: &Path,
+        metadata: &Metadata,
+        workspace: &Workspace,
+    ) -> Result<Option<PathBuf>, UnpackError> {
         let place = self.place(id);
         // One at a time: what another build has just put there, and works on, must not be taken for the old one.
         let _turn = self.lock()?;
-        if self.find(id, &metadata.diff_id).is_some() {
-            discard(directory);
-            return Ok(());
+        if self.find(id, &metadata.diff_id)?.is_some() {
+            return Ok(Some(directory.to_owned()));
         }
-        // Of another version, or from before the machine was started: nobody works on it.
+        // From before the machine was started, or damaged then: nobody works on it.
         let old = workspace.directory("old")?.join(ROOT);
-        match rustix::fs::rename(&place, &old) {
-            Ok(()) => discard(&old),
-            Err(Errno::NOENT) => {}
+        let old = match rustix::fs::rename(&place, &old) {
+            Ok(()) => Some(old),
+            Err(Errno::NOENT) => None,
             Err(cause) => return Err(failed(&place, cause.into())),
-        }
-        rustix::fs::rename(directory, &place).map_err(|cause| failed(&place, cause.into()))
+        };
+        rustix::fs::rename(directory, &place).map_err(|cause| failed(&place, cause.into()))?;
+        Ok(old)
     }
 
     /// Waits for its turn to change what layers there are; the turn ends with the value.
@@ -264,12 +285,37 @@ fn ids(layers: &[(DiffId, Descriptor)]) -> Vec<ChainId> {
     ids
 }
 
-/// The name of the directory for layers of a kind: `all.trusted` for root, `0-1000-1_1-100000-65536.user` for an ordinary
-/// user with subordinate ids, `all.user.as-1000-1000` for one who is in no namespace and has nothing but files of its own.
-/// A very long one is its digest instead.
+/// The content of a small file; none if there is no such file.
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, UnpackError> {
+    let mut text = Vec::new();
+    match File::open(path).and_then(|file| file.take(METADATA_LIMIT).read_to_end(&mut text)) {
+        Ok(_) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(failed(path, cause)),
+    }
+}
+
+/// The overrides in a file; none if it is not there or damaged.
+fn read_overrides(path: &Path) -> Result<Option<Overrides>, UnpackError> {
+    let read = || {
+        let file = File::open(path)?;
+        // No line is longer than the file: it is of this program's making, and its content is to be in memory anyway.
+        let length = file.metadata()?.len();
+        Overrides::read(&mut BufReader::new(file).take(length))
+    };
+    match read() {
+        Ok(overrides) => Ok(Some(overrides)),
+        Err(OverridesError::Io(error)) if error.kind() != io::ErrorKind::NotFound => Err(failed(path, error)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The name of the directory for layers of a kind: `all.trusted.v2` for root, `0-1000-1_1-100000-65536.user.v2` for an
+/// ordinary user with subordinate ids, `all.user.as-1000-1000.v2` for one who is in no namespace and has nothing but files
+/// of its own. A very long one is its digest instead.
 fn kind(ids: &IdMap, marks: Marks, caller: &Caller) -> String {
     const LONGEST: usize = 200;
-    let name = format!("{}.{}{}", ids.name(), marks.name(), caller.name());
+    let name = format!("{}.{}{}.v{VERSION}", ids.name(), marks.name(), caller.name());
     if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 
@@ -304,7 +350,7 @@ struct Unsettled {
 enum Alone {
     /// All of it could be unpacked.
     Whole(Box<Unsettled>),
-    /// An entry was wrong, which may be right when something is below it: a link may lead there, for instance.
+    /// An entry was wrong that may be right when something is below it: a link may lead there, for instance.
     Wrong(PathBuf),
 }
 
@@ -380,9 +426,7 @@ impl Source<'_> {
                 let overrides = Overrides::default().with(root.take_learned());
                 Ok(Alone::Whole(Box::new(Unsettled { directory, applied, overrides })))
             }
-            Err(UnpackError::Layer { cause: cause @ LayerError::Entry { .. }, .. })
-                if !cause.blames_the_machine() && !cause.is_too_much() =>
-            {
+            Err(UnpackError::Layer { cause, .. }) if cause.depends_on_lower_layers() => {
                 Ok(Alone::Wrong(directory))
             }
             Err(error) => Err(error),
@@ -419,7 +463,7 @@ impl Source<'_> {
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
         make_directory(&files)?;
         make_directory(&work)?;
-        mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
+        copy_metadata(lower, &open(&files)?, &GuestPath::root(), Recipient::Owner)
             .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
@@ -495,7 +539,7 @@ mod tests {
             let ids = layers[1..=position]
                 .iter()
                 .fold(ChainId::base(&layers[0].0), |id, (diff_id, _)| id.with(diff_id));
-            assert!(other.find(&ids, diff_id).is_some());
+            assert!(other.find(&ids, diff_id).unwrap().is_some());
         }
         assert_eq!(other.unpacked_layers(), 0);
     }
@@ -598,6 +642,34 @@ mod tests {
     }
 
     #[test]
+    fn only_a_layer_that_lower_ones_may_mend_is_read_twice() {
+        if !can_mount() {
+            return;
+        }
+        use crate::layer::test_support::{dir, end, file, hard_link, pax, symlink};
+        let long = vec![b'x'; 2 << 20];
+        let cases: [(&str, Vec<u8>, u32); 6] = [
+            ("a link to what is below", [symlink("l", "below"), hard_link("x", "l/file")].concat(), 2),
+            ("a way through a file", [file("f", b""), file("f/x", b"")].concat(), 2),
+            ("a name above the root", file("../x", b""), 1),
+            ("a whiteout of nothing", file(".wh.", b""), 1),
+            (
+                "an attribute of overlayfs",
+                [pax(&[("SCHILY.xattr.trusted.overlay.opaque", b"y")]), dir("d")].concat(),
+                1,
+            ),
+            ("too large an extension", [pax(&[("SCHILY.xattr.user.a", &long)]), file("f", b"")].concat(), 1),
+        ];
+        for (what, content, times) in cases {
+            let ground = Ground::new();
+            let below = ground.add(&archive(&entries("below/ below/file")));
+            let layer = ground.add(&[content, end()].concat());
+            let (_, opened) = counted(&ground, &[below, layer.clone()]);
+            assert_eq!(opened[layer.1.digest.hex()], times, "{what}");
+        }
+    }
+
+    #[test]
     fn a_build_that_was_stopped_stops_unpacking() {
         if !can_mount() {
             return;
@@ -618,21 +690,21 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_other_ids_or_marks_have_their_own_directory() {
+    fn layers_of_other_ids_marks_or_versions_have_their_own_directory() {
         let extent = |inside, outside, count| crate::rootfs::Extent { inside, outside, count };
         let root = Caller::root();
         let whole = IdMap::new(vec![extent(0, 0, u32::MAX)], vec![extent(0, 0, u32::MAX)]);
         let ranges = vec![extent(0, 1000, 1), extent(1, 100_000, 65_536)];
         let user = IdMap::new(ranges.clone(), ranges);
-        assert_eq!(kind(&whole, Marks::Trusted, &root), "all.trusted");
-        assert_eq!(kind(&whole, Marks::User, &root), "all.user");
-        assert_eq!(kind(&user, Marks::User, &root), "0-1000-1_1-100000-65536.user");
+        assert_eq!(kind(&whole, Marks::Trusted, &root), "all.trusted.v2");
+        assert_eq!(kind(&whole, Marks::User, &root), "all.user.v2");
+        assert_eq!(kind(&user, Marks::User, &root), "0-1000-1_1-100000-65536.user.v2");
         let many: Vec<_> = (0..100).map(|id| extent(id, 2 * id, 1)).collect();
         assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User, &root).len(), 64);
     }
 
     #[test]
-    fn layers_that_may_be_damaged_or_are_of_another_version_are_unpacked_anew() {
+    fn layers_that_may_be_damaged_are_unpacked_anew() {
         if !can_mount() {
             return;
         }
@@ -643,9 +715,7 @@ mod tests {
         let file = root.parent().unwrap().join(METADATA);
         let text = std::fs::read_to_string(&file).unwrap();
         let boot = ground.unpacked.boot.clone().unwrap();
-        for damaged in
-            [text.replace(&boot, "another"), text.replace("\"version\":2", "\"version\":3"), "{".to_owned()]
-        {
+        for damaged in [text.replace(&boot, "another"), "{".to_owned()] {
             assert_ne!(damaged, text);
             std::fs::write(&file, damaged).unwrap();
             std::fs::write(root.join("damage"), "").unwrap();
@@ -657,6 +727,25 @@ mod tests {
         let before = ground.unpacked.unpacked_layers();
         ground.chain(&layers).unwrap();
         assert_eq!(ground.unpacked.unpacked_layers(), before);
+    }
+
+    #[test]
+    fn a_layer_that_cannot_be_read_now_is_not_replaced() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        let layers = stack(&ground, &["a"]);
+        let chain = ground.chain(&layers).unwrap();
+        let root = chain.layers()[0].root_dir().to_owned();
+        let file = root.parent().unwrap().join(METADATA);
+        // Reading a directory is an error for root, too.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        std::fs::write(root.join("in use"), "").unwrap();
+        let error = ground.chain(&layers).unwrap_err();
+        assert!(matches!(&error, UnpackError::Directory { path, .. } if *path == file), "{error}");
+        assert!(root.join("in use").exists());
     }
 
     #[test]

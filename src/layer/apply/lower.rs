@@ -12,6 +12,7 @@ use super::Owners;
 use super::attributes::reset_directory;
 use crate::layer::EntryError;
 use crate::rootfs::tree::{DIRECTORY, enter};
+use crate::rootfs::visit::Names;
 use crate::rootfs::{FileKind, Owner, Rootfs, Timestamp, metadata_at, metadata_of, set_times_at};
 
 /// The names that a layer has put, as 64-bit hashes of directory number and name: 8 bytes each.
@@ -68,7 +69,8 @@ struct Level {
     /// Removing entries changes it; it is set back when the directory is left.
     mtime: Timestamp,
     name: Vec<u8>,
-    below: Vec<Vec<u8>>,
+    /// The directories in it that are still to be visited.
+    below: Names,
 }
 
 /// How many directories of the way down stay open.
@@ -167,9 +169,27 @@ impl Lower {
         if !self.emptied.insert(inode) {
             return Ok(());
         }
-        let mut below = Vec::new();
-        let mut files = Vec::new();
-        for entry in io_error(Dir::read_from(&directory))? {
+        let below = loop {
+            // Removing entries while they are listed may hide others from the list.
+            if let Some(below) = self.remove_files(root, directory.as_fd(), inode)? {
+                break below;
+            }
+        };
+        levels.push(Level { directory: Some(directory), inode, mtime, name, below });
+        Ok(())
+    }
+
+    /// Removes the files of a directory, one by one as they are listed: a list of them would be as long as a hostile layer
+    /// likes. The directories in it, if there was nothing to remove.
+    fn remove_files(
+        &self,
+        root: &Rootfs,
+        directory: BorrowedFd<'_>,
+        inode: u64,
+    ) -> Result<Option<Names>, EntryError> {
+        let mut below = Names::default();
+        let mut has_removed = false;
+        for entry in io_error(Dir::read_from(directory))? {
             let entry = io_error(entry)?;
             let child = entry.file_name().to_bytes();
             if child == b"." || child == b".." {
@@ -177,22 +197,17 @@ impl Lower {
             }
             let is_directory = match entry.file_type() {
                 FileType::Directory => true,
-                FileType::Unknown => {
-                    io_error(metadata_at(directory.as_fd(), child))?.kind == FileKind::Directory
-                }
+                FileType::Unknown => io_error(metadata_at(directory, child))?.kind == FileKind::Directory,
                 _ => false,
             };
             if is_directory {
-                below.push(child.to_vec());
+                io_error(below.push(child))?;
             } else if !self.put.contains(inode, child) {
-                files.push(child.to_vec());
+                io_error(root.entry(&directory, child).remove())?;
+                has_removed = true;
             }
         }
-        for file in files {
-            io_error(root.entry(&directory, &file).remove())?;
-        }
-        levels.push(Level { directory: Some(directory), inode, mtime, name, below });
-        Ok(())
+        Ok((!has_removed).then_some(below))
     }
 
     /// Decides about a directory whose lower content is gone: without an entry of this layer it goes too, unless the
@@ -215,5 +230,30 @@ impl Lower {
             }
             result => io_error(result.map_err(Into::into).and_then(|()| root.entry(&at, name).forget())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rootfs::testing::most_memory_of;
+
+    #[test]
+    fn a_full_directory_is_emptied_without_a_list_of_its_files() {
+        let tree = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let root = Rootfs::open(tree.path()).unwrap();
+        std::fs::create_dir(tree.path().join("below")).unwrap();
+        std::fs::write(tree.path().join("below/file"), "").unwrap();
+        let long = "x".repeat(200);
+        for number in 0..50_000 {
+            std::fs::write(tree.path().join(format!("{number}{long}")), "").unwrap();
+        }
+        let mut lower = Lower::new(Owners::Required);
+        lower.put.insert(metadata_of(&root).unwrap().inode, format!("7{long}").as_bytes());
+        let Some(grown) = most_memory_of(|| lower.empty(&root, root.as_fd()).unwrap()) else { return };
+        let left: Vec<_> =
+            std::fs::read_dir(tree.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [format!("7{long}").as_str()]);
+        assert!(grown < 4 << 20, "{grown} bytes");
     }
 }

@@ -3,7 +3,8 @@
 //! The order of checks is that of umoci's `UnpackEntry`: name, root, parent, whiteout, what is in the way, creation by
 //! descriptor and name, owner, mode, attributes, times. No name of the archive is ever resolved by anything but
 //! [`Rootfs`]. Memory does not grow with files; per entry it grows only for what [`Applied`] reports and, with
-//! [`Whiteouts::Remove`], by 8 bytes.
+//! [`Whiteouts::Remove`], by 8 bytes. Where whole directories of lower layers are removed, it grows by 8 bytes for each
+//! directory there and the names of those beside the way down.
 
 mod attributes;
 mod create;

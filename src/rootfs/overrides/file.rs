@@ -10,15 +10,12 @@
 //! path; kind, mode and owner that the disk shows; mode and owner that the entry has; the device that it is; attributes
 //! that are not on disk. Bytes that are no printable ASCII, and `%` and `=`, are `%` and two hexadecimal digits.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Write};
 
 use super::super::metadata::{FileKind, Owner, Xattrs};
 use super::{GuestPath, Override, Overrides, Rare, Shown};
 
 const FIRST_LINE: &str = "overrides 1";
-
-/// The longest line: no entry of a layer has more than 1 MiB of attributes.
-const LONGEST_LINE: u64 = 4 << 20;
 
 /// Why overrides could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +64,9 @@ impl Overrides {
 
     /// Reads what [`Overrides::write`] has written. No more than one line is in memory beside the result.
     ///
+    /// A line may be as long as its entry's attributes make it, several times what a layer may have of them: the caller
+    /// bounds `input`.
+    ///
     /// # Errors
     /// [`OverridesError`].
     pub fn read(input: &mut dyn BufRead) -> Result<Self, OverridesError> {
@@ -74,7 +74,7 @@ impl Overrides {
         let mut text = Vec::new();
         for line in 1.. {
             text.clear();
-            (&mut *input).take(LONGEST_LINE).read_until(b'\n', &mut text)?;
+            input.read_until(b'\n', &mut text)?;
             let Some(text) = text.strip_suffix(b"\n") else { break };
             if line == 1 {
                 if text != FIRST_LINE.as_bytes() {
@@ -244,6 +244,18 @@ mod tests {
         assert!(shown.contains("/a%20b%0a%25c%3d%ff l "), "{shown}");
         assert_eq!(read(&text).unwrap(), given());
         assert_eq!(read(b"overrides 1\nend 0\n").unwrap(), Overrides::default());
+    }
+
+    #[test]
+    fn a_line_is_as_long_as_its_attributes() {
+        // What `--limit tar-extension=4MiB` lets through, of bytes that take three each.
+        let xattrs = Xattrs::from([(b"user.a".to_vec(), vec![0; 3 << 20])]);
+        let (path, plain) = given().iter().map(|(path, held)| (path.clone(), held.clone())).next().unwrap();
+        let held = Override { rare: Some(Box::new(Rare { device: None, xattrs })), ..plain };
+        let long: Overrides = [(path, held)].into_iter().collect();
+        let mut text = Vec::new();
+        long.write(&mut text).unwrap();
+        assert!(read(&text).unwrap() == long);
     }
 
     #[test]
