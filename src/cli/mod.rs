@@ -5,6 +5,7 @@ mod args;
 mod build;
 mod extract;
 mod failure;
+mod hints;
 mod limits;
 mod outputs;
 mod own;

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::build::service_failure;
 use super::failure::Failure;
+use super::hints::service_failure;
 use super::settings::Settings;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
