@@ -55,9 +55,9 @@ pub(super) fn word<T: Copy>(flag: &str, what: &str, text: &str, words: &[(&str, 
     let known = words.iter().find(|(word, _)| *word == text);
     known.map(|(_, meaning)| *meaning).ok_or_else(|| {
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        Failure::new(format!("`{text}` is no {what}"))
-            .of_flag(flag)
-            .hint(format!("one of {}", words.join(", ")))
+        let (last, others) = words.split_last().unwrap_or((&"", &[]));
+        let hint = format!("{} or {last}", others.join(", "));
+        Failure::new(format!("`{text}` is no {what}")).of_flag(flag).hint(hint)
     })
 }
 
