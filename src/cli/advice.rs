@@ -27,7 +27,7 @@ pub(super) enum Trouble {
         /// With what, where it was something else than the store.
         place: Option<PathBuf>,
         /// What was to be written.
-        what: Written,
+        what: Unwritten,
     },
     /// A command of a step failed, who knows why. The disk had this left then: what the step wrote is gone by now.
     Step(Option<Free>),
@@ -37,7 +37,7 @@ pub(super) enum Trouble {
 
 /// What could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum Unwritten {
     /// Names and content, mostly.
     Files,
     /// Extended attributes, for which file systems have rooms of their own.
@@ -48,14 +48,14 @@ impl Trouble {
     /// What the system refused, if that is behind `error`.
     pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut place = None;
-        let mut what = Written::Files;
+        let mut what = Unwritten::Files;
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(ExportError::Io { path, .. }) = error.downcast_ref() {
                 place = Some(path.clone());
             }
             if is_about_attributes(error) {
-                what = Written::Attributes;
+                what = Unwritten::Attributes;
             }
             match error.downcast_ref() {
                 Some(StoreError::Corrupt(_)) => return Some(Self::Damage),
@@ -87,7 +87,7 @@ impl Trouble {
             None => (store, format!("the store `{}`", store.display()), "choose another store with --store"),
         };
         Some(match errno {
-            Errno::NOSPC if what == Written::Attributes => format!(
+            Errno::NOSPC if what == Unwritten::Attributes => format!(
                 "the disk that holds {shown} has too little room{}, or its file system too little for the extended \
                  attributes of one file (ext4: a block): make room, or {otherwise}",
                 room(place)

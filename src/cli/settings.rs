@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
-use super::snapshotter::{self, Choice};
+use super::snapshotter::{self, Preference};
 use crate::build::PlanRequest;
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
@@ -94,7 +94,7 @@ pub(super) struct Settings {
     /// The store.
     pub(super) store: PathBuf,
     /// How the files of stages are kept.
-    pub(super) snapshotter: Choice,
+    pub(super) snapshotter: Preference,
     /// What is looked at after a step, where that is not only what it wrote.
     pub(super) comparison: Comparison,
     /// Whether results of earlier builds are used.
@@ -102,7 +102,7 @@ pub(super) struct Settings {
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
     /// What `--mount=type=secret` may ask for.
-    pub(super) secrets: Vec<secrets::Given>,
+    pub(super) secrets: Vec<secrets::GivenSecret>,
     /// How much there may be of what is read and written.
     pub(super) limits: Limits,
     /// How much to say.
@@ -319,9 +319,9 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         .collect()
 }
 
-fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Choice, Failure> {
+fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference, Failure> {
     let named = args.snapshotter.clone().or_else(|| environment.text("BUILDER_SNAPSHOTTER"));
-    named.map_or(Ok(Choice::Auto), |text| Choice::parse(&text))
+    named.map_or(Ok(Preference::Auto), |text| Preference::parse(&text))
 }
 
 fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {

@@ -18,7 +18,7 @@ use crate::transfer::Unpacker;
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum Preference {
     /// Layers, where they can be stacked.
     Auto,
     /// Layers, and no build where they cannot.
@@ -27,7 +27,7 @@ pub(super) enum Choice {
     Native,
 }
 
-impl Choice {
+impl Preference {
     /// Reads BuildKit's words.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let words = [("auto", Self::Auto), ("overlayfs", Self::Overlay), ("native", Self::Native)];
@@ -83,10 +83,12 @@ pub(super) fn choose(
             .map_err(|error| Failure::from_error(&error))?;
         Ok(Kept { snapshotter: Box::new(snapshotter), unpacker: Unpacker::Layers(unpacked) })
     };
-    if settings.snapshotter != Choice::Native {
+    if settings.snapshotter != Preference::Native {
         match refusal(settings, store, workspace)? {
             None => return overlay(),
-            Some(refusal) if settings.snapshotter == Choice::Overlay => return Err(refusal.failure(store)),
+            Some(refusal) if settings.snapshotter == Preference::Overlay => {
+                return Err(refusal.failure(store));
+            }
             Some(refusal) => progress.tell(&Event::Note(&refusal.note())),
         }
     }
@@ -159,14 +161,14 @@ mod tests {
     #[test]
     fn the_words_are_those_of_buildkit_and_kaniko() {
         for (text, choice) in
-            [("auto", Choice::Auto), ("overlayfs", Choice::Overlay), ("native", Choice::Native)]
+            [("auto", Preference::Auto), ("overlayfs", Preference::Overlay), ("native", Preference::Native)]
         {
-            assert_eq!(Choice::parse(text).unwrap(), choice);
+            assert_eq!(Preference::parse(text).unwrap(), choice);
         }
         let words = ["full", "redo", "time"].map(|text| comparison(text).unwrap());
         assert_eq!(words, [Comparison::Content, Comparison::Metadata, Comparison::Metadata]);
         assert_eq!(
-            Choice::parse("overlay").unwrap_err().message,
+            Preference::parse("overlay").unwrap_err().message,
             "--snapshotter: `overlay` is no snapshotter"
         );
         let error = comparison("fast").unwrap_err();
