@@ -32,7 +32,7 @@ pub use apply::{
 };
 pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
-pub use marks::{Marks, is_overlay_attribute};
+pub use marks::Marks;
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
 
