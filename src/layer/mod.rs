@@ -19,6 +19,7 @@ pub mod tar;
 #[cfg(test)]
 pub(crate) mod test_support;
 pub mod write;
+mod xz;
 pub mod zstd;
 
 use std::io;
