@@ -73,6 +73,7 @@ fn plan_with(case: &Value, ignore: &IgnoreRules) -> Result<Value, BuildError> {
         mode: MatchMode::Compatible,
         host,
         layering: Layering::EachStep,
+        most_layers: case["layers"].as_u64().map_or(499, |most| most as usize),
     };
     let base = case.get("base").map(|base| serde_json::from_value(base.clone()).expect("base config"));
     let file = dockerfile::parse(text.as_bytes())?;
@@ -205,6 +206,8 @@ fn what_cannot_be_built_is_found_while_planning() {
     let (line, message) = error(format!("FROM scratch\n{}", "WORKDIR /a\n".repeat(600)));
     assert_eq!(line, Some(501));
     assert!(message.contains("no more than 499"), "{message}");
+    let dockerfile = format!("FROM scratch\n{}", "WORKDIR /a\n".repeat(600));
+    plan(&serde_json::json!({ "dockerfile": dockerfile, "layers": 600 })).expect("a plan");
     let (line, message) =
         error("FROM scratch\nENV A=aaaaaaaaaa\n".to_owned() + &"ENV A=$A$A$A$A$A$A$A$A$A$A\n".repeat(6));
     assert_eq!(line, Some(8));

@@ -189,6 +189,41 @@ fn a_user_with_one_id_builds_what_needs_no_other() {
     assert!(!by_root.says(&["only users"]), "{}", by_root.stderr);
 }
 
+/// What a step saw as root is not what it sees with one id: owners of files, and which of them it may change.
+#[test]
+fn a_user_with_one_id_and_root_share_a_store_but_no_results() {
+    let user = User::with_single_id();
+    let base = ground().name("busybox:latest");
+    let context = user.context(&format!(
+        "FROM {base}\nCOPY --chown=7:7 busybox /of/seven\nRUN stat -c %u /of/seven >/owner\n"
+    ));
+    let build = |mut command: Command, name: &str| {
+        let layout = user.path(name);
+        command.args(NATIVE).args(["--no-push", "-d", "x.example/x:latest", "--oci-layout-path"]);
+        let finished = finish(command.arg(&layout).arg("-c").arg(&context)).success();
+        (finished, Shown::of(&layout, "latest"))
+    };
+    let (root, apart) = (Builder::new(), Builder::new());
+    let of_root = || {
+        let mut command = root.command();
+        command.arg("--store").arg(user.store());
+        command
+    };
+    let (by_user, _) = build(user.command(), "by-user");
+    let (by_root, of_shared_store) = build(of_root(), "by-root");
+    let (_, of_own_store) = build(apart.command(), "apart");
+    assert!(!by_user.says(&["CACHED"]) && !by_root.says(&["CACHED"]), "{}", by_root.stderr);
+    of_shared_store.assert_same(&of_own_store);
+    // Each finds its own, and what one has written is no obstacle to the other.
+    for (command, before, name) in
+        [(user.command(), by_user, "user-again"), (of_root(), by_root, "root-again")]
+    {
+        let (again, _) = build(command, name);
+        assert_eq!(again.stdout, before.stdout, "{}", again.stderr);
+        assert!(["CACHED [2/3]", "CACHED [3/3]"].iter().all(|step| again.says(&[step])), "{}", again.stderr);
+    }
+}
+
 /// Steps that give files to many, and others that leave them what they are. RUN itself chowns nothing.
 const FOREIGN_STEPS: &str = r#"
 COPY --chown=1000:1001 archive.tar /own/file

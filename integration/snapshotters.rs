@@ -123,6 +123,28 @@ fn a_store_on_an_overlay_will_do() {
     assert!(refused.says(&["hint:", "emptyDir"]), "{}", refused.stderr);
 }
 
+/// overlayfs stacks 499 layers; plain directories know no such number.
+#[test]
+fn more_layers_than_overlayfs_stacks_are_built_and_built_on() {
+    let layers: String = (0..501).map(|number| format!("WORKDIR /d{number}\n")).collect();
+    let context = Context::new(&format!("FROM scratch\n{layers}"));
+    let name = ground().name("more-layers:than-overlayfs-stacks");
+    let builder = Builder::new();
+    let destination = format!("--destination={name}");
+    let build = |context: &Context, flags: &[&str]| {
+        let context = ["--context", context.path().to_str().expect("UTF-8")];
+        builder.run([&context[..], flags].concat())
+    };
+    build(&context, &[&destination, "--snapshotter=native"]).success();
+    let on_it = Context::new(&format!("FROM {name}\nCOPY Dockerfile /\n"));
+    build(&on_it, &["--no-push", "--snapshotter=native"]).success();
+    for context in [&context, &on_it] {
+        let refused = build(context, &["--no-push", "--snapshotter=overlayfs"]).exited(1);
+        assert!(refused.says(&["error", "of the image", "no more than 499"]), "{}", refused.stderr);
+        assert!(refused.says(&["hint:", "--snapshotter=native"]), "{}", refused.stderr);
+    }
+}
+
 /// What RUN printed.
 fn output(finished: &Finished) -> Vec<String> {
     finished.stderr.lines().filter_map(|line| Some(line.split_once("] | ")?.1.to_owned())).collect()

@@ -7,12 +7,13 @@
 //! |---|---|---|---|
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
 //! | 0 | [`limit`] | a limit that the user may raise | – |
-//! | 1 | [`image`] | OCI values; no input or output | `limit` |
+//! | 0 | [`text`] | text from outside, fit for a message | – |
+//! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
-//! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit` |
-//! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | – |
+//! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit`, `text` |
+//! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `text` |
 //! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `limit`, `rootfs` |
-//! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs` |
+//! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs`, `text` |
 //! | 2 | [`sandbox`] | one process inside a root, whether this machine can run it, and the user namespace to do that in | `rootfs`, `sys` |
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
 //! | 3 | [`registry`] | OCI distribution client | `image`, `http`, `limit` |
@@ -43,4 +44,5 @@ pub mod sandbox;
 pub mod snapshot;
 pub mod store;
 pub mod sys;
+pub mod text;
 pub mod transfer;

@@ -418,3 +418,28 @@ pub fn write_mapped(file: impl AsFd, between: impl FnOnce() -> io::Result<()>) -
     unsafe { libc::munmap(address, 1) };
     result
 }
+
+/// Has every flock(2) of the calling thread, and of threads that it starts, fail with `errno` from now on, as on a file
+/// system without locks (seccomp(2)).
+///
+/// # Errors
+/// Those of prctl(2).
+#[cfg(test)]
+pub fn refuse_locks(errno: rustix::io::Errno) -> io::Result<()> {
+    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        // The number of the call is the first field of struct seccomp_data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_flock as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno.raw_os_error() as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: prctl only reads its arguments; `program` and `filter` outlive the calls.
+    unsafe {
+        check(libc::c_long::from(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))?;
+        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+        check(libc::c_long::from(set))?;
+    }
+    Ok(())
+}

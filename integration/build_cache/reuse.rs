@@ -30,8 +30,17 @@ fn removed_files_stay_removed() {
 
 #[test]
 fn a_rebuild_gives_the_same_image_and_asks_the_registry_only_what_the_tag_is() {
+    rebuilt("overlayfs");
+}
+
+#[test]
+fn a_rebuild_in_plain_directories_gives_the_same_and_asks_no_more() {
+    rebuilt("native");
+}
+
+fn rebuilt(snapshotter: &str) {
     let project = Project::new("");
-    let repository = format!("cache-{}/rebuild", std::process::id());
+    let repository = format!("cache-{}/rebuild-{snapshotter}", std::process::id());
     let base = project.ground.copy("debian:latest", &repository);
     let target = format!("{repository}-target");
     let destination = project.ground.name(&format!("{target}:1"));
@@ -42,12 +51,23 @@ fn a_rebuild_gives_the_same_image_and_asks_the_registry_only_what_the_tag_is() {
     );
     let build = || {
         let mut command = project.builder.command();
-        command.args(["--custom-platform=linux/amd64", "-v", "debug", "-d", &destination, "-c"]);
+        command.args([
+            "--custom-platform=linux/amd64",
+            "-v",
+            "debug",
+            "-d",
+            &destination,
+            "--snapshotter",
+            snapshotter,
+            "-c",
+        ]);
         finish(command.arg(project.context.path())).success()
     };
     let first = build();
-    let unpacked =
-        || fs::read_dir(project.builder.store().join("unpacked/all.trusted.v2")).expect("unpacked").count();
+    let unpacked = || {
+        finish(Command::new("find").arg(project.builder.store().join("unpacked")).args(["-maxdepth", "2"]))
+            .stdout
+    };
     let before = unpacked();
     let mark = project.ground.mark();
     let second = build();

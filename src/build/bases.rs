@@ -178,6 +178,7 @@ mod tests {
             mode: MatchMode::Compatible,
             host,
             layering: crate::build::step::Layering::EachStep,
+            most_layers: 100,
         };
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();
         build::plan(&file, &request, &IgnoreRules::default(), &ByName).unwrap()

@@ -42,6 +42,14 @@ pub enum BuildErrorKind {
     /// An instruction that cannot be what it says.
     #[error("{0}")]
     Invalid(String),
+    /// More layers than files can be kept as.
+    #[error("this would be layer {number} of the image, and there can be no more than {most} here")]
+    TooManyLayers {
+        /// Which it would be, from 1.
+        number: usize,
+        /// The most there can be.
+        most: usize,
+    },
     /// `--target` names no stage.
     #[error("target stage `{name}` could not be found; the Dockerfile has {available}")]
     Target {

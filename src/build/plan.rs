@@ -20,7 +20,6 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::image::target;
-use crate::store::mount::MAX_LAYERS;
 
 /// The PATH of images whose base sets none (BuildKit's).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -47,6 +46,8 @@ pub struct PlanRequest {
     pub host: Platform,
     /// Which steps make a layer.
     pub layering: Layering,
+    /// The most layers that the files of an image can have where it is built.
+    pub most_layers: usize,
 }
 
 /// Plans the build of `file`: bases are resolved, nothing is run.
@@ -464,13 +465,10 @@ impl Planner<'_> {
         };
         for position in plan.layer_positions(self.request.layering) {
             plan.layers += 1;
-            if plan.layers > MAX_LAYERS {
-                let message = format!(
-                    "this would be layer {} of the image, and overlayfs stacks no more than {MAX_LAYERS}",
-                    plan.layers
-                );
-                let span = plan.steps[position].span;
-                return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
+            let most = self.request.most_layers;
+            if plan.layers > most {
+                let kind = BuildErrorKind::TooManyLayers { number: plan.layers, most };
+                return Err(BuildError::at(Some(plan.steps[position].span), kind));
             }
         }
         Ok((plan, scope))

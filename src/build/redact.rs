@@ -43,6 +43,13 @@ struct Held {
     masked: bool,
 }
 
+/// Whether more of a stream may come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    Reached,
+}
+
 impl Redactor {
     /// One that hides `secrets`.
     pub(super) fn new<'s>(secrets: impl Iterator<Item = &'s Secret>) -> Self {
@@ -63,16 +70,13 @@ impl Redactor {
             Stream::Error => &mut self.error,
         };
         held.bytes.extend_from_slice(bytes);
-        held.judge(&self.patterns, output);
+        held.judge(&self.patterns, End::Open, output);
     }
 
     /// Hands on what is still held back, for there is nothing to come.
     pub(super) fn finish(&mut self, output: &mut dyn FnMut(Stream, &[u8])) {
         for (stream, held) in [(Stream::Out, &mut self.out), (Stream::Error, &mut self.error)] {
-            let rest = std::mem::take(&mut held.bytes);
-            if !rest.is_empty() {
-                output(stream, &rest);
-            }
+            held.judge(&self.patterns, End::Reached, &mut |bytes| output(stream, bytes));
         }
     }
 }
@@ -141,7 +145,7 @@ fn padded(text: &[u8]) -> [u8; SHORTEST] {
 }
 
 impl Held {
-    fn judge(&mut self, patterns: &Patterns, output: &mut dyn FnMut(&[u8])) {
+    fn judge(&mut self, patterns: &Patterns, end: End, output: &mut dyn FnMut(&[u8])) {
         let bytes = std::mem::take(&mut self.bytes);
         let (mut at, mut clean) = (0, 0);
         while at < bytes.len() {
@@ -150,8 +154,8 @@ impl Held {
                 at += 1;
                 continue;
             }
-            // A longer secret may begin with a shorter one.
-            if patterns.may_begin(rest) {
+            // A longer secret may begin with a shorter one; at the end it is the shorter one.
+            if end == End::Open && patterns.may_begin(rest) {
                 break;
             }
             match patterns.found(rest) {
@@ -211,7 +215,7 @@ mod tests {
     fn secrets_are_hidden_wherever_the_output_is_cut() {
         let long = "0123456789abcdefghijklmnopqrstuvwxyz".repeat(20);
         let key = "-----BEGIN KEY-----\nbGluZSBvbmU=\nbGluZSB0d28=\n}\n-----END KEY-----\n";
-        let cases: [(&[&str], String, &str); 11] = [
+        let cases: [(&[&str], String, &str); 14] = [
             (&["hunter2"], "the token is hunter2\n".to_owned(), "the token is ***\n"),
             (&["hunter2\n"], "hunter2hunter2".to_owned(), "***"),
             (&["hunter2"], "hunter hunter2 hunterhunter2".to_owned(), "hunter *** hunter***"),
@@ -223,6 +227,10 @@ mod tests {
             (&[&long], format!("<{long}>"), "<***>"),
             (&[key], key.to_owned(), "***\n"),
             (&[key], "a bGluZSB0d28= } b".to_owned(), "a *** } b"),
+            // What ends the output may begin a longer secret that never comes.
+            (&["abcd", "abcdefgh"], "abcd".to_owned(), "***"),
+            (&["abcd", "abcdefgh"], "abcdefg".to_owned(), "***efg"),
+            (&["user1234\npass5678\n"], "user1234\n".to_owned(), "***\n"),
         ];
         for (secrets, text, expected) in cases {
             for size in [1, 2, 3, 7, 64, 100_000] {

@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{CacheError, CacheKey, LayerCache, Remembered, RememberedLayer, Turn};
@@ -168,23 +167,16 @@ impl LayerCache for Local {
         let file = self.open_lock().map_err(CacheError::Turn)?;
         loop {
             match sys::try_lock_byte(&file, offset(key)) {
-                Ok(true) => return Ok(Some(Turn { _lock: Some(file) })),
+                Ok(true) => return Ok(Some(Turn { _lock: file })),
                 Ok(false) => {
                     if wait().is_break() {
                         return Ok(None);
                     }
                 }
-                // Without locks every build is taken to be alone.
-                Err(error) if is_without_locks(&error) => return Ok(Some(Turn { _lock: None })),
                 Err(error) => return Err(CacheError::Turn(error)),
             }
         }
     }
-}
-
-fn is_without_locks(error: &std::io::Error) -> bool {
-    let without = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL];
-    without.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -135,5 +135,5 @@ pub trait LayerCache: Sync {
 /// The right to work on a result. It ends with the value, or with the process.
 #[derive(Debug)]
 pub struct Turn {
-    _lock: Option<std::fs::File>,
+    _lock: std::fs::File,
 }

@@ -32,6 +32,7 @@ use crate::sandbox::own::Wish;
 use crate::sandbox::{Exit, Isolated, SandboxError, Secret, StartProblem};
 use crate::snapshot::Snapshotter;
 use crate::store::export::{Content, Export, ExportError};
+use crate::store::mount::MAX_LAYERS;
 use crate::store::workspace::Workspace;
 use crate::store::{Store, StoreError, archive, layout};
 use crate::transfer::{ImageProblem, Images, Unpacking};
@@ -230,7 +231,11 @@ fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result
 }
 
 fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
-    let plan = build::plan(&opened.file, &settings.request, opened.context.ignore(), images)
+    let mut request = settings.request.clone();
+    if let Some(unpacking) = &images.unpacking {
+        request.most_layers = unpacking.unpacker.most_layers();
+    }
+    let plan = build::plan(&opened.file, &request, opened.context.ignore(), images)
         .map_err(|error| build_failure(&error, &opened.found))?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(&**base),
@@ -440,6 +445,9 @@ fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
                 failure = failure.of_flag("--build-arg");
             }
         }
+        BuildErrorKind::TooManyLayers { most, .. } => {
+            failure.hint = hint_for_layers(*most).map(str::to_owned);
+        }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
         BuildErrorKind::SecretMissing(id) => {
             failure = failure
@@ -485,6 +493,10 @@ fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<St
     None
 }
 
+fn hint_for_layers(most: usize) -> Option<&'static str> {
+    (most == MAX_LAYERS).then_some("overlayfs stacks no more than that; --snapshotter=native takes more")
+}
+
 fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
     match problem {
         ImageProblem::NoPlatform { .. } => {
@@ -493,7 +505,8 @@ fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
         ImageProblem::Unfit(_) => {
             Some("take another base, another --custom-platform, or --platform-match=none")
         }
-        ImageProblem::MediaType(_) | ImageProblem::Layers(_) => None,
+        ImageProblem::Layers { most, .. } => hint_for_layers(*most),
+        ImageProblem::MediaType(_) => None,
     }
 }
 

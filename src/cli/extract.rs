@@ -20,9 +20,9 @@ use crate::layer::Owners;
 use crate::sandbox::own::{Identity, OwnError, Wish};
 use crate::store::choice::{Choice, ChoiceError};
 use crate::store::extract::{Destination, Extract, ExtractError, Way};
+use crate::store::janitor::Janitor;
 use crate::store::layout::Layout;
 use crate::store::unpacked::Progress;
-use crate::store::workspace::Janitor;
 
 /// How layers become one tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

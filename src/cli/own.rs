@@ -4,7 +4,7 @@ use super::failure::Failure;
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::snapshot::enter_private_mounts;
-use crate::store::workspace::Janitor;
+use crate::store::janitor::Janitor;
 
 /// What a command has after it entered its namespaces.
 pub(super) struct Entered {

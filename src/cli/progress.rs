@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::build::progress::{Event, Place, Progress, size};
-use crate::http::is_deceptive;
 use crate::sandbox::Stream;
+use crate::text::is_deceptive;
 
 /// How much to say; kaniko's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

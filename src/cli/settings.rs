@@ -161,6 +161,7 @@ impl Settings {
                 .hint("add --destination NAME, or --no-push"));
         }
         let build_args = build_args(&args.build_arg, environment)?;
+        let snapshotter = snapshotter(args, environment)?;
         Ok(Self {
             request: PlanRequest {
                 build_args,
@@ -171,6 +172,7 @@ impl Settings {
                 mode,
                 host,
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
+                most_layers: snapshotter.most_layers(),
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -184,7 +186,7 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
-            snapshotter: snapshotter(args, environment)?,
+            snapshotter,
             comparison: snapshotter::comparison(args.snapshot_mode.as_deref().unwrap_or("redo"))?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use super::failure::Failure;
 use super::settings::Settings;
 use crate::build::progress::{Event, Progress};
+use crate::image::document::MOST_LAYERS;
 use crate::rootfs::IdMap;
 use crate::snapshot::native::Comparison;
 use crate::snapshot::{NativeSnapshotter, OverlaySnapshotter, SnapshotError, Snapshotter};
 use crate::store::Store;
+use crate::store::mount::MAX_LAYERS;
 use crate::store::trees::Trees;
 use crate::store::unpacked::Unpacked;
 use crate::store::workspace::Workspace;
@@ -35,6 +37,14 @@ impl Choice {
             _ => Err(Failure::new(format!("`{text}` is no snapshotter"))
                 .of_flag("--snapshotter")
                 .hint("auto, overlayfs or native")),
+        }
+    }
+
+    /// The most layers of an image, as far as that can be told before anything was tried.
+    pub(super) fn most_layers(self) -> usize {
+        match self {
+            Self::Auto | Self::Overlay => MAX_LAYERS,
+            Self::Native => MOST_LAYERS,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::build::progress::{Event, Progress};
 use crate::sandbox::Cancel;
 use crate::store::Store;
 use crate::store::room::Free;
-use crate::store::workspace;
+use crate::store::sweep;
 
 /// With less room than this, in bytes and inodes, what is left over goes before the build begins: it may be what fills
 /// the disk.
@@ -29,7 +29,7 @@ impl Sweep {
     /// Begins, and tells so if there is anything to remove.
     pub(super) fn begin(store: &Store, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Self, Failure> {
         let temporary = store.temporary();
-        let dead = workspace::dead(&temporary).map_err(|error| Failure::from_error(&error))?;
+        let dead = sweep::dead(&temporary).map_err(|error| Failure::from_error(&error))?;
         if dead == 0 {
             return Ok(Self { done: None });
         }
@@ -42,11 +42,11 @@ impl Sweep {
         // What cannot be removed is tried again at the next start.
         let beside = temporary.clone();
         let sweep = move || {
-            let _ = workspace::sweep(&beside);
+            let _ = sweep::sweep(&beside);
             drop(sender);
         };
         if short || std::thread::Builder::new().spawn(sweep).is_err() {
-            let _ = workspace::sweep(&temporary);
+            let _ = sweep::sweep(&temporary);
         }
         Ok(Self { done: Some(done) })
     }

@@ -227,20 +227,7 @@ fn clean(path: &[u8]) -> Vec<u8> {
 
 /// A line as it is shown in a message.
 fn shown(text: &[u8]) -> String {
-    const LIMIT: usize = 200;
-    let text = String::from_utf8_lossy(trim(text));
-    let mut shown = String::new();
-    for character in text.chars().take(LIMIT) {
-        if character.is_control() {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    if text.chars().nth(LIMIT).is_some() {
-        shown.push('…');
-    }
-    shown
+    crate::text::line(trim(text), 200)
 }
 
 #[cfg(test)]

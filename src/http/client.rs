@@ -17,9 +17,9 @@ use super::body::{self, Content, Source};
 use super::clock::{Clock, SystemClock};
 use super::failure::{Failure, RedirectProblem, SetupError};
 use super::proxy::{Proxies, Rules};
+use super::redacted::authority;
 use super::response::{Meter, Response, redirect};
 use super::retry::{Attempts, Retries};
-use super::text::authority;
 use super::tls::{self, Pem};
 
 /// At most this many redirects are followed.

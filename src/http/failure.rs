@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::address::{Forbidden, Unresolved};
-use super::text::escape;
+use super::redacted::escape;
 
 /// A client that cannot be made.
 #[derive(Debug, thiserror::Error)]

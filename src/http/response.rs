@@ -9,8 +9,8 @@ use url::Url;
 
 use super::client::{Client, Redirects, Request, Timeouts};
 use super::failure::{Failure, RedirectProblem};
+use super::redacted::{authority, redact, redact_text};
 use super::retry::retry_after;
-use super::text::{authority, redact, redact_text};
 
 /// Where an answer sends us, if it does.
 pub(super) fn redirect(response: &Response, request: &Request<'_>) -> Result<Option<Url>, Failure> {

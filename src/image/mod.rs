@@ -12,26 +12,8 @@ pub mod platform;
 pub mod reference;
 pub mod target;
 
-/// Text from outside, fit for one line of a message: at most 100 characters, without control bytes.
+/// Text from outside for a message: at most 100 characters.
 #[must_use]
 pub fn shown(text: &str) -> String {
-    const LONGEST: usize = 100;
-    let mut out = String::new();
-    for (count, character) in text.chars().enumerate() {
-        if count == LONGEST {
-            out.push('…');
-            break;
-        }
-        if character.is_control() { out.extend(character.escape_default()) } else { out.push(character) }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn shown_text_is_short_and_on_one_line() {
-        assert_eq!(super::shown("a\n\u{1b}[31mé"), "a\\n\\u{1b}[31mé");
-        assert_eq!(super::shown(&"x".repeat(500)).chars().count(), 101);
-    }
+    crate::text::line(text.as_bytes(), 100)
 }

@@ -12,6 +12,7 @@ pub mod gzip;
 mod hostile_cases;
 #[cfg(test)]
 mod hostile_tests;
+pub mod inherit;
 mod marks;
 mod packed;
 pub mod pax;
@@ -33,6 +34,7 @@ pub use apply::{
 };
 pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
+pub use inherit::{Recipient, copy_metadata};
 pub use marks::Marks;
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};

@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use crate::text::is_deceptive;
+
 /// The longest path, in bytes and with its leading slash (Linux: `PATH_MAX`).
 pub const MAX_PATH: usize = 4096;
 /// The longest component, in bytes (Linux: `NAME_MAX`).
@@ -28,7 +30,7 @@ pub enum GuestPathError {
     Long(Escaped),
 }
 
-/// Bytes from an image as one line of text: control bytes, bytes that are not UTF-8 and the backslash are escaped.
+/// Bytes from an image as one line of text: deceptive characters, bytes that are not UTF-8 and the backslash are escaped.
 ///
 /// Holds a copy of the first [`Escaped::LIMIT`] bytes, so that errors stay short.
 #[derive(Clone, PartialEq, Eq)]
@@ -65,7 +67,7 @@ fn write_escaped(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
             match character {
                 '\\' => f.write_str("\\\\")?,
                 '\n' => f.write_str("\\n")?,
-                _ if character.is_control() => write!(f, "\\u{{{:x}}}", u32::from(character))?,
+                _ if is_deceptive(character) => write!(f, "\\u{{{:x}}}", u32::from(character))?,
                 _ => write!(f, "{character}")?,
             }
         }

@@ -1,6 +1,7 @@
 //! Tests that run with less than the tests of this crate usually have: as a process of their own, in a user namespace or
 //! as an ordinary user.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where a test runs.
@@ -55,11 +56,53 @@ pub(crate) fn all_pass_in(world: World, part: &str) {
     }
 }
 
+/// Names a directory of a user who is in no world.
+const FOREIGN: &str = "BUILDER_TEST_FOREIGN";
+
+/// In a [`World`]: a context that anybody may read, with the files `kept`, `sub/kept` and `ignored`, which it ignores. All
+/// of it belongs to user 5 and group 6, with access control lists that name user 7. None where the test itself may not
+/// make that.
+#[expect(clippy::disallowed_methods, reason = "the environment of a test")]
+pub(crate) fn foreign() -> Option<PathBuf> {
+    let path = PathBuf::from(std::env::var(FOREIGN).ok()?);
+    let made = path.join("ignored").exists();
+    if !made {
+        eprintln!("skipped: files of others cannot be made here");
+    }
+    made.then_some(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test prepares a directory of its own on the host")]
+fn make_foreign(path: &Path) {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let anybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path.parent().unwrap(), anybody).unwrap();
+    std::fs::create_dir(path).unwrap();
+    if chown(path, Some(5), Some(6)).is_err() {
+        return;
+    }
+    std::fs::create_dir(path.join("sub")).unwrap();
+    for name in ["kept", "sub/kept", ".dockerignore", "ignored"] {
+        std::fs::write(path.join(name), "ignored\n").unwrap();
+    }
+    let list = crate::store::testing::access_list(7);
+    for name in ["", "sub", "kept", "sub/kept", ".dockerignore", "ignored"] {
+        let path = path.join(name);
+        // Where there are no such lists, the owner alone will do.
+        let _ =
+            rustix::fs::setxattr(&path, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty());
+        chown(&path, Some(5), Some(6)).unwrap();
+    }
+}
+
 fn run_in(world: World, filter: &[&str]) {
     let [program, arguments @ ..] = world.command() else { return };
+    let place = tempfile::tempdir().unwrap();
+    let foreign = place.path().join("foreign");
+    make_foreign(&foreign);
     let there = |more: &[&str]| {
         let mut command = Command::new(program);
-        command.args(arguments).args(more).env(INSIDE, format!("{world:?}"));
+        command.args(arguments).args(more).env(INSIDE, format!("{world:?}")).env(FOREIGN, &foreign);
         command.output()
     };
     match there(&["true"]) {

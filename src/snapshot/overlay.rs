@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use crate::layer::{Change, Marks};
+use crate::layer::{Change, Marks, Recipient, copy_metadata};
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Overrides, Owner, Rootfs, RootfsError};
 use crate::store::mount::{self, Upper};
@@ -79,7 +79,7 @@ impl Snapshotter for OverlaySnapshotter {
         let (work, scratch) = (work?, scratch?);
         // The mount's root is the upper directory itself, with the metadata that has.
         let inherited = Rootfs::open(&files)
-            .and_then(|upper| mount::copy_metadata(lower.root(), &upper, &GuestPath::root()));
+            .and_then(|upper| copy_metadata(lower.root(), &upper, &GuestPath::root(), Recipient::Owner));
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)

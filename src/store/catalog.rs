@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use serde_json::Map;
 
-use super::{StoreError, open_lock, publish, staged};
+use super::lock::{self, Sharing};
+use super::{StoreError, open_lock, publish};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::document::{self, DocumentError, DocumentLimits, Kind};
 use crate::image::index::{Index, parse_index};
@@ -101,7 +101,7 @@ impl<'a> Catalog<'a> {
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.root.join("catalog.lock");
         let file = open_lock(&path)?;
-        staged::lock(&file, FlockOperation::LockExclusive).map_err(StoreError::io("lock", &path))?;
+        lock::wait(&file, Sharing::Alone).map_err(StoreError::io("lock", &path))?;
         Ok(file)
     }
 

@@ -11,12 +11,14 @@ use rustix::fs::{AtFlags, Mode, StatxFlags};
 use rustix::io::Errno;
 
 use super::choice::LayoutImage;
+use super::janitor::Janitor;
 use super::layout::{Layout, LayoutError};
 use super::mount::{self, MAX_LAYERS, MountError};
 use super::settle;
+use super::sweep::sweep_hidden;
 use super::unpack::Source;
 use super::unpacked::{Progress, Unpack, UnpackError, Unpacked};
-use super::workspace::{Janitor, Workspace, WorkspaceError, sweep_hidden};
+use super::workspace::{Workspace, WorkspaceError};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;

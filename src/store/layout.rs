@@ -7,7 +7,7 @@ use std::io::{self, Read, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::Deserialize;
 
 use super::LAYOUT_FILE;
@@ -15,6 +15,7 @@ use super::blobs::BlobStore;
 use super::catalog::REF_NAME;
 use super::choice::LayoutImage;
 use super::export::{Export, ExportError, Plan};
+use super::lock::{self, Sharing};
 use super::staged::{self, StagedDir};
 use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
@@ -90,10 +91,13 @@ fn occupied(dest: &Path) -> Result<bool, ExportError> {
     if layout { Ok(true) } else { Err(ExportError::NotALayout(dest.to_owned())) }
 }
 
+/// Waits until nobody else writes to `dest`; without locks nobody else is taken to.
 fn lock(dest: &Path) -> Result<File, ExportError> {
     let dir = File::open(dest).map_err(io_error("open", dest))?;
-    staged::lock(&dir, FlockOperation::LockExclusive).map_err(io_error("lock", dest))?;
-    Ok(dir)
+    match lock::wait(&dir, Sharing::Alone) {
+        Err(error) if !lock::is_lacking(&error) => Err(io_error("lock", dest)(error)),
+        _ => Ok(dir),
+    }
 }
 
 /// Writes a complete layout into the empty directory `dir`.

@@ -9,8 +9,6 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
-
 use crate::image::digest::{Digest, Mismatch};
 use crate::image::document::DocumentError;
 use crate::image::shown;
@@ -23,13 +21,16 @@ pub mod choice;
 pub mod export;
 pub mod extract;
 pub mod index;
+pub mod janitor;
 pub mod layout;
+mod lock;
 pub mod mount;
 pub mod overrides;
 pub mod records;
 pub mod room;
 mod settle;
 mod staged;
+pub mod sweep;
 pub mod ticks;
 pub mod tree;
 pub mod trees;
@@ -44,6 +45,7 @@ pub(crate) mod testing;
 
 use blobs::BlobStore;
 use catalog::Catalog;
+use lock::Sharing;
 use records::Records;
 use staged::StagedFile;
 
@@ -91,6 +93,19 @@ pub enum StoreError {
         path: PathBuf,
         /// What it holds.
         text: String,
+    },
+    /// Nobody could tell a living build from a dead one.
+    #[error(
+        "the store `{}` is on a file system without locks, and needs them to tell who uses what; choose another with \
+         `--store`",
+        path.display()
+    )]
+    Lockless {
+        /// The store.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
     },
     /// Anything else that the system refuses.
     #[error("cannot {action} `{}`", path.display())]
@@ -170,7 +185,8 @@ impl Store {
     /// Opens the store in `root`; makes it where there is none. What killed processes left in it is removed.
     ///
     /// # Errors
-    /// [`StoreError`] when `root` cannot be written to, belongs to something else or to a newer version.
+    /// [`StoreError`] when `root` cannot be written to, belongs to something else or to a newer version, or is on a file
+    /// system without locks.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
         make_root(root)?;
         // Later changes of the current directory must not move the store.
@@ -178,7 +194,13 @@ impl Store {
         check_version(&root)?;
         let lock = root.join("lock");
         let in_use = open_lock(&lock)?;
-        staged::lock(&in_use, FlockOperation::LockShared).map_err(StoreError::io("lock", &lock))?;
+        lock::wait(&in_use, Sharing::Shared).map_err(|source| {
+            if lock::is_lacking(&source) {
+                StoreError::Lockless { path: root.clone(), source }
+            } else {
+                StoreError::io("lock", &lock)(source)
+            }
+        })?;
         let (blobs, temporary) = (root.join("blobs"), root.join("tmp"));
         make_dirs(&blobs.join("sha256"))?;
         make_dirs(&temporary)?;
@@ -372,6 +394,20 @@ mod tests {
             denied.to_string(),
             "cannot write to the store: cannot make `/s`; choose another store with `--store`"
         );
+    }
+
+    #[test]
+    fn a_store_on_a_file_system_without_locks_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        testing::without_locks(|| {
+            let error = Store::open(&dir.path().join("store")).unwrap_err();
+            assert!(
+                matches!(&error, StoreError::Lockless { path, .. } if path.ends_with("store")),
+                "{error}"
+            );
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(source.starts_with("the file system has no locks"), "{source}");
+        });
     }
 
     #[test]

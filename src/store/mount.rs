@@ -7,16 +7,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
 use crate::layer::Marks;
-use crate::layer::changes::of_image;
-use crate::rootfs::{
-    GuestPath, Rootfs, Timestamp, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
-    xattrs_at,
-};
+use crate::rootfs::{Rootfs, Timestamp, set_times_at};
 use crate::sys;
 
 /// Layers a kernel stacks (`OVL_MAX_STACK`), less one.
@@ -306,29 +302,6 @@ fn mount_in(names: &Path, tries: &[String], read_only: bool) -> io::Result<Owned
     Ok(detached?)
 }
 
-/// Gives the directory `path` of `to` the owner, mode, attributes and modification time that it has in `from`, on disk and
-/// beyond. No component of the path may be a link in either.
-///
-/// # Errors
-/// When either has no such directory, or its metadata cannot be read or set.
-pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath) -> io::Result<()> {
-    let open = |tree: &Rootfs| {
-        let name = if path.is_root() { b"." } else { path.relative() };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
-    };
-    let (model, directory) = (open(from)?, open(to)?);
-    let metadata = metadata_of(&model)?;
-    set_owner_at(directory.as_fd(), b".", metadata.owner)?;
-    set_mode_at(directory.as_fd(), b".", metadata.mode)?;
-    for (key, value) in of_image(&xattrs_at(model.as_fd(), b".")?) {
-        set_xattr_at(directory.as_fd(), b".", key, value)?;
-    }
-    to.set_override(path.clone(), from.override_of(path))?;
-    set_times_at(directory.as_fd(), b".", metadata.mtime)
-}
-
 /// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
 /// mounts made outside still come and from which none go out. To be called before there is any other thread.
 ///
@@ -342,7 +315,7 @@ pub fn enter_private_mounts() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rootfs::{Follow, remove_tree};
+    use crate::rootfs::{Follow, GuestPath, remove_tree, xattrs_at};
     use crate::store::testing::can_mount;
 
     use super::*;

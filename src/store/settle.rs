@@ -3,10 +3,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::layer::{Applied, apply::remove_whiteouts};
+use crate::layer::{Applied, Recipient, apply::remove_whiteouts, copy_metadata};
 use crate::rootfs::{FileKind, GuestPath, Rootfs, RootfsError, metadata_of, remove_tree, set_times_at};
-
-use super::mount::copy_metadata;
 
 /// Whether a layer says what its root is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,12 +69,12 @@ pub(super) fn settle(
         // Later entries may have put something else there.
         let is_there = kind_in(root, path)? == Some(FileKind::Directory);
         if is_there && applied.own_entry_later.binary_search(path).is_err() {
-            at(copy_metadata(lower, root, path), "set the metadata of", path)?;
+            at(copy_metadata(lower, root, path, Recipient::Owner), "set the metadata of", path)?;
         }
     }
     if entry == RootEntry::Missing {
         let path = GuestPath::root();
-        at(copy_metadata(lower, root, &path), "set the metadata of", &path)?;
+        at(copy_metadata(lower, root, &path, Recipient::Owner), "set the metadata of", &path)?;
     }
     Ok(Settled::Done)
 }

@@ -1,7 +1,8 @@
 //! Files and directories that appear whole or not at all.
 //!
 //! They are made under a temporary name and renamed. Whoever makes one holds a lock on it, so that what a killed process
-//! left can be told from what another one is still writing; no process ids, which differ between containers.
+//! left can be told from what another one is still writing; no process ids, which differ between containers. Where outputs
+//! go there may be no locks: then a temporary name that is there is somebody's, dead or alive, and another is taken.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -9,8 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
+use super::lock;
 
 /// Behind every temporary name.
 const SUFFIX: &str = ".builder";
@@ -21,21 +21,6 @@ const MOST: usize = 10_000;
 /// Whether `name` is one of ours.
 pub(super) fn is_staged(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(SUFFIX.as_bytes())
-}
-
-/// Locks, where the file system can; others are taken to be used by one process.
-pub(super) fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
-    loop {
-        match rustix::fs::flock(file, operation) {
-            Err(Errno::INTR) => {}
-            Err(error) if unsupported(error) => return Ok(()),
-            other => return other.map_err(io::Error::from),
-        }
-    }
-}
-
-fn unsupported(error: Errno) -> bool {
-    matches!(error, Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)
 }
 
 /// The first name in `dir` that nobody living has, with what `take` got for it.
@@ -224,8 +209,7 @@ fn claim_file(path: &Path) -> io::Result<Option<File>> {
         drop(leftover);
     }
     match OpenOptions::new().read(true).write(true).create_new(true).open(path) {
-        // Another process may have locked it in between: then it takes it for a leftover.
-        Ok(file) => Ok(held(path, file, Unlockable::Mine)),
+        Ok(file) => Ok(made(path, file)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(error),
     }
@@ -233,7 +217,7 @@ fn claim_file(path: &Path) -> io::Result<Option<File>> {
 
 fn claim_dir(path: &Path) -> io::Result<Option<File>> {
     match fs::create_dir(path) {
-        Ok(()) => Ok(held(path, dir_options().open(path)?, Unlockable::Mine)),
+        Ok(()) => Ok(made(path, dir_options().open(path)?)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let leftover = take_over(path, &dir_options())?;
             if leftover.is_some() {
@@ -255,24 +239,24 @@ fn take_over(path: &Path, options: &OpenOptions) -> io::Result<Option<File>> {
     let metadata = file.metadata()?;
     let single = metadata.is_dir() || (metadata.is_file() && metadata.nlink() == 1);
     let ours = single && metadata.uid() == rustix::process::geteuid().as_raw();
-    Ok(if ours { held(path, file, Unlockable::Foreign) } else { None })
+    Ok((ours && matches!(lock::take(&file), Ok(true)) && has_name(path, &file)).then_some(file))
 }
 
-/// Whose a file is when the file system has no locks: that of whoever made it.
-enum Unlockable {
-    Mine,
-    Foreign,
+/// Locks what this process has just made. Nothing where another has locked it in between: that takes it for a leftover.
+fn made(path: &Path, file: File) -> Option<File> {
+    let ours = match lock::take(&file) {
+        Ok(taken) => taken && has_name(path, &file),
+        Err(error) => lock::is_lacking(&error),
+    };
+    ours.then_some(file)
 }
 
-/// Locks a file and makes sure that it still has its name: its owner may just have published it.
-fn held(path: &Path, file: File, unlockable: Unlockable) -> Option<File> {
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(error) if unsupported(error) => return matches!(unlockable, Unlockable::Mine).then_some(file),
-        Err(_) => return None,
-    }
-    let (ours, there) = (file.metadata().ok()?, fs::symlink_metadata(path).ok()?);
-    (ours.ino() == there.ino() && ours.dev() == there.dev()).then_some(file)
+/// Whether `file` still has its name: its owner may just have published it.
+fn has_name(path: &Path, file: &File) -> bool {
+    let Ok((ours, there)) = file.metadata().and_then(|ours| Ok((ours, fs::symlink_metadata(path)?))) else {
+        return false;
+    };
+    ours.ino() == there.ino() && ours.dev() == there.dev()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a tree of our own making that is three levels deep")]
@@ -328,6 +312,19 @@ mod tests {
         assert!(first.path.ends_with(".x.0.builder") && second.path.ends_with(".x.3.builder"));
         assert_eq!(first.file().metadata().unwrap().len(), 0);
         assert_eq!(fs::read(dir.path().join("victim")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn without_locks_outputs_are_written_and_what_others_may_write_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(".x.0.builder"), "somebody's").unwrap();
+        fs::create_dir(dir.path().join(".d.0.builder")).unwrap();
+        crate::store::testing::without_locks(|| {
+            StagedFile::beside(&dir.path().join("x")).unwrap().publish(&dir.path().join("x")).unwrap();
+            StagedDir::beside(&dir.path().join("d")).unwrap().publish(&dir.path().join("d")).unwrap();
+            sweep(dir.path()).unwrap();
+            assert_eq!(names(dir.path()), [".d.0.builder", ".x.0.builder", "d", "x"]);
+        });
     }
 
     #[test]

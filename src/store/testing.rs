@@ -20,6 +20,21 @@ pub(crate) fn can_mount() -> bool {
     possible.is_ok()
 }
 
+/// Runs `test` in a thread for which file systems have no locks. Skips it, visibly, where that cannot be had.
+pub(crate) fn without_locks(test: impl FnOnce() + Send) {
+    let refused = || {
+        crate::sys::refuse_locks(rustix::io::Errno::NOLCK)?;
+        test();
+        Ok::<(), std::io::Error>(())
+    };
+    let done = std::thread::scope(|scope| scope.spawn(refused).join());
+    match done {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => eprintln!("skipped: no filter for system calls: {error}"),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
 /// Runs `script` in `directory`, line by line. Everything is a command for the shell, except
 /// - `xattr PATH KEY VALUE` and `unxattr PATH KEY`: sets and removes an extended attribute,
 /// - `acl PATH access|default USER`: an access control list that gives a user everything,

@@ -2,19 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 
 use super::mount::MountError;
 use super::tree::TreeError;
-use super::workspace::{Workspace, WorkspaceError};
+use super::workspace::{self, Workspace, WorkspaceError};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest, Digester, VerifyingReader};
 use crate::layer::zstd::{LargeWindows, Side};
 use crate::layer::{self, Applied, LayerError, Limits, Observer, Owners, Restricted, Rules, Whiteouts};
-use crate::rootfs::{Rootfs, RootfsError, remove_tree};
+use crate::rootfs::{Rootfs, RootfsError};
 
 /// Why layers could not be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -252,9 +251,5 @@ pub(super) fn open(path: &Path) -> Result<Rootfs, UnpackError> {
 
 /// Removes what is not needed any more. What stays is gone with the workspace.
 pub(super) fn discard(directory: &Path) {
-    if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
-        && let Ok(parent) = rustix::fs::open(parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-    {
-        let _ = remove_tree(parent.as_fd(), name.as_encoded_bytes());
-    }
+    let _ = workspace::remove(directory);
 }

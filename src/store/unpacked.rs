@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Applied, Marks, Owners, Whiteouts};
+use crate::layer::{Applied, Marks, Owners, Recipient, Whiteouts, copy_metadata};
 use crate::rootfs::{
     Caller, GuestPath, IdMap, Overrides, OverridesError, Rootfs, Timestamp, metadata_of, set_times_at,
 };
@@ -463,7 +463,7 @@ impl Source<'_> {
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
         make_directory(&files)?;
         make_directory(&work)?;
-        mount::copy_metadata(lower, &open(&files)?, &GuestPath::root())
+        copy_metadata(lower, &open(&files)?, &GuestPath::root(), Recipient::Owner)
             .map_err(|cause| failed(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);

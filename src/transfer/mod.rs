@@ -9,7 +9,7 @@ use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest, Mismatch, VerifyingReader};
-use crate::image::document::{self, DocumentLimits};
+use crate::image::document::{self, DocumentLimits, MOST_LAYERS};
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
@@ -43,8 +43,13 @@ pub enum ImageProblem {
     #[error("it {0}")]
     Unfit(#[from] Unfit),
     /// More than can be stacked.
-    #[error("it has {0} layers, and overlayfs stacks no more than {MAX_LAYERS}")]
-    Layers(usize),
+    #[error("it has {layers} layers, and there can be no more than {most} here")]
+    Layers {
+        /// How many it has.
+        layers: usize,
+        /// The most there can be.
+        most: usize,
+    },
     /// The document is neither manifest nor index.
     #[error("`{0}` is not the type of an image")]
     MediaType(String),
@@ -91,6 +96,15 @@ pub enum Unpacker {
 }
 
 impl Unpacker {
+    /// The most layers that an image can have, with those that a build adds.
+    #[must_use]
+    pub fn most_layers(&self) -> usize {
+        match self {
+            Self::Layers(_) => MAX_LAYERS,
+            Self::Trees(_) => MOST_LAYERS,
+        }
+    }
+
     fn chain(&self, layers: &[(DiffId, Descriptor)], unpack: &Unpack<'_>) -> Result<Chain, UnpackError> {
         match self {
             Self::Layers(unpacked) => unpacked.chain(layers, unpack).map(Chain::from),
@@ -148,8 +162,9 @@ impl ImageSource for Images<'_> {
 
     fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
         let unpacking = self.unpacking.as_ref().ok_or("nothing is unpacked while planning")?;
-        if image.layers().len() > MAX_LAYERS {
-            return Err(ImageProblem::Layers(image.layers().len()).into());
+        let (layers, most) = (image.layers().len(), unpacking.unpacker.most_layers());
+        if layers > most {
+            return Err(ImageProblem::Layers { layers, most }.into());
         }
         for layer in image.layers() {
             self.check_size(&layer.blob)?;

@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
 
 use super::survey::Hide;
 use super::{FILES, Place, ViewError, open};
+use crate::layer::{Recipient, copy_metadata};
 use crate::rootfs::{
     FileKind, GuestPath, Owner, Rootfs, metadata_at, set_mode_at, set_owner_at, set_xattr_at, xattr_at,
 };
@@ -25,24 +27,25 @@ pub(super) struct Mask {
     /// Where that is in the context.
     top: GuestPath,
     copy_up: CopyUp,
+    /// Whether everything that must not be seen is hidden so far.
+    whole: bool,
 }
 
 impl Mask {
     /// One that changes nothing yet, for the directory `place`.
     pub(super) fn new(scratch: Scratch, place: &Place) -> Result<Self, ViewError> {
-        let source = place.fd.try_clone().map_err(ViewError::Mask)?;
+        let source = place.kept_open()?;
         let files = scratch.directory(FILES)?;
         let root = Rootfs::from_fd(open(&files)?);
-        let mask = Self {
+        Ok(Self {
             scratch,
             files,
             root,
             source: Rootfs::from_fd(source),
             top: place.path.clone(),
             copy_up: CopyUp::Whole,
-        };
-        mask.settle_one(&GuestPath::root()).map_err(ViewError::Mask)?;
-        Ok(mask)
+            whole: true,
+        })
     }
 
     /// The directory that it is for.
@@ -65,14 +68,32 @@ impl Mask {
         self.copy_up
     }
 
-    fn below_top(&self, path: &GuestPath) -> Result<GuestPath, ViewError> {
-        let length = if self.top.is_root() { 0 } else { self.top.as_bytes().len() };
-        let rest = path.as_bytes().get(length..).unwrap_or_default();
-        GuestPath::clamp(rest).map_err(|error| ViewError::Mask(io::Error::other(error)))
+    /// Ends it when all that must not be seen was told. An overlay mount shows the mask's root as its own.
+    ///
+    /// # Errors
+    /// When something could not be hidden; then the mask is of no use. Device nodes, for one, cannot be made everywhere:
+    /// overlayfs takes no whiteouts from others.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        if !self.whole {
+            return Err(Errno::PERM.into());
+        }
+        inherit(&self.source, &self.files, &GuestPath::root())
     }
 
-    fn settle_one(&self, path: &GuestPath) -> io::Result<()> {
-        inherit(&self.source, &self.files, path)
+    fn below_top(&self, path: &GuestPath) -> io::Result<GuestPath> {
+        let length = if self.top.is_root() { 0 } else { self.top.as_bytes().len() };
+        let rest = path.as_bytes().get(length..).unwrap_or_default();
+        GuestPath::clamp(rest).map_err(io::Error::other)
+    }
+
+    fn put_whiteout(&self, path: &GuestPath) -> io::Result<()> {
+        let path = self.below_top(path)?;
+        self.root.remove(&path).map_err(io::Error::other)?;
+        let above = path.parent().unwrap_or_else(GuestPath::root);
+        self.root.create_dirs(&above, 0o700, Owner::ROOT).map_err(io::Error::other)?;
+        let (directory, name) = self.root.parent(&path).map_err(io::Error::other)?;
+        let whiteout = FileType::CharacterDevice;
+        Ok(rustix::fs::mknodat(&directory, name.as_slice(), whiteout, Mode::empty(), 0)?)
     }
 
     /// Makes root the owner of everything that can be seen. overlayfs copies no content for that, only metadata.
@@ -80,38 +101,33 @@ impl Mask {
     /// # Errors
     /// When overlayfs cannot do that here; then the mask is of no use.
     pub(super) fn take_over(&mut self) -> Result<(), ViewError> {
+        let failed =
+            |source| ViewError::Prepare { action: "change the owners in", path: self.top.clone(), source };
         let source = PathBuf::from(format!("/proc/self/fd/{}", self.source.as_fd().as_raw_fd()));
         let work = self.scratch.directory("work")?;
         let upper = Upper { files: &self.files, work: &work };
         let tree = mount::overlay_with(&[&source], Some(upper), CopyUp::Metadata, self.scratch.path())?;
-        give_to_root(&Rootfs::from_fd(tree)).map_err(ViewError::Mask)?;
+        give_to_root(&Rootfs::from_fd(tree)).map_err(failed)?;
         self.copy_up = CopyUp::Metadata;
         Ok(())
     }
 }
 
+/// After one thing that cannot be hidden, the rest is not tried.
 impl Hide for Mask {
-    fn hide(&mut self, path: &GuestPath) -> Result<(), ViewError> {
-        let path = self.below_top(path)?;
-        self.root.remove(&path)?;
-        self.root.create_dirs(&path.parent().unwrap_or_else(GuestPath::root), 0o700, Owner::ROOT)?;
-        let (directory, name) = self.root.parent(&path)?;
-        let whiteout = FileType::CharacterDevice;
-        rustix::fs::mknodat(&directory, name.as_slice(), whiteout, Mode::empty(), 0)
-            .map_err(|error| ViewError::Mask(error.into()))
+    fn hide(&mut self, path: &GuestPath) {
+        self.whole = self.whole && self.put_whiteout(path).is_ok();
     }
 
-    fn settle(&mut self, path: &GuestPath) -> Result<(), ViewError> {
-        self.settle_one(&self.below_top(path)?).map_err(ViewError::Mask)
+    fn settle(&mut self, path: &GuestPath) {
+        let settle = |path: GuestPath| inherit(&self.source, &self.files, &path);
+        self.whole = self.whole && self.below_top(path).and_then(settle).is_ok();
     }
 }
 
 /// Gives the directory `path` of `to` what it has in `from`, but to root.
 pub(super) fn inherit(from: &Rootfs, to: &Path, path: &GuestPath) -> io::Result<()> {
-    let to = Rootfs::open(to)?;
-    mount::copy_metadata(from, &to, path)?;
-    let directory = to.directory(path).map_err(io::Error::other)?;
-    set_owner_at(directory.as_fd(), b".", Owner::ROOT)
+    copy_metadata(from, &Rootfs::open(to)?, path, Recipient::Root)
 }
 
 /// Makes root the owner of everything in `tree`.

@@ -12,7 +12,7 @@ mod survey;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,9 +45,17 @@ pub enum ViewError {
     /// There is no place for what hides a part of it, or for what is written to it.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// What hides a part of it could not be made.
-    #[error("cannot hide what is ignored in the build context")]
-    Mask(#[source] io::Error),
+    /// What shows it, or hides a part of it, could not be made.
+    #[error("cannot {action} `{path}` of the build context")]
+    Prepare {
+        /// What was tried.
+        action: &'static str,
+        /// With which directory.
+        path: GuestPath,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// It could not be copied.
     #[error(transparent)]
     Copy(#[from] CopyError),
@@ -112,6 +120,15 @@ impl Place {
         }
         Ok(Self { path: path.clone(), fd, metadata })
     }
+
+    /// The same for somebody else to keep.
+    fn kept_open(&self) -> Result<OwnedFd, ViewError> {
+        self.fd.try_clone().map_err(|source| self.failed("keep open", source))
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> ViewError {
+        ViewError::Prepare { action, path: self.path.clone(), source }
+    }
 }
 
 /// Opens something in the workspace, which may be a copy of anything: no link is followed.
@@ -147,12 +164,12 @@ impl<'a> ContextViews<'a> {
             (Known::Copied(scratch), Access::ReadOnly) => {
                 Shown::new(open(&scratch.path().join(FILES))?, None)
             }
-            (Known::Masked(mask), Access::ReadOnly) => self.overlay(mask.source(), Some(mask), access)?,
+            (Known::Masked(mask), Access::ReadOnly) => self.overlay(&place, Some(mask), access)?,
             (Known::AsItIs(Found { mounts: 0, .. }), Access::ReadWrite) => {
-                self.overlay(place.fd.as_fd(), None, access).or_else(|_| self.copy_of_directory(&place))?
+                self.overlay(&place, None, access).or_else(|_| self.copy_of_directory(&place))?
             }
             (Known::Masked(mask), Access::ReadWrite) => {
-                self.overlay(mask.source(), Some(mask), access).or_else(|_| self.copy_of_directory(&place))?
+                self.overlay(&place, Some(mask), access).or_else(|_| self.copy_of_directory(&place))?
             }
             (Known::AsItIs(_) | Known::Copied(_), Access::ReadWrite) => self.copy_of_directory(&place)?,
         };
@@ -177,19 +194,16 @@ impl<'a> ContextViews<'a> {
         }
         // An overlay does not show what is mounted in its layers.
         let usable = found.mounts == 0
+            && mask.finish().is_ok()
             && (found.foreign == 0 || mask.take_over().is_ok())
-            && self.overlay(mask.source(), Some(&mask), Access::ReadOnly).is_ok();
+            && self.overlay(place, Some(&mask), Access::ReadOnly).is_ok();
         if usable { Ok(Known::Masked(mask)) } else { Ok(Known::Copied(self.copied_directory(place)?)) }
     }
 
-    /// Mounts the directory `below` under `mask`, and both under one for what is written if `access` allows that.
-    fn overlay(
-        &self,
-        below: BorrowedFd<'_>,
-        mask: Option<&Mask>,
-        access: Access,
-    ) -> Result<Shown, ViewError> {
+    /// Mounts the directory `place` under `mask`, and both under one for what is written if `access` allows that.
+    fn overlay(&self, place: &Place, mask: Option<&Mask>, access: Access) -> Result<Shown, ViewError> {
         let scratch = self.workspace.scratch("context")?;
+        let below = mask.map_or(place.fd.as_fd(), Mask::source);
         let below_name = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
         let mut lowers = vec![below_name.as_path()];
         lowers.extend(mask.map(Mask::files));
@@ -198,8 +212,9 @@ impl<'a> ContextViews<'a> {
             Access::ReadOnly => None,
             Access::ReadWrite => {
                 // Its root is that of the mount.
-                let top = mask.map_or(below, Mask::root).try_clone_to_owned().map_err(ViewError::Mask)?;
-                mask::inherit(&Rootfs::from_fd(top), &files, &GuestPath::root()).map_err(ViewError::Mask)?;
+                let failed = |source| place.failed("copy the metadata of", source);
+                let top = mask.map_or(below, Mask::root).try_clone_to_owned().map_err(failed)?;
+                mask::inherit(&Rootfs::from_fd(top), &files, &GuestPath::root()).map_err(failed)?;
                 Some(Upper { files: &files, work: &work })
             }
         };
@@ -217,8 +232,9 @@ impl<'a> ContextViews<'a> {
         let scratch = self.workspace.scratch("context")?;
         let files = scratch.directory(FILES)?;
         self.copy(place, &files, b"/")?;
-        let top = place.fd.try_clone().map_err(ViewError::Mask)?;
-        mask::inherit(&Rootfs::from_fd(top), &files, &GuestPath::root()).map_err(ViewError::Mask)?;
+        let top = Rootfs::from_fd(place.kept_open()?);
+        mask::inherit(&top, &files, &GuestPath::root())
+            .map_err(|source| place.failed("copy the metadata of", source))?;
         Ok(scratch)
     }
 

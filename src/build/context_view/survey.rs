@@ -26,10 +26,10 @@ pub(super) struct Found {
 /// Who hears of what must not be seen.
 pub(super) trait Hide {
     /// `path` of the context, with all that is below it. Parts of that may have been told before.
-    fn hide(&mut self, path: &GuestPath) -> Result<(), ViewError>;
+    fn hide(&mut self, path: &GuestPath);
 
     /// Nothing more of the directory `path` will be hidden. It is seen itself, and something below it is hidden.
-    fn settle(&mut self, path: &GuestPath) -> Result<(), ViewError>;
+    fn settle(&mut self, path: &GuestPath);
 }
 
 /// Looks at all that is below the directory `top` of the context `root`, a path without links, as far as `rules` let it
@@ -52,7 +52,7 @@ pub(super) fn survey(
     while let Some(level) = survey.levels.last_mut() {
         match level.entries.next() {
             Some(entry) => survey.entry(&entry)?,
-            None => survey.leave()?,
+            None => survey.leave(),
         }
     }
     Ok(survey.found)
@@ -106,7 +106,8 @@ impl Survey<'_> {
         if unwanted {
             level.thinned = true;
             self.found.hidden += 1;
-            return self.hide.hide(&path);
+            self.hide.hide(&path);
+            return Ok(());
         }
         self.found.mounts += u64::from(entry.mount);
         if is_directory {
@@ -125,8 +126,8 @@ impl Survey<'_> {
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), ViewError> {
-        let Some(level) = self.levels.pop() else { return Ok(()) };
+    fn leave(&mut self) {
+        let Some(level) = self.levels.pop() else { return };
         let hidden = level.sight == Sight::Open;
         if let Some(above) = self.levels.last_mut() {
             above.thinned |= hidden || level.thinned;
@@ -136,10 +137,13 @@ impl Survey<'_> {
         }
         if hidden {
             self.found.hidden += 1;
-            return self.hide.hide(&level.path);
+            self.hide.hide(&level.path);
+            return;
         }
         self.count_owner(level.owner);
-        if level.thinned { self.hide.settle(&level.path) } else { Ok(()) }
+        if level.thinned {
+            self.hide.settle(&level.path);
+        }
     }
 
     fn count_owner(&mut self, owner: Owner) {

@@ -1,6 +1,7 @@
 //! What mounts of a context show, whichever way they are made.
 
 use super::*;
+use crate::rootfs::testing::{foreign, inside};
 use crate::store::testing::{can_mount, dump, links, run, settle_times};
 
 struct Ground {
@@ -113,6 +114,55 @@ fn a_mount_shows_what_a_copy_would_have_and_copies_nothing() {
         let again = views.show(&source, Access::ReadOnly).unwrap();
         assert_eq!(dump(&tree_of(&again)), dump(&tree), "{name}");
         assert_eq!(dump(ground.context.root()), before, "{name}: the context itself");
+    }
+}
+
+/// overlayfs lets nobody make whiteouts in it, and takes no upper directory that is on another overlay.
+#[test]
+fn a_copy_is_shown_where_the_workspace_is_on_an_overlay() {
+    for (name, script, source, expected, _) in VIEWS {
+        let Some(mut ground) = ground(&format!("{FILES_OF_ALL_KINDS}\n{script}")) else { return };
+        run(
+            ground.directory.path(),
+            "mkdir lower upper work merged
+            mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged",
+        );
+        ground.workspace = Workspace::create(&ground.directory.path().join("merged"), None).unwrap();
+        let source = path(source);
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let views = ground.views();
+            let shown = views.show(&source, access).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(dump(&tree_of(&shown)), ground.copy(&source), "{name}");
+            let known = views.known(&ground.place(&source)).unwrap();
+            assert_eq!(way(&known), if expected == "as it is" { expected } else { "copied" }, "{name}");
+        }
+        run(ground.directory.path(), "umount -l merged");
+    }
+}
+
+/// Where a process has one user, it can name no other as the owner of anything.
+#[test]
+fn a_context_of_a_user_that_cannot_be_named_is_shown() {
+    if !inside!(SingleId) || !can_mount() {
+        return;
+    }
+    let Some(foreign) = foreign() else { return };
+    let temporary = tempfile::tempdir().unwrap();
+    let mut context = Context::open_dir(&foreign).unwrap();
+    context.read_ignore_rules(None).unwrap();
+    let workspace = Workspace::create(&temporary.path().join("tmp"), None).unwrap();
+    for (source, expected) in [("/", 3), ("/sub", 1)] {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let views = ContextViews::new(&context, &workspace);
+            let shown =
+                views.show(&path(source), access).unwrap_or_else(|error| panic!("{source}: {error:?}"));
+            let tree = tree_of(&shown);
+            for owned in ["/", "/kept"] {
+                let metadata = tree.metadata(&path(owned), Follow::No).unwrap().unwrap();
+                assert_eq!(metadata.owner, Owner::ROOT, "{owned} of {source}");
+            }
+            assert_eq!(tree.read_dir(&path("/")).unwrap().len(), expected, "{source}");
+        }
     }
 }
 

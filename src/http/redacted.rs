@@ -1,33 +1,16 @@
-//! What other machines say, made fit for one line of a terminal.
+//! What other machines say and where they are, fit for a message: short, and without secrets.
 
 use url::Url;
+
+use crate::text;
 
 /// At most this many characters of foreign text are shown.
 const SHOWN: usize = 200;
 
-/// Whether `character` moves the cursor, hides itself or turns the direction of what is around it.
-#[must_use]
-pub fn is_deceptive(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-}
-
-/// `text` with control and direction-changing characters escaped, cut after 200 characters.
+/// `text` from another machine, for a message.
 #[must_use]
 pub fn escape(text: &str) -> String {
-    let mut shown = String::new();
-    let mut characters = text.chars();
-    for character in characters.by_ref().take(SHOWN) {
-        if is_deceptive(character) {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    if characters.next().is_some() {
-        shown.push('…');
-    }
-    shown
+    text::line(text.as_bytes(), SHOWN)
 }
 
 /// `url` without user information, query and fragment: those may hold secrets.
@@ -61,12 +44,6 @@ pub fn authority(url: &Url) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn foreign_text_cannot_move_the_cursor_and_is_short() {
-        assert_eq!(escape("a\n\u{1b}[2Jb\u{202e}"), "a\\n\\u{1b}[2Jb\\u{202e}");
-        assert_eq!(escape(&"x".repeat(500)).chars().count(), 201);
-    }
 
     #[test]
     fn a_printed_url_has_neither_password_nor_query() {

@@ -1,0 +1,56 @@
+//! Text from outside, fit for one line of a message: it cannot steer or fool a terminal, and is short.
+
+/// Whether `character` moves the cursor, hides itself or turns the direction of what is around it.
+#[must_use]
+pub fn is_deceptive(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// `bytes` with deceptive characters escaped as Rust writes them, and `…` behind the first `most` characters if there are
+/// more. What is not UTF-8 becomes replacement characters.
+#[must_use]
+pub fn line(bytes: &[u8], most: usize) -> String {
+    // A character has at most four bytes, what is not one at least one: no more than this is looked at.
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(most.saturating_add(1).saturating_mul(4))]);
+    let mut line = String::new();
+    for (count, character) in text.chars().enumerate() {
+        if count == most {
+            line.push('…');
+            break;
+        }
+        if is_deceptive(character) {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_can_neither_move_the_cursor_nor_turn_the_direction() {
+        for (text, shown) in [
+            ("a\n\u{1b}[2Jb", "a\\n\\u{1b}[2Jb"),
+            ("é\u{202e}x\u{2066}\u{200b}\u{feff}", "é\\u{202e}x\\u{2066}\\u{200b}\\u{feff}"),
+            ("\u{85}\t", "\\u{85}\\t"),
+        ] {
+            assert_eq!(line(text.as_bytes(), 10), shown);
+        }
+        assert_eq!(line(b"a\xffb", 10), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn a_line_is_cut_where_there_is_more() {
+        for (text, shown) in
+            [("", ""), ("abc", "abc"), ("abcd", "abc…"), ("😀😀😀", "😀😀😀"), ("😀😀😀x", "😀😀😀…")]
+        {
+            assert_eq!(line(text.as_bytes(), 3), shown);
+        }
+        assert_eq!(line(&vec![0; 1_000_000], 100).chars().count(), 501);
+    }
+}
