@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 
 use super::copy::{Copied, Copier, CopyError, CopyRequest, Selected, tried};
 use crate::layer::tar::Reader;
-use crate::layer::{Formats, LayerError, Limits, Losses, Names, Rules, Whiteouts, apply_with, decompress};
+use crate::layer::{Climbing, Formats, LayerError, Limits, Losses, Rules, Whiteouts, apply_with, decompress};
 use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_of};
 
 /// Why something could not be added.
@@ -91,7 +91,7 @@ fn unpack(
 ) -> Result<Losses, AddError> {
     let rules = Rules {
         base: copier.directory()?,
-        names: Names::Clamp,
+        climbing: Climbing::Clamp,
         owner: copier.request.chown,
         ..Rules::layer(Whiteouts::Ordinary)
     };

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Change;
 use super::apply::WHITEOUT_PREFIX;
 use super::packed::{Mark, Packed};
-use super::{Change, is_overlay_attribute};
 use crate::rootfs::guest_path::MAX_PATH;
-use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, belongs_to_the_file};
+use crate::rootfs::{Attribute, FileKind, GuestPath, Metadata, Xattrs};
 
 /// A change that no layer can hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,27 +67,21 @@ pub fn looks_the_same(new: &Metadata, old: &Metadata) -> bool {
     facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
 }
 
-/// Whether an attribute is part of an image: the machine's are not, nor overlayfs' own.
-#[must_use]
-pub fn is_of_image(key: &[u8]) -> bool {
-    belongs_to_the_file(key) && !is_overlay_attribute(key)
-}
-
 /// The attributes that are part of an image.
 pub fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
-    xattrs.iter().filter(|(key, _)| is_of_image(key))
+    xattrs.iter().filter(|(key, _)| Attribute::of(key) == Attribute::Image)
 }
 
 /// What the names of a file have in common.
 #[derive(Debug, Clone, Copy)]
-struct Names {
+struct LinkedNames {
     /// Which file had the first of them before, if it looks the same.
     first: Option<u64>,
     /// Whether it is the same with all the others.
     alike: bool,
 }
 
-impl Names {
+impl LinkedNames {
     /// A layer says that names are one file by holding them all. So when one name of a file is put, all are, even those
     /// that look as before: a file of the lower tree that got another name, for instance, and its old name is put as
     /// well. Names that look as before are a change too when they were not one file before.
@@ -101,7 +95,7 @@ impl Names {
 pub struct Collector {
     paths: Packed,
     /// Of all that is in memory, only this and the paths grow with the files.
-    files: BTreeMap<u64, Names>,
+    files: BTreeMap<u64, LinkedNames>,
 }
 
 impl Collector {
@@ -119,10 +113,10 @@ impl Collector {
     /// that had the name then.
     pub fn linked(&mut self, inode: u64, path: GuestPath, unchanged: Option<u64>) {
         self.paths.push(path, Mark::Linked(inode));
-        self.merge(inode, Names { first: unchanged, alike: true });
+        self.merge(inode, LinkedNames { first: unchanged, alike: true });
     }
 
-    fn merge(&mut self, inode: u64, names: Names) {
+    fn merge(&mut self, inode: u64, names: LinkedNames) {
         let known = self.files.entry(inode).or_insert(names);
         known.alike &= names.alike && known.first == names.first;
     }

@@ -20,6 +20,7 @@ pub mod tar;
 #[cfg(test)]
 pub(crate) mod test_support;
 pub mod write;
+mod xz;
 pub mod zstd;
 
 use std::io;
@@ -28,13 +29,13 @@ use crate::limit::Limit;
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
+    Applied, Climbing, Loss, LossKind, Losses, Made, Observer, Owners, Restricted, Rules, Whiteouts, apply,
     apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
 pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
 pub use inherit::{Recipient, copy_metadata};
-pub use marks::{Marks, is_overlay_attribute};
+pub use marks::Marks;
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
 

@@ -27,10 +27,10 @@ use self::create::Room;
 use self::lower::Lower;
 use self::whiteouts::mark_opaque;
 use super::tar::{Entry, EntryKind, Reader};
-use super::{EntryError, LayerError, Limits, Marks, is_overlay_attribute};
+use super::{EntryError, LayerError, Limits, Marks};
 use crate::rootfs::walk::Step;
 use crate::rootfs::{
-    Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
+    Attribute, Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
     metadata_of, set_times_at, xattr_at,
 };
 
@@ -61,7 +61,7 @@ pub enum Whiteouts {
 
 /// What becomes of names that climb out of the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Names {
+pub enum Climbing {
     /// The layer is refused.
     Refuse,
     /// `..` at the top stays there.
@@ -87,7 +87,7 @@ pub struct Rules {
     /// The directory that the names of the archive start from. Must exist; links in it are followed.
     pub base: GuestPath,
     /// What becomes of names that climb out.
-    pub names: Names,
+    pub climbing: Climbing,
     /// How whiteouts are treated.
     pub whiteouts: Whiteouts,
     /// How directories are marked with [`Whiteouts::Overlay`].
@@ -104,7 +104,7 @@ impl Rules {
     pub fn layer(whiteouts: Whiteouts) -> Self {
         Self {
             base: GuestPath::root(),
-            names: Names::Refuse,
+            climbing: Climbing::Refuse,
             whiteouts,
             marks: Marks::usual(),
             owner: None,
@@ -332,7 +332,7 @@ impl Applier<'_> {
         if self.limits.bytes.is_exceeded_by(self.bytes) {
             return Err(EntryError::Bytes(self.limits.bytes));
         }
-        if let Some(key) = entry.xattrs.keys().find(|key| is_overlay_attribute(key)) {
+        if let Some(key) = entry.xattrs.keys().find(|key| Attribute::of(key) == Attribute::Overlay) {
             return Err(EntryError::OverlayAttribute(Escaped::new(key)));
         }
         match self.meaning(entry)? {
@@ -356,9 +356,9 @@ impl Applier<'_> {
     }
 
     fn path(&self, name: &[u8]) -> Result<GuestPath, GuestPathError> {
-        let path = match self.rules.names {
-            Names::Refuse => GuestPath::parse(name)?,
-            Names::Clamp => GuestPath::clamp(name)?,
+        let path = match self.rules.climbing {
+            Climbing::Refuse => GuestPath::parse(name)?,
+            Climbing::Clamp => GuestPath::clamp(name)?,
         };
         self.rules.base.join(path.relative())
     }
