@@ -14,8 +14,8 @@ use crate::store::StoreError;
 use crate::store::export::ExportError;
 use crate::store::room::Free;
 
-/// Below so many free bytes, or so many free inodes, a disk may be why a step failed, though it did not say so.
-const LITTLE_ROOM: (u64, u64) = (16 << 20, 64);
+/// With less room than this a disk may be why a step failed, though it did not say so.
+const LITTLE_ROOM: Free = Free { bytes: 16 << 20, inodes: Some(64) };
 
 /// The system's part in a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) enum Trouble {
         /// With what, where it was something else than the store.
         place: Option<PathBuf>,
         /// What was to be written.
-        what: Written,
+        what: Unwritten,
     },
     /// A command of a step failed, who knows why. The disk had this left then: what the step wrote is gone by now.
     Step(Option<Free>),
@@ -37,7 +37,7 @@ pub(super) enum Trouble {
 
 /// What could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum Unwritten {
     /// Names and content, mostly.
     Files,
     /// Extended attributes, for which file systems have rooms of their own.
@@ -48,14 +48,14 @@ impl Trouble {
     /// What the system refused, if that is behind `error`.
     pub(super) fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut place = None;
-        let mut what = Written::Files;
+        let mut what = Unwritten::Files;
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(ExportError::Io { path, .. }) = error.downcast_ref() {
                 place = Some(path.clone());
             }
             if is_about_attributes(error) {
-                what = Written::Attributes;
+                what = Unwritten::Attributes;
             }
             match error.downcast_ref() {
                 Some(StoreError::Corrupt(_)) => return Some(Self::Damage),
@@ -87,7 +87,7 @@ impl Trouble {
             None => (store, format!("the store `{}`", store.display()), "choose another store with --store"),
         };
         Some(match errno {
-            Errno::NOSPC if what == Written::Attributes => format!(
+            Errno::NOSPC if what == Unwritten::Attributes => format!(
                 "the disk that holds {shown} has too little room{}, or its file system too little for the extended \
                  attributes of one file (ext4: a block): make room, or {otherwise}",
                 room(place)
@@ -121,13 +121,11 @@ impl Trouble {
 
 /// A step that failed on a disk that is as good as full most probably failed for that.
 fn advice_for_step(free: Free, store: &Path) -> Option<String> {
-    let little = free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1);
-    let shown = |free| shown(free).replace(" now)", " when it failed)");
-    little.then(|| {
+    free.is_below(&LITTLE_ROOM).then(|| {
         format!(
             "the disk that holds the store `{}` had little room{}: make room, or choose another store with --store",
             store.display(),
-            shown(free)
+            shown(free, "when it failed")
         )
     })
 }
@@ -141,17 +139,17 @@ fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// For behind a sentence. Inodes are named where they are what is missing: `df` does not show them.
-fn shown(free: Free) -> String {
+fn shown(free: Free, when: &str) -> String {
     match free.inodes {
-        Some(inodes) if inodes < LITTLE_ROOM.1 => {
-            format!(" ({} and {inodes} inodes free now)", size(free.bytes))
+        Some(inodes) if free.has_fewer_inodes(&LITTLE_ROOM) => {
+            format!(" ({} and {inodes} inodes free {when})", size(free.bytes))
         }
-        _ => format!(" ({} free now)", size(free.bytes)),
+        _ => format!(" ({} free {when})", size(free.bytes)),
     }
 }
 
 fn room(path: &Path) -> String {
-    Free::of(path).map(shown).unwrap_or_default()
+    Free::of(path).map(|free| shown(free, "now")).unwrap_or_default()
 }
 
 fn limit(resource: Resource, shown: impl FnOnce(u64) -> String) -> String {
@@ -215,7 +213,7 @@ mod tests {
 
     #[test]
     fn inodes_are_named_where_they_are_short() {
-        let shown = |bytes, inodes| shown(Free { bytes, inodes });
+        let shown = |bytes, inodes| shown(Free { bytes, inodes }, "now");
         assert_eq!(shown(2_000_000, Some(1_000_000)), " (2.0 MB free now)");
         assert_eq!(shown(2_000_000, Some(0)), " (2.0 MB and 0 inodes free now)");
         assert_eq!(shown(0, None), " (0 B free now)");

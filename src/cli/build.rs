@@ -1,14 +1,14 @@
 //! `builder build` and `builder plan`.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::advice::Trouble;
-use super::failure::{Excerpt, Failure};
+use super::failure::Failure;
+use super::hints::{build_failure, service_failure};
+use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
@@ -16,29 +16,22 @@ use super::settings::{Given, Settings};
 use super::snapshotter::{self, Kept};
 use super::stop::Stop;
 use super::sweep::Sweep;
-use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
-use crate::build::{self, BuildError, BuildErrorKind, Plan, Services};
+use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
-use crate::image::manifest::{EncodedImage, Image};
-use crate::image::reference::Reference;
+use crate::image::manifest::Image;
 use crate::layer::Marks;
-use crate::registry::{Client, ClientError, ClientOptions, Notice, TransferError};
+use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Exit, Isolated, SandboxError, Secret, StartProblem};
+use crate::sandbox::{Isolated, Secret};
 use crate::snapshot::Snapshotter;
-use crate::store::export::{Content, Export, ExportError};
-use crate::store::mount::MAX_LAYERS;
+use crate::store::Store;
 use crate::store::workspace::Workspace;
-use crate::store::{Store, StoreError, archive, layout};
-use crate::transfer::{ImageProblem, Images, Unpacking};
-
-/// What runs the command line of a RUN, unless SHELL names something else.
-const DEFAULT_SHELL: &[u8] = b"/bin/sh";
+use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
 struct Opened {
@@ -213,14 +206,6 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
     Ok(Opened { context, found, file })
 }
 
-/// What the build itself writes must not be part of its context.
-fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
-    for path in std::iter::once(settings.store.as_path()).chain(settings.outputs().map(|(_, path)| path)) {
-        context.exclude(path).map_err(|error| Failure::from_error(&error))?;
-    }
-    Ok(())
-}
-
 /// A client that tells of waits and of odd answers.
 fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
@@ -262,258 +247,5 @@ fn warn_of_arguments(plan: &Plan, progress: &dyn Progress) {
     for name in &plan.unused_args {
         let detail = format!("`{name}` has no effect: the Dockerfile declares no such ARG");
         progress.tell(&Event::Warning { rule: "--build-arg", span: None, detail: &detail });
-    }
-}
-
-/// Writes and pushes the image, then says its digest.
-fn publish(settings: &Settings, images: &Images<'_>, image: &Image, clock: Clock) -> Result<(), Failure> {
-    let progress = images.progress;
-    let encoded = &image.encode().map_err(|error| Failure::from_error(&error))?;
-    images.keep(encoded).map_err(|error| Failure::from_error(&error))?;
-    if settings.layout.is_some() || settings.archive.is_some() {
-        images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
-    }
-    let created = image.config().created.clone().unwrap_or_else(|| rfc3339(clock.now()));
-    let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
-    let blobs = images.store.blobs();
-    if let Some(path) = &settings.layout {
-        twice_if_damaged(images, image, encoded, || layout::write(path, &exports, blobs, &created))
-            .map_err(|failure| failure.of_flag("--oci-layout-path"))?;
-        progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
-    }
-    if let Some(path) = &settings.archive {
-        twice_if_damaged(images, image, encoded, || archive::write(path, &exports, blobs, &created))
-            .map_err(|failure| failure.of_flag("--tar-path"))?;
-        progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
-    }
-    push(images, image, encoded, &settings.push, progress)?;
-    let digest = &encoded.manifest.digest;
-    if let Some(path) = &settings.digest_file {
-        write_digest(path, &digest.to_string())?;
-    }
-    super::print(&format!("{digest}\n"))
-}
-
-/// Writes an output; when that finds a damaged layer, once more after that was fetched again.
-fn twice_if_damaged(
-    images: &Images<'_>,
-    image: &Image,
-    encoded: &EncodedImage,
-    write: impl Fn() -> Result<(), ExportError>,
-) -> Result<(), Failure> {
-    let written = match write() {
-        Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
-            images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
-            match write() {
-                // One of this build's own, which nobody else has.
-                Err(ExportError::Store(StoreError::Missing(_))) => Err(StoreError::Corrupt(mismatch).into()),
-                again => again,
-            }
-        }
-        once => once,
-    };
-    written.map_err(|error| Failure::from_error(&error))
-}
-
-/// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
-fn push(
-    images: &Images<'_>,
-    image: &Image,
-    encoded: &EncodedImage,
-    destinations: &[Reference],
-    progress: &dyn Progress,
-) -> Result<(), Failure> {
-    for destination in destinations {
-        progress.tell(&Event::Note(&format!("pushing {}", destination.familiar())));
-        images
-            .upload(image, encoded, destination)
-            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
-    }
-    for destination in destinations {
-        images
-            .name(encoded, destination)
-            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
-        let name = destination.familiar();
-        progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
-    }
-    Ok(())
-}
-
-/// What would be in the way of an output is found before anything is built.
-fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
-    if let Some(path) = &settings.layout {
-        layout::check(path).map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
-    }
-    for (flag, path) in [("--tar-path", &settings.archive), ("--digest-file", &settings.digest_file)] {
-        if let Some(path) = path.as_ref().filter(|path| path.is_dir()) {
-            let message = format!("`{}` is a directory, expected the name of a file", path.display());
-            return Err(Failure::new(message).of_flag(flag));
-        }
-    }
-    if let Some(path) = &settings.digest_file {
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let existing = absolute.ancestors().skip(1).find(|directory| directory.exists());
-        if let Some(file) = existing.filter(|directory| !directory.is_dir()) {
-            let message =
-                format!("`{}` cannot be made: `{}` is not a directory", path.display(), file.display());
-            return Err(Failure::new(message).of_flag("--digest-file"));
-        }
-    }
-    let mut taken = vec![(real(&found.path), "the Dockerfile")];
-    let store = real(&settings.store);
-    for (flag, path) in settings.outputs() {
-        let place = real(path);
-        if place.starts_with(&store) {
-            let message = format!("`{}` is in the store", path.display());
-            return Err(Failure::new(message)
-                .of_flag(flag)
-                .hint("write it somewhere else: the store is builder's own"));
-        }
-        if let Some((_, other)) = taken.iter().find(|(known, _)| *known == place) {
-            let message = format!("`{}` would overwrite {other}", path.display());
-            return Err(Failure::new(message).of_flag(flag));
-        }
-        taken.push((place, flag));
-    }
-    Ok(())
-}
-
-/// Where `path` really is; what of it does not exist yet is taken as it stands.
-fn real(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for ancestor in absolute.ancestors() {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "paths of the user's flags, to be compared and not to be opened"
-        )]
-        let real = std::fs::canonicalize(ancestor);
-        if let (Ok(real), Ok(rest)) = (real, absolute.strip_prefix(ancestor)) {
-            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
-        }
-    }
-    absolute
-}
-
-/// Makes the directory for the digest file.
-fn make_parent(path: &Path) -> Result<(), Failure> {
-    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
-    std::fs::create_dir_all(parent).map_err(|error| {
-        Failure::new(format!("cannot make the directory `{}`: {error}", parent.display()))
-            .of_flag("--digest-file")
-    })
-}
-
-/// The digest alone, without a line feed, as kaniko writes it. A file that is there is
-/// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
-fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
-    make_parent(path)?;
-    let is_new = !path.exists();
-    overwrite(path, digest.as_bytes()).map_err(|source| {
-        if is_new {
-            // An empty file would be taken for a digest.
-            let _ = std::fs::remove_file(path);
-        }
-        let error = ExportError::Io { action: "write", path: path.to_owned(), source };
-        Failure::from_error(&error).of_flag("--digest-file")
-    })
-}
-
-/// Writes a small file over what is there, cutting that off last: a full disk does not take what was there before.
-fn overwrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.write_all(content)?;
-    // A pipe or terminal has no end.
-    if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
-}
-
-/// Adds the lines of the Dockerfile and what to do.
-fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
-    let mut failure = Failure::from_error(error);
-    failure.excerpt =
-        error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
-    match &error.kind {
-        BuildErrorKind::Process { exit, free, .. } => {
-            failure.code = match exit {
-                Exit::Code(code) => *code,
-                Exit::Signal(_) => 255,
-            };
-            failure.trouble = Some(Trouble::Step(*free));
-        }
-        BuildErrorKind::Epoch(_) => {
-            failure = failure.hint("give seconds since 1970 as one number");
-            if error.span.is_none() {
-                failure = failure.of_flag("--build-arg");
-            }
-        }
-        BuildErrorKind::TooManyLayers { most, .. } => {
-            failure.hint = hint_for_layers(*most).map(str::to_owned);
-        }
-        BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
-        BuildErrorKind::SecretMissing(id) => {
-            failure = failure
-                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
-        }
-        BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
-            if program == DEFAULT_SHELL =>
-        {
-            failure.hint = Some(
-                "RUN and a command line needs a shell: take a base that has one, or write RUN [\"program\", \"argument\"]"
-                    .to_owned(),
-            );
-        }
-        BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
-        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source).or(failure.hint),
-        BuildErrorKind::Source { written, place, excluded, .. } => {
-            failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
-        }
-        _ => {}
-    }
-    failure
-}
-
-fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {
-    match excluded {
-        Some(rule) => {
-            Some(format!("add `!{written}` at the end of `{}` to have it in the context", rule.file))
-        }
-        None if place == "the build context" => {
-            Some("sources are relative to the build context, not to the Dockerfile".to_owned())
-        }
-        None => None,
-    }
-}
-
-fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<String> {
-    if let Some(transfer) = error.downcast_ref::<TransferError>() {
-        return transfer.hint();
-    }
-    if let Some(problem) = error.downcast_ref::<ImageProblem>() {
-        return image_hint(problem).map(str::to_owned);
-    }
-    None
-}
-
-fn hint_for_layers(most: usize) -> Option<&'static str> {
-    (most == MAX_LAYERS).then_some("overlayfs stacks no more than that; --snapshotter=native takes more")
-}
-
-fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
-    match problem {
-        ImageProblem::NoPlatform { .. } => {
-            Some("name one of these with --custom-platform, or see --platform-match")
-        }
-        ImageProblem::Unfit(_) => {
-            Some("take another base, another --custom-platform, or --platform-match=none")
-        }
-        ImageProblem::Layers { most, .. } => hint_for_layers(*most),
-        ImageProblem::MediaType(_) => None,
-    }
-}
-
-fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
-    let failure = Failure::from_error(error);
-    match hint_of(error) {
-        Some(hint) => failure.hint(hint),
-        None => failure,
     }
 }

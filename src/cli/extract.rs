@@ -11,11 +11,12 @@ use super::failure::Failure;
 use super::limits::Limits;
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines, Verbosity};
-use super::settings::{Environment, host_platform};
+use super::settings::{Environment, host_platform, requested_platform};
+use super::snapshotter::word;
 use super::stop::Stop;
 use crate::build::progress::{Event, Progress as _, size};
 use crate::image::matching::{Asked, Unfit};
-use crate::image::platform::{Platform, Requested};
+use crate::image::platform::Platform;
 use crate::layer::Owners;
 use crate::sandbox::own::{Identity, OwnError, Wish};
 use crate::store::choice::{Choice, ChoiceError};
@@ -49,21 +50,10 @@ impl ExtractSettings {
         let host = host_platform();
         let (platform, asked) = match &args.custom_platform {
             None => (host, Asked::ByDefault),
-            Some(text) => {
-                let requested = Requested::parse(text, &host).map_err(|error| {
-                    Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
-                })?;
-                (requested.normalised, Asked::Explicitly)
-            }
+            Some(text) => (requested_platform(text, &host)?.normalised, Asked::Explicitly),
         };
-        let snapshotter = match args.snapshotter.as_str() {
-            "native" => Snapshotter::Native,
-            "overlayfs" => Snapshotter::Overlayfs,
-            other => {
-                let message = format!("`{other}` is no snapshotter, expected `native` or `overlayfs`");
-                return Err(Failure::new(message).of_flag("--snapshotter"));
-            }
-        };
+        let words = [("native", Snapshotter::Native), ("overlayfs", Snapshotter::Overlayfs)];
+        let snapshotter = word("--snapshotter", "snapshotter", &args.snapshotter, &words)?;
         let (layout, name) = layout_and_name(&args.layout, |path| path.is_dir());
         let name = match (name, &args.name) {
             (Some(name), Some(flag)) if name != *flag => {
@@ -236,7 +226,24 @@ fn extract_failure(error: &ExtractError, destination: &Destination) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::args::{Command, CommandLine, ImageCommand};
+
+    #[test]
+    fn flags_are_refused_as_those_of_a_build_are() {
+        for (flag, message) in [
+            ("--custom-platform=linux/amd64,linux/arm64", "names several platforms"),
+            ("--snapshotter=auto", "--snapshotter: `auto` is no snapshotter"),
+        ] {
+            let line = ["builder", "image", "extract", flag, "out", "dir"];
+            let Command::Image(image) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let ImageCommand::Extract(args) = image.command;
+            let error = ExtractSettings::resolve(&args, &Environment::of(&[])).err().unwrap();
+            assert!(error.message.contains(message), "{}", error.message);
+        }
+    }
 
     #[test]
     fn a_layout_and_a_name_are_told_apart_by_what_is_a_directory() {

@@ -18,7 +18,7 @@ const SYNTAX: &str = "expected `id=NAME[,src=FILE|,env=VARIABLE][,type=file|env]
 
 /// A secret that was given.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct GivenSecret {
     id: String,
     source: Source,
 }
@@ -51,7 +51,7 @@ pub(super) fn parse(
     flags: &[String],
     environment: &Environment,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Given>, Failure> {
+) -> Result<Vec<GivenSecret>, Failure> {
     let parse = |flag: &String| {
         let fields = Fields::parse(flag)?;
         fields.given(environment, warnings)
@@ -87,7 +87,7 @@ impl Fields {
     }
 
     /// Where the secret is: docker's rules for what is left out.
-    fn given(mut self, environment: &Environment, warnings: &mut Vec<String>) -> Result<Given, String> {
+    fn given(mut self, environment: &Environment, warnings: &mut Vec<String>) -> Result<GivenSecret, String> {
         if self.id.is_empty() {
             return Err(format!("it has no id: {SYNTAX}"));
         }
@@ -104,7 +104,7 @@ impl Fields {
         }
         let (id, name) = (self.id, self.variable);
         if name.is_empty() {
-            return Ok(Given { id, source: Source::File(self.file.into()) });
+            return Ok(GivenSecret { id, source: Source::File(self.file.into()) });
         }
         if !self.file.is_empty() || self.kind == Some(Kind::File) {
             return Err(format!("the secret `{id}` cannot come from a file and from a variable"));
@@ -117,7 +117,7 @@ impl Fields {
         if value.len() as u64 > LARGEST {
             return Err(too_large(&id));
         }
-        Ok(Given { id, source: Source::Value(Secret::new(value)) })
+        Ok(GivenSecret { id, source: Source::Value(Secret::new(value)) })
     }
 }
 
@@ -126,8 +126,8 @@ fn too_large(id: &str) -> String {
 }
 
 /// The secrets by id; of two with one id the later one counts.
-pub(super) fn read(given: &[Given]) -> Result<BTreeMap<String, Secret>, Failure> {
-    let read = |given: &Given| {
+pub(super) fn read(given: &[GivenSecret]) -> Result<BTreeMap<String, Secret>, Failure> {
+    let read = |given: &GivenSecret| {
         let value = match &given.source {
             Source::Value(value) => value.clone(),
             Source::File(path) => {

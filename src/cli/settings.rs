@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
-use super::snapshotter::{self, Choice};
+use super::snapshotter::{self, Preference};
 use crate::build::PlanRequest;
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
@@ -94,7 +94,7 @@ pub(super) struct Settings {
     /// The store.
     pub(super) store: PathBuf,
     /// How the files of stages are kept.
-    pub(super) snapshotter: Choice,
+    pub(super) snapshotter: Preference,
     /// What is looked at after a step, where that is not only what it wrote.
     pub(super) comparison: Comparison,
     /// Whether results of earlier builds are used.
@@ -102,7 +102,7 @@ pub(super) struct Settings {
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
     /// What `--mount=type=secret` may ask for.
-    pub(super) secrets: Vec<secrets::Given>,
+    pub(super) secrets: Vec<secrets::GivenSecret>,
     /// How much there may be of what is read and written.
     pub(super) limits: Limits,
     /// How much to say.
@@ -217,17 +217,20 @@ fn platform(
     let Some(text) = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref()) else {
         return Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault));
     };
+    Ok((requested_platform(text, host)?, Asked::Explicitly))
+}
+
+/// Reads the value of `--custom-platform`.
+pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
     if text.contains(',') {
-        return Err(Failure::new(format!(
-            "`{text}` names several platforms: building for several at once is not supported yet"
-        ))
-        .of_flag("--custom-platform")
-        .hint("run one build for each platform"));
+        let message = format!("`{text}` names several platforms: several at once are not supported yet");
+        return Err(Failure::new(message)
+            .of_flag("--custom-platform")
+            .hint("run builder once for each platform"));
     }
-    let requested = Requested::parse(text, host).map_err(|error| {
+    Requested::parse(text, host).map_err(|error| {
         Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
-    })?;
-    Ok((requested, Asked::Explicitly))
+    })
 }
 
 fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
@@ -316,9 +319,9 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         .collect()
 }
 
-fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Choice, Failure> {
+fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference, Failure> {
     let named = args.snapshotter.clone().or_else(|| environment.text("BUILDER_SNAPSHOTTER"));
-    named.map_or(Ok(Choice::Auto), |text| Choice::parse(&text))
+    named.map_or(Ok(Preference::Auto), |text| Preference::parse(&text))
 }
 
 fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {
@@ -457,6 +460,13 @@ mod tests {
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
+    }
+
+    #[test]
+    fn several_platforms_at_once_are_refused() {
+        let error = requested_platform("linux/amd64,linux/arm64", &host_platform()).unwrap_err();
+        assert!(error.message.contains("names several platforms"), "{}", error.message);
+        assert!(requested_platform("linux/arm/v7", &host_platform()).is_ok());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::transfer::Unpacker;
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum Preference {
     /// Layers, where they can be stacked.
     Auto,
     /// Layers, and no build where they cannot.
@@ -27,17 +27,11 @@ pub(super) enum Choice {
     Native,
 }
 
-impl Choice {
+impl Preference {
     /// Reads BuildKit's words.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "overlayfs" => Ok(Self::Overlay),
-            "native" => Ok(Self::Native),
-            _ => Err(Failure::new(format!("`{text}` is no snapshotter"))
-                .of_flag("--snapshotter")
-                .hint("auto, overlayfs or native")),
-        }
+        let words = [("auto", Self::Auto), ("overlayfs", Self::Overlay), ("native", Self::Native)];
+        word("--snapshotter", "snapshotter", text, &words)
     }
 
     /// The most layers of an image, as far as that can be told before anything was tried.
@@ -51,13 +45,20 @@ impl Choice {
 
 /// Reads kaniko's words. Nothing is missed with any of them; `full` does not even believe the kernel.
 pub(super) fn comparison(text: &str) -> Result<Comparison, Failure> {
-    match text {
-        "full" => Ok(Comparison::Content),
-        "redo" | "time" => Ok(Comparison::Metadata),
-        _ => Err(Failure::new(format!("`{text}` is not a valid snapshot mode"))
-            .of_flag("--snapshot-mode")
-            .hint("full, redo or time")),
-    }
+    let words =
+        [("full", Comparison::Content), ("redo", Comparison::Metadata), ("time", Comparison::Metadata)];
+    word("--snapshot-mode", "snapshot mode", text, &words)
+}
+
+/// What `text` means among the words of `flag`, which says which `what` is wanted.
+pub(super) fn word<T: Copy>(flag: &str, what: &str, text: &str, words: &[(&str, T)]) -> Result<T, Failure> {
+    let known = words.iter().find(|(word, _)| *word == text);
+    known.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let (last, others) = words.split_last().unwrap_or((&"", &[]));
+        let hint = format!("{} or {last}", others.join(", "));
+        Failure::new(format!("`{text}` is no {what}")).of_flag(flag).hint(hint)
+    })
 }
 
 /// What steps work on, and what becomes of layers for that.
@@ -82,10 +83,12 @@ pub(super) fn choose(
             .map_err(|error| Failure::from_error(&error))?;
         Ok(Kept { snapshotter: Box::new(snapshotter), unpacker: Unpacker::Layers(unpacked) })
     };
-    if settings.snapshotter != Choice::Native {
+    if settings.snapshotter != Preference::Native {
         match refusal(settings, store, workspace)? {
             None => return overlay(),
-            Some(refusal) if settings.snapshotter == Choice::Overlay => return Err(refusal.failure(store)),
+            Some(refusal) if settings.snapshotter == Preference::Overlay => {
+                return Err(refusal.failure(store));
+            }
             Some(refusal) => progress.tell(&Event::Note(&refusal.note())),
         }
     }
@@ -158,17 +161,17 @@ mod tests {
     #[test]
     fn the_words_are_those_of_buildkit_and_kaniko() {
         for (text, choice) in
-            [("auto", Choice::Auto), ("overlayfs", Choice::Overlay), ("native", Choice::Native)]
+            [("auto", Preference::Auto), ("overlayfs", Preference::Overlay), ("native", Preference::Native)]
         {
-            assert_eq!(Choice::parse(text).unwrap(), choice);
+            assert_eq!(Preference::parse(text).unwrap(), choice);
         }
         let words = ["full", "redo", "time"].map(|text| comparison(text).unwrap());
         assert_eq!(words, [Comparison::Content, Comparison::Metadata, Comparison::Metadata]);
         assert_eq!(
-            Choice::parse("overlay").unwrap_err().message,
+            Preference::parse("overlay").unwrap_err().message,
             "--snapshotter: `overlay` is no snapshotter"
         );
         let error = comparison("fast").unwrap_err();
-        assert_eq!(error.message, "--snapshot-mode: `fast` is not a valid snapshot mode");
+        assert_eq!(error.message, "--snapshot-mode: `fast` is no snapshot mode");
     }
 }

@@ -12,9 +12,9 @@ use crate::store::Store;
 use crate::store::room::Free;
 use crate::store::sweep;
 
-/// With less room than this, in bytes and inodes, what is left over goes before the build begins: it may be what fills
+/// With less room than this, what is left over goes before the build begins: it may be what fills
 /// the disk.
-const LITTLE_ROOM: (u64, u64) = (2 << 30, 200_000);
+const LITTLE_ROOM: Free = Free { bytes: 2 << 30, inodes: Some(200_000) };
 
 /// How often somebody who waits looks whether the build was told to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,9 +35,7 @@ impl Sweep {
         }
         let builds = if dead == 1 { "a killed build".to_owned() } else { format!("{dead} killed builds") };
         progress.tell(&Event::Note(&format!("removing what {builds} left in the store")));
-        let short = Free::of(&temporary).is_none_or(|free| {
-            free.bytes < LITTLE_ROOM.0 || free.inodes.is_some_and(|inodes| inodes < LITTLE_ROOM.1)
-        });
+        let short = Free::of(&temporary).is_none_or(|free| free.is_below(&LITTLE_ROOM));
         let (sender, done) = channel();
         // What cannot be removed is tried again at the next start.
         let beside = temporary.clone();

@@ -82,14 +82,14 @@ pub fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
 
 /// What the names of a file have in common.
 #[derive(Debug, Clone, Copy)]
-struct Names {
+struct LinkedNames {
     /// Which file had the first of them before, if it looks the same.
     first: Option<u64>,
     /// Whether it is the same with all the others.
     alike: bool,
 }
 
-impl Names {
+impl LinkedNames {
     /// A layer says that names are one file by holding them all. So when one name of a file is put, all are, even those
     /// that look as before: a file of the lower tree that got another name, for instance, and its old name is put as
     /// well. Names that look as before are a change too when they were not one file before.
@@ -103,7 +103,7 @@ impl Names {
 pub struct Collector {
     paths: Packed,
     /// Of all that is in memory, only this and the paths grow with the files.
-    files: BTreeMap<u64, Names>,
+    files: BTreeMap<u64, LinkedNames>,
 }
 
 impl Collector {
@@ -121,18 +121,12 @@ impl Collector {
     /// that had the name then.
     pub fn linked(&mut self, inode: u64, path: GuestPath, unchanged: Option<u64>) {
         self.paths.push(path, Mark::Linked(inode));
-        self.merge(inode, Names { first: unchanged, alike: true });
+        self.merge(inode, LinkedNames { first: unchanged, alike: true });
     }
 
-    fn merge(&mut self, inode: u64, names: Names) {
+    fn merge(&mut self, inode: u64, names: LinkedNames) {
         let known = self.files.entry(inode).or_insert(names);
         known.alike &= names.alike && known.first == names.first;
-    }
-
-    /// All paths that are new or other, those with several names among them whether they are or not.
-    pub fn put_paths(&mut self) -> impl Iterator<Item = GuestPath> {
-        self.paths.close();
-        self.paths.iter().filter(|(_, mark)| *mark != Mark::Remove).map(|(path, _)| path)
     }
 
     /// Adds what another has found.

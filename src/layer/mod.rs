@@ -29,7 +29,7 @@ use crate::limit::Limit;
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Loss, LossKind, Losses, Made, Names, Observer, Owners, Restricted, Rules, Whiteouts, apply,
+    Applied, Climbing, Loss, LossKind, Losses, Made, Observer, Owners, Restricted, Rules, Whiteouts, apply,
     apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
 };
 pub use changes::Changeset;

@@ -11,9 +11,9 @@ pub mod ids;
 pub mod ledger;
 pub mod metadata;
 pub mod overrides;
+pub mod remove;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod tree;
 pub mod users;
 pub(crate) mod visit;
 pub(crate) mod walk;
@@ -37,11 +37,11 @@ pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
 pub use ledger::{Caller, Learned};
 pub use metadata::{
-    Attribute, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, metadata_at, metadata_of,
+    Attribute, FileId, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, metadata_at, metadata_of,
     remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use overrides::{Override, Overrides, OverridesError};
-pub use tree::remove_tree;
+pub use remove::remove_tree;
 pub use users::{ResolvedUser, UserError, name_of_user, numeric_chown, resolve_chown, resolve_user};
 
 /// Whether a symbolic link in the last component is followed. Those before always are.

@@ -15,6 +15,8 @@ use crate::layer::Marks;
 use crate::rootfs::{Rootfs, Timestamp, set_times_at};
 use crate::sys;
 
+use super::tree::Access;
+
 /// Layers a kernel stacks (`OVL_MAX_STACK`), less one.
 pub const MAX_LAYERS: usize = 499;
 
@@ -269,10 +271,10 @@ fn by_mount(
         CopyUp::Metadata => vec![format!("{metadata}{volatile}"), metadata],
     };
     let tries: Vec<String> = tries.iter().map(|more| format!("{options}{more}")).collect();
+    let access = if upper.is_some() { Access::Write } else { Access::Read };
     // A current directory is needed, and only a thread of its own can have one without harm to the others.
     let mount = std::thread::scope(|scope| {
-        let thread =
-            std::thread::Builder::new().spawn_scoped(scope, || mount_in(&names, &tries, upper.is_none()))?;
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || mount_in(&names, &tries, access))?;
         thread.join().unwrap_or(Err(Errno::NOTRECOVERABLE.into()))
     });
     let mount = mount.map_err(|cause| MountError::Mount { action: "mount", layers: stack.len(), cause })?;
@@ -283,10 +285,13 @@ fn by_mount(
     Ok(mount)
 }
 
-fn mount_in(names: &Path, tries: &[String], read_only: bool) -> io::Result<OwnedFd> {
+fn mount_in(names: &Path, tries: &[String], access: Access) -> io::Result<OwnedFd> {
     sys::unshare_current_directory()?;
     rustix::process::chdir(names)?;
-    let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+    let flags = match access {
+        Access::Write => MountFlags::empty(),
+        Access::Read => MountFlags::RDONLY,
+    };
     let mut result = Err(Errno::INVAL);
     for options in tries {
         let options = std::ffi::CString::new(options.as_bytes())?;

@@ -19,7 +19,7 @@ pub fn dead(temporary: &Path) -> Result<usize, WorkspaceError> {
     let found = workspaces(temporary)?;
     Ok(found
         .iter()
-        .filter(|path| matches!(take_over(path), Ok(lock) if lock.is_some() || path.exists()))
+        .filter(|path| matches!(lock_of_dead(path), Ok(lock) if lock.is_some() || path.exists()))
         .count())
 }
 
@@ -53,7 +53,7 @@ fn workspaces(temporary: &Path) -> Result<BTreeSet<PathBuf>, WorkspaceError> {
 ///
 /// # Errors
 /// When the build lives, or nobody can tell.
-fn take_over(path: &Path) -> io::Result<Option<OwnedFd>> {
+fn lock_of_dead(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // The lock is made before the directory and removed after it: a directory without one is dead.
     let lock = match rustix::fs::open(lock_of(path), flags, Mode::empty()) {
@@ -80,7 +80,7 @@ pub fn sweep_hidden(directory: &Path) {
 
 /// Whether the workspace `path` was dead and is gone now.
 fn sweep_one(path: &Path) -> bool {
-    let Ok(lock) = take_over(path) else { return false };
+    let Ok(lock) = lock_of_dead(path) else { return false };
     let existed = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     if remove(path).is_err() {
         return false;

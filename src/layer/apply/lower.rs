@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::Owners;
 use super::attributes::reset_directory;
 use crate::layer::EntryError;
-use crate::rootfs::tree::{DIRECTORY, enter};
+use crate::rootfs::remove::{DIRECTORY, enter};
 use crate::rootfs::visit::Names;
 use crate::rootfs::{FileKind, Owner, Rootfs, Timestamp, metadata_at, metadata_of, set_times_at};
 

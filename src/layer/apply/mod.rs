@@ -61,7 +61,7 @@ pub enum Whiteouts {
 
 /// What becomes of names that climb out of the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Names {
+pub enum Climbing {
     /// The layer is refused.
     Refuse,
     /// `..` at the top stays there.
@@ -87,7 +87,7 @@ pub struct Rules {
     /// The directory that the names of the archive start from. Must exist; links in it are followed.
     pub base: GuestPath,
     /// What becomes of names that climb out.
-    pub names: Names,
+    pub climbing: Climbing,
     /// How whiteouts are treated.
     pub whiteouts: Whiteouts,
     /// How directories are marked with [`Whiteouts::Overlay`].
@@ -104,7 +104,7 @@ impl Rules {
     pub fn layer(whiteouts: Whiteouts) -> Self {
         Self {
             base: GuestPath::root(),
-            names: Names::Refuse,
+            climbing: Climbing::Refuse,
             whiteouts,
             marks: Marks::usual(),
             owner: None,
@@ -356,9 +356,9 @@ impl Applier<'_> {
     }
 
     fn path(&self, name: &[u8]) -> Result<GuestPath, GuestPathError> {
-        let path = match self.rules.names {
-            Names::Refuse => GuestPath::parse(name)?,
-            Names::Clamp => GuestPath::clamp(name)?,
+        let path = match self.rules.climbing {
+            Climbing::Refuse => GuestPath::parse(name)?,
+            Climbing::Clamp => GuestPath::clamp(name)?,
         };
         self.rules.base.join(path.relative())
     }

@@ -138,7 +138,7 @@ fn archives_are_extracted_into_a_directory_and_cannot_leave_it() {
     .concat();
     let rules = Rules {
         base: path("/to"),
-        names: Names::Clamp,
+        climbing: Climbing::Clamp,
         owner: Some(Owner { uid: 5, gid: 6 }),
         ..Rules::layer(Whiteouts::Ordinary)
     };

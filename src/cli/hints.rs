@@ -1,0 +1,106 @@
+//! What a user can do about the failures of a build.
+
+use super::advice::Trouble;
+use super::failure::{Excerpt, Failure};
+use crate::build::{self, BuildError, BuildErrorKind};
+use crate::context::FoundDockerfile;
+use crate::registry::TransferError;
+use crate::sandbox::{Exit, SandboxError, StartProblem};
+use crate::store::mount::MAX_LAYERS;
+use crate::transfer::ImageProblem;
+
+/// What runs the command line of a RUN, unless SHELL names something else.
+const DEFAULT_SHELL: &[u8] = b"/bin/sh";
+
+/// Adds the lines of the Dockerfile and what to do.
+pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
+    let mut failure = Failure::from_error(error);
+    failure.excerpt =
+        error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
+    match &error.kind {
+        BuildErrorKind::Process { exit, free, .. } => {
+            failure.code = match exit {
+                Exit::Code(code) => *code,
+                Exit::Signal(_) => 255,
+            };
+            failure.trouble = Some(Trouble::Step(*free));
+        }
+        BuildErrorKind::Epoch(_) => {
+            failure = failure.hint("give seconds since 1970 as one number");
+            if error.span.is_none() {
+                failure = failure.of_flag("--build-arg");
+            }
+        }
+        BuildErrorKind::TooManyLayers { most, .. } => {
+            failure.hint = hint_for_layers(*most).map(str::to_owned);
+        }
+        BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::SecretMissing(id) => {
+            failure = failure
+                .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
+        }
+        BuildErrorKind::Sandbox(SandboxError::Start(StartProblem::Missing { program }))
+            if program == DEFAULT_SHELL =>
+        {
+            failure.hint = Some(
+                "RUN and a command line needs a shell: take a base that has one, or write RUN [\"program\", \"argument\"]"
+                    .to_owned(),
+            );
+        }
+        BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
+        BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source).or(failure.hint),
+        BuildErrorKind::Source { written, place, excluded, .. } => {
+            failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
+        }
+        _ => {}
+    }
+    failure
+}
+
+fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {
+    match excluded {
+        Some(rule) => {
+            Some(format!("add `!{written}` at the end of `{}` to have it in the context", rule.file))
+        }
+        None if place == "the build context" => {
+            Some("sources are relative to the build context, not to the Dockerfile".to_owned())
+        }
+        None => None,
+    }
+}
+
+fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<String> {
+    if let Some(transfer) = error.downcast_ref::<TransferError>() {
+        return transfer.hint();
+    }
+    if let Some(problem) = error.downcast_ref::<ImageProblem>() {
+        return image_hint(problem).map(str::to_owned);
+    }
+    None
+}
+
+fn hint_for_layers(most: usize) -> Option<&'static str> {
+    (most == MAX_LAYERS).then_some("overlayfs stacks no more than that; --snapshotter=native takes more")
+}
+
+fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
+    match problem {
+        ImageProblem::NoPlatform { .. } => {
+            Some("name one of these with --custom-platform, or see --platform-match")
+        }
+        ImageProblem::Unfit(_) => {
+            Some("take another base, another --custom-platform, or --platform-match=none")
+        }
+        ImageProblem::Layers { most, .. } => hint_for_layers(*most),
+        ImageProblem::MediaType(_) => None,
+    }
+}
+
+/// The failure of something that images come from or go to, with what to do.
+pub(super) fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
+    let failure = Failure::from_error(error);
+    match hint_of(error) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}

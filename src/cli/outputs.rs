@@ -1,0 +1,190 @@
+//! What comes out of a build: layout, archive, pushed names and the digest.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::failure::Failure;
+use super::hints::service_failure;
+use super::settings::Settings;
+use crate::build::clock::{Clock, rfc3339};
+use crate::build::progress::{Event, Progress};
+use crate::context::{Context, FoundDockerfile};
+use crate::image::manifest::{EncodedImage, Image};
+use crate::image::reference::Reference;
+use crate::store::export::{Content, Export, ExportError};
+use crate::store::{StoreError, archive, layout};
+use crate::transfer::Images;
+
+/// What the build itself writes must not be part of its context.
+pub(super) fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
+    for path in std::iter::once(settings.store.as_path()).chain(settings.outputs().map(|(_, path)| path)) {
+        context.exclude(path).map_err(|error| Failure::from_error(&error))?;
+    }
+    Ok(())
+}
+
+/// What would be in the way of an output is found before anything is built.
+pub(super) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
+    if let Some(path) = &settings.layout {
+        layout::check(path).map_err(|error| Failure::from_error(&error).of_flag("--oci-layout-path"))?;
+    }
+    for (flag, path) in [("--tar-path", &settings.archive), ("--digest-file", &settings.digest_file)] {
+        if let Some(path) = path.as_ref().filter(|path| path.is_dir()) {
+            let message = format!("`{}` is a directory, expected the name of a file", path.display());
+            return Err(Failure::new(message).of_flag(flag));
+        }
+    }
+    if let Some(path) = &settings.digest_file {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let existing = absolute.ancestors().skip(1).find(|directory| directory.exists());
+        if let Some(file) = existing.filter(|directory| !directory.is_dir()) {
+            let message =
+                format!("`{}` cannot be made: `{}` is not a directory", path.display(), file.display());
+            return Err(Failure::new(message).of_flag("--digest-file"));
+        }
+    }
+    let mut taken = vec![(real(&found.path), "the Dockerfile")];
+    let store = real(&settings.store);
+    for (flag, path) in settings.outputs() {
+        let place = real(path);
+        if place.starts_with(&store) {
+            let message = format!("`{}` is in the store", path.display());
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("write it somewhere else: the store is builder's own"));
+        }
+        if let Some((_, other)) = taken.iter().find(|(known, _)| *known == place) {
+            let message = format!("`{}` would overwrite {other}", path.display());
+            return Err(Failure::new(message).of_flag(flag));
+        }
+        taken.push((place, flag));
+    }
+    Ok(())
+}
+
+/// Where `path` really is; what of it does not exist yet is taken as it stands.
+fn real(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in absolute.ancestors() {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "paths of the user's flags, to be compared and not to be opened"
+        )]
+        let real = std::fs::canonicalize(ancestor);
+        if let (Ok(real), Ok(rest)) = (real, absolute.strip_prefix(ancestor)) {
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    absolute
+}
+
+/// Makes the directory for the digest file.
+fn make_parent(path: &Path) -> Result<(), Failure> {
+    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
+    std::fs::create_dir_all(parent).map_err(|error| {
+        Failure::new(format!("cannot make the directory `{}`: {error}", parent.display()))
+            .of_flag("--digest-file")
+    })
+}
+
+/// The digest alone, without a line feed, as kaniko writes it. A file that is there is
+/// written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
+fn write_digest(path: &Path, digest: &str) -> Result<(), Failure> {
+    make_parent(path)?;
+    let is_new = !path.exists();
+    overwrite(path, digest.as_bytes()).map_err(|source| {
+        if is_new {
+            // An empty file would be taken for a digest.
+            let _ = std::fs::remove_file(path);
+        }
+        let error = ExportError::Io { action: "write", path: path.to_owned(), source };
+        Failure::from_error(&error).of_flag("--digest-file")
+    })
+}
+
+/// Writes a small file over what is there, cutting that off last: a full disk does not take what was there before.
+fn overwrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(content)?;
+    // A pipe or terminal has no end.
+    if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
+}
+
+/// Writes and pushes the image, then says its digest.
+pub(super) fn publish(
+    settings: &Settings,
+    images: &Images<'_>,
+    image: &Image,
+    clock: Clock,
+) -> Result<(), Failure> {
+    let progress = images.progress;
+    let encoded = &image.encode().map_err(|error| Failure::from_error(&error))?;
+    images.keep(encoded).map_err(|error| Failure::from_error(&error))?;
+    if settings.layout.is_some() || settings.archive.is_some() {
+        images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+    }
+    let created = image.config().created.clone().unwrap_or_else(|| rfc3339(clock.now()));
+    let exports = [Export { content: Content::Image(encoded), names: &settings.names }];
+    let blobs = images.store.blobs();
+    if let Some(path) = &settings.layout {
+        twice_if_damaged(images, image, encoded, || layout::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--oci-layout-path"))?;
+        progress.tell(&Event::Note(&format!("wrote the OCI layout {}", path.display())));
+    }
+    if let Some(path) = &settings.archive {
+        twice_if_damaged(images, image, encoded, || archive::write(path, &exports, blobs, &created))
+            .map_err(|failure| failure.of_flag("--tar-path"))?;
+        progress.tell(&Event::Note(&format!("wrote the archive {}", path.display())));
+    }
+    push(images, image, encoded, &settings.push, progress)?;
+    let digest = &encoded.manifest.digest;
+    if let Some(path) = &settings.digest_file {
+        write_digest(path, &digest.to_string())?;
+    }
+    super::print(&format!("{digest}\n"))
+}
+
+/// Writes an output; when that finds a damaged layer, once more after that was fetched again.
+fn twice_if_damaged(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    write: impl Fn() -> Result<(), ExportError>,
+) -> Result<(), Failure> {
+    let written = match write() {
+        Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
+            images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+            match write() {
+                // One of this build's own, which nobody else has.
+                Err(ExportError::Store(StoreError::Missing(_))) => Err(StoreError::Corrupt(mismatch).into()),
+                again => again,
+            }
+        }
+        once => once,
+    };
+    written.map_err(|error| Failure::from_error(&error))
+}
+
+/// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
+fn push(
+    images: &Images<'_>,
+    image: &Image,
+    encoded: &EncodedImage,
+    destinations: &[Reference],
+    progress: &dyn Progress,
+) -> Result<(), Failure> {
+    for destination in destinations {
+        progress.tell(&Event::Note(&format!("pushing {}", destination.familiar())));
+        images
+            .upload(image, encoded, destination)
+            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
+    }
+    for destination in destinations {
+        images
+            .name(encoded, destination)
+            .map_err(|error| service_failure(&*error).of_flag("--destination"))?;
+        let name = destination.familiar();
+        progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
+    }
+    Ok(())
+}
