@@ -775,7 +775,7 @@ mod tests {
 
     fn tree_with_overrides() -> (tempfile::TempDir, Rootfs) {
         let (directory, root) = tree();
-        (directory, root.with_overrides(Arc::default(), Overrides::LIMIT))
+        (directory, root.holding(Arc::default(), Overrides::LIMIT))
     }
 
     proptest! {
