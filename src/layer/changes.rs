@@ -24,7 +24,9 @@ pub enum Unrecordable {
         name: Vec<u8>,
     },
     /// A name that means something else in a layer (OCI image-spec `layer.md`, Whiteouts).
-    #[error("the step made `{path}`, but layers mark removed files by names that begin with `.wh.`")]
+    #[error(
+        "the step made or changed `{path}`, but layers mark removed files by names that begin with `.wh.`"
+    )]
     WhiteoutName {
         /// The path.
         path: GuestPath,
@@ -42,13 +44,19 @@ pub fn child_of(parent: &GuestPath, name: &[u8]) -> Result<GuestPath, Unrecordab
     Ok(parent.child(name))
 }
 
+/// Whether an entry for `path` would be taken for a removed name. Further up in a path the prefix means nothing, so a base
+/// may well have files in such a directory.
+#[must_use]
+pub fn is_reserved(path: &GuestPath) -> bool {
+    path.file_name().is_some_and(|name| name.starts_with(WHITEOUT_PREFIX))
+}
+
 /// Refuses the names that layers have another use for.
 ///
 /// # Errors
 /// [`Unrecordable::WhiteoutName`].
 pub fn check_name(path: &GuestPath) -> Result<(), Unrecordable> {
-    let reserved = path.file_name().is_some_and(|name| name.starts_with(WHITEOUT_PREFIX));
-    if reserved { Err(Unrecordable::WhiteoutName { path: path.clone() }) } else { Ok(()) }
+    if is_reserved(path) { Err(Unrecordable::WhiteoutName { path: path.clone() }) } else { Ok(()) }
 }
 
 /// Whether a layer can hold the entry at all. What it cannot counts as nothing: sockets, of which archives know nothing,
@@ -154,7 +162,7 @@ enum Parents {
     /// As far as they are changes of their own.
     #[default]
     AsGiven,
-    /// All of them.
+    /// All of them that a layer can have an entry for. What is put below others makes do with what the base has.
     Added,
 }
 
@@ -186,8 +194,10 @@ fn directories_between(before: &GuestPath, path: &GuestPath) -> Vec<Change> {
     let mut missing = Vec::new();
     let mut above = path.parent();
     while let Some(directory) = above.filter(|directory| !before.starts_with(directory)) {
+        if !is_reserved(&directory) {
+            missing.push(Change::Put(directory.clone()));
+        }
         above = directory.parent();
-        missing.push(Change::Put(directory));
     }
     missing.reverse();
     missing

@@ -68,7 +68,7 @@ pub struct Limits {
     /// Bytes of the path names in [`Applied`], the only memory that grows with a layer.
     pub names: Limit,
     /// Bytes of what the disk cannot hold of the files of a layer or step, beyond 200 an entry
-    /// ([`Rootfs::with_overrides`](crate::rootfs::Rootfs::with_overrides)).
+    /// ([`Rootfs::holding`](crate::rootfs::Rootfs::holding)).
     pub overrides: Limit,
     /// Bytes of one extension of an entry: PAX records, a long name, a sparse map.
     pub extension: Limit,

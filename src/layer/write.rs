@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::apply::WHITEOUT_PREFIX;
+use super::changes::is_reserved;
 use super::gzip::GzipWriter;
 use super::tar::BLOCK;
 use super::{Change, Changeset, LayerError, Limits, WriteProblem, pax};
@@ -195,7 +196,7 @@ fn attributes_of_the_file(mut xattrs: Xattrs) -> Result<Xattrs, WriteProblem> {
 
 impl<W: Write> LayerWriter<'_, W> {
     fn put(&mut self, path: &GuestPath) -> Result<(), LayerError> {
-        if path.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
+        if is_reserved(path) {
             return Err(unwritable(path)(WriteProblem::Reserved));
         }
         let Some((parent, name)) = path.parent().zip(path.file_name()) else { return Ok(()) };
@@ -327,7 +328,7 @@ impl<W: Write> LayerWriter<'_, W> {
         let Some((parent, name)) = path.parent().zip(path.file_name()) else {
             return Err(unwritable(path)(WriteProblem::Missing));
         };
-        if path.components().any(|component| component.starts_with(WHITEOUT_PREFIX)) {
+        if is_reserved(path) {
             return Err(unwritable(path)(WriteProblem::Reserved));
         }
         let marker = parent.child(&[WHITEOUT_PREFIX, name].concat());
@@ -600,7 +601,7 @@ mod tests {
         std::fs::write(directory.path().join("attribute"), "x").unwrap();
         set_xattr_at(root.as_fd(), b"attribute", b"user.a=b", b"").unwrap();
         for (change, message) in [
-            (Change::Put(path("/.wh.dir/x")), "`/.wh.dir/x` cannot be part of a layer"),
+            (Change::Put(path("/.wh.dir")), "`/.wh.dir` cannot be part of a layer"),
             (Change::Remove(path("/a/.wh.b")), "`/a/.wh.b` cannot be part of a layer"),
             (Change::Put(path("/nothing")), "`/nothing` cannot be part of a layer"),
             (Change::Put(path("/attribute")), "`/attribute` cannot be part of a layer"),
@@ -608,6 +609,9 @@ mod tests {
             let error = write(&Changeset::from_iter([change]), &root, &mut Vec::new()).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
+        assert!(
+            write(&Changeset::from_iter([Change::Put(path("/.wh.dir/x"))]), &root, &mut Vec::new()).is_ok()
+        );
     }
 
     #[test]
@@ -771,7 +775,7 @@ mod tests {
 
     fn tree_with_overrides() -> (tempfile::TempDir, Rootfs) {
         let (directory, root) = tree();
-        (directory, root.with_overrides(Arc::default(), Overrides::LIMIT))
+        (directory, root.holding(Arc::default(), Overrides::LIMIT))
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Making entries of a tree, and giving them metadata, by directory descriptor and name.
 //!
-//! Where the disk refuses what an entry is to be, a tree with overrides keeps it in memory ([`Rootfs::with_overrides`]).
+//! Where the disk refuses what an entry is to be, a tree with overrides keeps it in memory ([`Rootfs::holding`]).
 //! Without refusals no call costs more than the system call that its name says, except in trees that have overrides
 //! already: there the entry's path is looked up, since what was held for it may hold no more.
 
@@ -373,7 +373,7 @@ mod tests {
     fn tree() -> (tempfile::TempDir, Rootfs) {
         let directory = tempfile::tempdir().unwrap();
         let root = Rootfs::open(directory.path()).unwrap();
-        (directory, root.with_overrides(Arc::default(), Overrides::LIMIT))
+        (directory, root.holding(Arc::default(), Overrides::LIMIT))
     }
 
     /// What `name` is, as the tree says it and as the disk does: kind, mode, owner.
@@ -502,13 +502,30 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_that_is_read_shows_what_is_held_and_holds_nothing() {
+        if !inside!(SingleId) {
+            return;
+        }
+        let (directory, written) = tree();
+        written.entry(&written, b"file").make_file().unwrap();
+        written.entry(&written, b"file").set_owner(FOREIGN).unwrap();
+        let overrides = Overrides::default().with(written.take_learned());
+        let root = Rootfs::open(directory.path()).unwrap().showing(Arc::new(overrides));
+        let owner = |root: &Rootfs| root.metadata(&path("/file"), Follow::No).unwrap().unwrap().owner;
+        assert!(written.holds_what_the_disk_refuses() && !root.holds_what_the_disk_refuses());
+        assert_eq!(owner(&root), FOREIGN);
+        assert!(root.entry(&root, b"file").set_owner(Owner { uid: 70_003, gid: 1 }).is_err());
+        assert_eq!((owner(&root), root.take_learned().len()), (FOREIGN, 0));
+    }
+
+    #[test]
     fn what_is_held_has_a_limit_and_the_error_says_how_to_raise_it() {
         if !inside!(SingleId) {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
         let root = Rootfs::open(directory.path()).unwrap();
-        let root = root.with_overrides(Arc::default(), Overrides::LIMIT.with(1000));
+        let root = root.holding(Arc::default(), Overrides::LIMIT.with(1000));
         let entry = root.entry(&root, b"file");
         entry.make_file().unwrap();
         entry.set_owner(FOREIGN).unwrap();

@@ -112,15 +112,21 @@ struct Recent {
 pub(super) struct Ledger {
     known: Arc<Overrides>,
     pub(super) caller: Caller,
-    limit: Limit,
+    /// The most that is added; none if nothing is.
+    limit: Option<Limit>,
     recent: Mutex<Recent>,
     /// Whether there has ever been anything in `recent`.
     written: AtomicBool,
 }
 
 impl Ledger {
-    pub(super) fn new(known: Arc<Overrides>, caller: Caller, limit: Limit) -> Self {
+    pub(super) fn new(known: Arc<Overrides>, caller: Caller, limit: Option<Limit>) -> Self {
         Self { known, caller, limit, recent: Mutex::default(), written: AtomicBool::new(false) }
+    }
+
+    /// Whether something may be added.
+    pub(super) fn is_written_to(&self) -> bool {
+        self.limit.is_some()
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
@@ -208,6 +214,9 @@ impl Ledger {
     }
 
     pub(super) fn set(&self, path: GuestPath, new: Option<Override>) -> io::Result<()> {
+        let Some(limit) = self.limit else {
+            return Err(io::Error::other("the tree is only read, so nothing can be held of it"));
+        };
         let excess = |path: &GuestPath, held: &Option<Override>| {
             held.as_ref().map_or(0, |held| held.cost(path).saturating_sub(EACH))
         };
@@ -220,8 +229,8 @@ impl Ledger {
             Entry::Vacant(_) => 0,
         };
         let after = *total - before + excess(entry.key(), &new);
-        if self.limit.is_exceeded_by(after) {
-            return Err(io::Error::other(TooMuch { limit: self.limit }));
+        if limit.is_exceeded_by(after) {
+            return Err(io::Error::other(TooMuch { limit }));
         }
         *total = after;
         let says_something = new.is_some() || self.known.get(entry.key()).is_some();

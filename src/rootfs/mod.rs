@@ -126,17 +126,23 @@ impl Rootfs {
         Self { root, ledger: None }
     }
 
+    /// The tree as the overrides say that it is, to be read: writing what the disk refuses is an error.
+    #[must_use]
+    pub fn showing(self, overrides: Arc<Overrides>) -> Self {
+        Self { ledger: Some(Arc::new(Ledger::new(overrides, Caller::current(), None))), ..self }
+    }
+
     /// The tree as the overrides say that it is. What is written to it through this handle, and those made from it, and
     /// cannot be held by the disk, adds to them, up to `limit`: bytes beyond 200 an entry.
     #[must_use]
-    pub fn with_overrides(self, overrides: Arc<Overrides>, limit: Limit) -> Self {
-        Self { ledger: Some(Arc::new(Ledger::new(overrides, Caller::current(), limit))), ..self }
+    pub fn holding(self, overrides: Arc<Overrides>, limit: Limit) -> Self {
+        Self { ledger: Some(Arc::new(Ledger::new(overrides, Caller::current(), Some(limit)))), ..self }
     }
 
     /// Whether what the disk refuses is kept elsewhere.
     #[must_use]
-    pub fn has_overrides(&self) -> bool {
-        self.ledger.is_some()
+    pub fn holds_what_the_disk_refuses(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.is_written_to())
     }
 
     /// What is held of the entry at the real path `path`.

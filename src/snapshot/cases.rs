@@ -755,6 +755,22 @@ fn a_deep_tree_is_found_and_removed() {
 }
 
 #[test]
+fn a_file_may_change_in_a_directory_that_no_layer_can_have_an_entry_for() {
+    if !can_mount() {
+        return;
+    }
+    for kind in KINDS {
+        let ground = Ground::new(kind);
+        let base = ground.base("mkdir -p a/.wh.d; echo 1 > a/.wh.d/f");
+        let recorded = ground.step_unseen(base.clone(), "echo 22 > a/.wh.d/f").unwrap();
+        assert_eq!(text(&recorded.changes), ["+/a", "+/a/.wh.d/f"], "{kind:?}");
+        // A new one changes the directory.
+        let error = ground.step_unseen(base, "echo > a/.wh.d/g").unwrap_err().to_string();
+        assert!(error.contains("`/a/.wh.d`"), "{kind:?}: {error}");
+    }
+}
+
+#[test]
 fn what_no_layer_can_hold_is_refused_with_its_path() {
     if !can_mount() {
         return;

@@ -62,7 +62,11 @@ impl NativeSnapshotter {
     /// The files of `tree`, in a mount of their own.
     fn root(&self, tree: &Tree, access: Access) -> Result<Rootfs, SnapshotError> {
         let root = Rootfs::from_fd(tree.mount(access)?);
-        Ok(root.with_overrides(Arc::clone(tree.overrides()), self.limits.overrides))
+        let overrides = Arc::clone(tree.overrides());
+        Ok(match access {
+            Access::Write => root.holding(overrides, self.limits.overrides),
+            Access::Read => root.showing(overrides),
+        })
     }
 
     /// When a step begins that begins now, by the clock of the file system: later than all changes of `tree` before it.

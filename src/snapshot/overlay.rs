@@ -83,7 +83,7 @@ impl Snapshotter for OverlaySnapshotter {
         inherited.map_err(|cause| prepare(&files, cause))?;
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), Some(upper), &scratch)?)
-            .with_overrides(Arc::clone(on.overrides()), self.limit);
+            .holding(Arc::clone(on.overrides()), self.limit);
         let workspace = Arc::clone(&self.workspace);
         let (own, marks) = ([layer.keep(), directory.keep()], self.marks);
         Ok(Box::new(OverlayRecording { root, lower, below: on, files, marks, own, workspace }))
@@ -93,7 +93,7 @@ impl Snapshotter for OverlaySnapshotter {
         let Chain::Layers(on) = on else { return Err(SnapshotError::Foreign) };
         let scratch = self.workspace.directory("view")?;
         let root = Rootfs::from_fd(mount::overlay(&on.root_dirs(), None, &scratch)?);
-        Ok(View { root: root.with_overrides(Arc::clone(on.overrides()), self.limit), _tree: None })
+        Ok(View { root: root.showing(Arc::clone(on.overrides())), _tree: None })
     }
 }
 
@@ -129,7 +129,7 @@ impl Recording for OverlayRecording {
         let (lower, marks) = (self.lower.root(), self.marks);
         let files = Rootfs::open(&self.files).map_err(|cause| prepare(&self.files, cause))?;
         let written = overrides::written(self.below.overrides(), learned, &files, lower, marks)?;
-        let files = files.with_overrides(Arc::clone(&written.all), Overrides::LIMIT);
+        let files = files.showing(Arc::clone(&written.all));
         let Found { changes, visited, opened, likeness } = upper::changes(&files, lower, marks)?;
         // Where the root is not what the layers say, its copy in this layer is not either.
         let mut below = self.below.layers().iter().map(UnpackedLayer::likeness);

@@ -174,12 +174,12 @@ impl<'a> Walk<'a> {
             }
             return Ok(());
         }
-        check_name(&path)?;
         let new = self.upper.reveal(&path, new);
         let lower = lower.zip(old.map(|old| self.lower.reveal(&path, old)));
         if new.kind == FileKind::Directory {
             return self.subdirectory(path, upper, &new, lower, below);
         }
+        check_name(&path)?;
         let old_inode = lower.as_ref().map(|(_, old)| old.inode);
         let same = match &lower {
             Some((lower, old)) => self.same(&path, (upper, &new), (lower, old)).map_err(compare(&path))?,
@@ -203,6 +203,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), SnapshotError> {
         let below = match lower.filter(|(_, old)| old.kind == FileKind::Directory) {
             None => {
+                check_name(&path)?;
                 self.changes.put(path.clone());
                 Below::Nothing
             }
@@ -212,6 +213,7 @@ impl<'a> Walk<'a> {
                 if !looks_the_same(new, &old)
                     || !of_image(&xattrs).eq(of_image(&lower.xattrs(&path).map_err(compare(&path))?))
                 {
+                    check_name(&path)?;
                     self.changes.put(path.clone());
                 }
                 below

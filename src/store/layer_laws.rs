@@ -156,13 +156,13 @@ impl Ground {
     pub(crate) fn view(&self, chain: &Layers) -> Rootfs {
         let scratch = self.workspace.directory("view").unwrap();
         let root = Rootfs::from_fd(overlay(&chain.root_dirs(), None, &scratch).unwrap());
-        root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT)
+        root.showing(Arc::clone(chain.overrides()))
     }
 
     /// The layers applied to one directory, one after the other.
     pub(crate) fn plain(&self, layers: &[(DiffId, Descriptor)]) -> Result<Rootfs, String> {
         let path = self.workspace.directory("plain").unwrap();
-        let root = Rootfs::open(&path).unwrap().with_overrides(Arc::default(), Overrides::LIMIT);
+        let root = Rootfs::open(&path).unwrap().holding(Arc::default(), Overrides::LIMIT);
         set_mode_at(root.as_fd(), b".", 0o755).unwrap();
         set_times_at(root.as_fd(), b".", Timestamp::default()).unwrap();
         for (_, blob) in layers {

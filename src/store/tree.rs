@@ -108,7 +108,7 @@ impl Tree {
     /// # Errors
     /// When the directory cannot be opened.
     pub fn root(&self) -> Result<Rootfs, TreeError> {
-        Ok(self.directory()?.with_overrides(Arc::clone(&self.overrides), Overrides::LIMIT))
+        Ok(self.directory()?.showing(Arc::clone(&self.overrides)))
     }
 
     /// The directory as the disk has it, to be used by paths inside it.

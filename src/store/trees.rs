@@ -64,8 +64,7 @@ impl Trees {
                 };
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-                let root =
-                    tree.directory()?.with_overrides(Arc::clone(tree.overrides()), unpack.limits.overrides);
+                let root = tree.directory()?.holding(Arc::clone(tree.overrides()), unpack.limits.overrides);
                 let applied = source.apply_observed(&root, Whiteouts::Remove, &mut seen)?;
                 let learned = root.take_learned();
                 drop(root);

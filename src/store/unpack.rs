@@ -129,7 +129,7 @@ pub struct Unpack<'a> {
     /// What a layer may hold.
     pub limits: &'a Limits,
     /// What becomes of owners that cannot be given to files. Those that are required are kept beside the files
-    /// ([`Rootfs::with_overrides`]), as is all else that the disk cannot hold; else both are lost, and reported.
+    /// ([`Rootfs::holding`]), as is all else that the disk cannot hold; else both are lost, and reported.
     pub owners: Owners,
 }
 

@@ -322,7 +322,7 @@ fn kind(ids: &IdMap, marks: Marks, caller: &Caller) -> String {
 
 fn view(chain: &Layers, workspace: &Workspace) -> Result<Rootfs, UnpackError> {
     let root = Rootfs::from_fd(mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?);
-    Ok(root.with_overrides(Arc::clone(chain.overrides()), Overrides::LIMIT))
+    Ok(root.showing(Arc::clone(chain.overrides())))
 }
 
 /// Writes `overrides` into the directory of their layer.
@@ -409,7 +409,7 @@ impl Source<'_> {
     /// `root` as a tree that keeps what the disk cannot hold, if anybody wants it.
     fn holding(&self, root: Rootfs, overrides: Arc<Overrides>) -> Rootfs {
         match self.unpack.owners {
-            Owners::Required => root.with_overrides(overrides, self.unpack.limits.overrides),
+            Owners::Required => root.holding(overrides, self.unpack.limits.overrides),
             Owners::Possible | Owners::Mapped => root,
         }
     }

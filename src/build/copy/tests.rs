@@ -30,9 +30,7 @@ impl Ground {
         }
         std::fs::write(directory.path().join("canary"), "untouched").unwrap();
         let open = |name| {
-            Rootfs::open(&directory.path().join(name))
-                .unwrap()
-                .with_overrides(Arc::default(), Overrides::LIMIT)
+            Rootfs::open(&directory.path().join(name)).unwrap().holding(Arc::default(), Overrides::LIMIT)
         };
         Some(Self { rules: None, from: open("context"), onto: open("root"), directory })
     }

@@ -181,7 +181,7 @@ impl Applier<'_> {
         if self.rules.whiteouts != Whiteouts::Ordinary
             && kind == FileKind::CharDevice
             && entry.device == (0, 0)
-            && !self.root.has_overrides()
+            && !self.root.holds_what_the_disk_refuses()
         {
             let what = || "character device 0:0, which overlayfs takes for a whiteout".to_owned();
             self.applied.losses.add(LossKind::Device, path, what);

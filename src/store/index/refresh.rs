@@ -262,8 +262,10 @@ impl Walk<'_> {
         }
         if self.report == Changes::Wanted && found.verdict != Verdict::Untouched {
             let path = child_of(visited.path, name)?;
-            check_name(&path)?;
             let unchanged = found.verdict == Verdict::Same;
+            if !is_directory || !unchanged {
+                check_name(&path)?;
+            }
             if !is_directory && metadata.links > 1 {
                 let before = before.filter(|_| unchanged).map(|before| before.inode);
                 worker.changes.linked(metadata.inode, path, before);
