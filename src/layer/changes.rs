@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Change;
 use super::apply::WHITEOUT_PREFIX;
 use super::packed::{Mark, Packed};
-use super::{Change, is_overlay_attribute};
 use crate::rootfs::guest_path::MAX_PATH;
-use crate::rootfs::{FileKind, GuestPath, Metadata, Xattrs, belongs_to_the_file};
+use crate::rootfs::{Attribute, FileKind, GuestPath, Metadata, Xattrs};
 
 /// A change that no layer can hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,15 +67,9 @@ pub fn looks_the_same(new: &Metadata, old: &Metadata) -> bool {
     facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
 }
 
-/// Whether an attribute is part of an image: the machine's are not, nor overlayfs' own.
-#[must_use]
-pub fn is_of_image(key: &[u8]) -> bool {
-    belongs_to_the_file(key) && !is_overlay_attribute(key)
-}
-
 /// The attributes that are part of an image.
 pub fn of_image(xattrs: &Xattrs) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
-    xattrs.iter().filter(|(key, _)| is_of_image(key))
+    xattrs.iter().filter(|(key, _)| Attribute::of(key) == Attribute::Image)
 }
 
 /// What the names of a file have in common.

@@ -4,6 +4,7 @@ use std::io::{self, BufReader, Read};
 
 use super::Limits;
 use super::gzip::GunzipReader;
+use super::xz::XzReader;
 use super::zstd::{Side, ZstdReader};
 
 /// Which compressions are undone.
@@ -39,8 +40,8 @@ impl Compression {
     }
 }
 
-/// Bytes of the head that are looked at: the signature, and the first block header of xz.
-const HEAD: usize = 64;
+/// Bytes of the head that are looked at: the longest signature.
+const HEAD: usize = 6;
 
 /// Reads `reader` uncompressed. The media type is a hint that nobody checks, so the first bytes decide; unknown ones are
 /// handed on as they are.
@@ -49,8 +50,9 @@ const HEAD: usize = 64;
 /// checksum or an early end.
 ///
 /// # Errors
-/// When the head cannot be read, the compression is not among `formats`, or needs more memory than allowed:
-/// [`Limits::window`] is the most for zstd's window (rounded down to a power of two) and for xz's dictionary.
+/// When the head cannot be read, or the compression is not among `formats`. Reading fails where that needs more memory
+/// than allowed: [`Limits::window`] is the most for zstd's window (rounded down to a power of two) and for the dictionary
+/// of each block of xz.
 pub fn decompress<'a>(
     reader: impl Read + Send + 'a,
     formats: Formats,
@@ -83,7 +85,6 @@ fn detect_and_decompress<'a>(
     let mut head = Vec::with_capacity(HEAD);
     reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
     let compression = Compression::detect(&head);
-    let xz_dictionary = xz_dictionary(&head);
     let whole = io::Cursor::new(head).chain(reader);
     if compression == Compression::Zstd {
         return Ok(Box::new(ZstdReader::new(whole, window, side)));
@@ -93,13 +94,7 @@ fn detect_and_decompress<'a>(
         (Compression::None | Compression::Zstd, _) => Ok(Box::new(whole)),
         (Compression::Gzip, _) => Ok(Box::new(GunzipReader::new(whole))),
         (Compression::Bzip2, Formats::Archive) => Ok(Box::new(bzip2::bufread::MultiBzDecoder::new(whole))),
-        (Compression::Xz, Formats::Archive) if !window.is_exceeded_by(xz_dictionary) => {
-            Ok(Box::new(lzma_rust2::XzReader::new(whole, true)))
-        }
-        (Compression::Xz, Formats::Archive) => Err(invalid(format!(
-            "the xz dictionary of {xz_dictionary} bytes is larger than the limit of {} bytes; {window}",
-            window.value
-        ))),
+        (Compression::Xz, Formats::Archive) => Ok(Box::new(XzReader::new(whole, window))),
         (Compression::Bzip2 | Compression::Xz, Formats::Layer) => Err(invalid(format!(
             "a layer compressed with {compression:?}; layers are gzip, zstd or not compressed"
         ))),
@@ -108,42 +103,6 @@ fn detect_and_decompress<'a>(
 
 pub(super) fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
-}
-
-/// The dictionary size in the first block header of an xz file (The .xz File Format, 3.1 and 5.3.1); 0 when there is
-/// none, which the decoder will find out.
-fn xz_dictionary(head: &[u8]) -> u64 {
-    let Some(block) = head.get(12..) else { return 0 };
-    let [header_size, flags, rest @ ..] = block else { return 0 };
-    if *header_size == 0 {
-        return 0;
-    }
-    let mut rest = rest;
-    for present in [flags & 0x40, flags & 0x80] {
-        if present != 0 {
-            rest = skip_varint(rest);
-        }
-    }
-    for _ in 0..=flags & 3 {
-        match rest {
-            [0x21, 1, bits, ..] => {
-                let bits = u32::from(*bits & 0x3f);
-                return if bits >= 40 {
-                    u64::from(u32::MAX)
-                } else {
-                    (2 | u64::from(bits & 1)) << (bits / 2 + 11)
-                };
-            }
-            [_, size, others @ ..] => rest = others.get(usize::from(*size)..).unwrap_or_default(),
-            _ => return 0,
-        }
-    }
-    0
-}
-
-fn skip_varint(bytes: &[u8]) -> &[u8] {
-    let length = bytes.iter().take(9).position(|byte| byte & 0x80 == 0).map_or(0, |last| last + 1);
-    &bytes[length..]
 }
 
 #[cfg(test)]
@@ -230,7 +189,6 @@ mod tests {
         let error = read(&frame(31), Formats::Layer).unwrap_err();
         assert!(error.to_string().contains("134217728"), "{error}");
         let mut xz = XZ.to_vec();
-        assert_eq!(xz_dictionary(&xz), 8 << 20);
         xz[16] = 40;
         assert!(read(&xz, Formats::Archive).unwrap_err().to_string().contains("dictionary"));
     }

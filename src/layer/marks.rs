@@ -54,15 +54,10 @@ impl Marks {
     }
 }
 
-/// Whether `key` is one of the attributes that overlayfs keeps for itself; they are never part of an image.
-#[must_use]
-pub fn is_overlay_attribute(key: &[u8]) -> bool {
-    [Marks::Trusted, Marks::User].iter().any(|marks| key.starts_with(marks.prefix()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rootfs::Attribute;
 
     #[test]
     fn the_marks_are_those_that_can_be_set() {
@@ -75,9 +70,8 @@ mod tests {
     #[test]
     fn all_attributes_of_overlayfs_are_known() {
         for marks in [Marks::Trusted, Marks::User] {
-            assert!(marks.opaque().starts_with(marks.prefix()) && is_overlay_attribute(marks.opaque()));
+            assert!(marks.opaque().starts_with(marks.prefix()));
+            assert_eq!(Attribute::of(marks.opaque()), Attribute::Overlay);
         }
-        assert!(is_overlay_attribute(b"user.overlay.overlay.opaque"));
-        assert!(!is_overlay_attribute(b"user.overlayed") && !is_overlay_attribute(b"trusted.md5"));
     }
 }

@@ -20,6 +20,7 @@ pub mod tar;
 #[cfg(test)]
 pub(crate) mod test_support;
 pub mod write;
+mod xz;
 pub mod zstd;
 
 use std::io;
@@ -34,7 +35,7 @@ pub use apply::{
 pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};
 pub use inherit::{Recipient, copy_metadata};
-pub use marks::{Marks, is_overlay_attribute};
+pub use marks::Marks;
 pub use tar::TarError;
 pub use write::{WriteOptions, Written, write, write_with};
 

@@ -13,15 +13,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::apply::WHITEOUT_PREFIX;
-use super::changes::is_of_image;
 use super::gzip::GzipWriter;
 use super::tar::BLOCK;
 use super::{Change, Changeset, LayerError, Limits, WriteProblem, pax};
 use crate::image::digest::{Algorithm, DiffId, Digester};
 use crate::limit::Limit;
 use crate::rootfs::{
-    Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at, metadata_of,
-    xattrs_at, xattrs_of,
+    Attribute, Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
+    metadata_of, xattrs_at, xattrs_of,
 };
 
 /// How a layer is written.
@@ -187,7 +186,7 @@ fn open(at: BorrowedFd<'_>, name: &[u8], announced: &Metadata) -> Result<OwnedFd
 }
 
 fn attributes_of_the_file(mut xattrs: Xattrs) -> Result<Xattrs, WriteProblem> {
-    xattrs.retain(|key, _| is_of_image(key));
+    xattrs.retain(|key, _| Attribute::of(key) == Attribute::Image);
     match xattrs.keys().find(|key| key.contains(&b'=')) {
         Some(key) => Err(WriteProblem::Attribute(Escaped::new(key))),
         None => Ok(xattrs),

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid
 use rustix::io::Errno;
 
 use super::ledger::Ledger;
-use super::metadata::{self, FileKind, Metadata, Owner, Timestamp, Xattrs};
+use super::metadata::{self, Attribute, FileKind, Metadata, Owner, Timestamp, Xattrs};
 use super::overrides::Held;
 use super::{GuestPath, Rootfs, entry_path, remove_tree};
 
@@ -307,7 +307,9 @@ impl<'a> DirectoryEntry<'a> {
         let placeholder = ledger.is_placeholder(|| self.path())?;
         let result = if placeholder { Err(Errno::PERM.into()) } else { self.setxattr(key, value) };
         match result {
-            Err(error) if metadata::belongs_to_the_file(key) && is_refused_attribute(&error, key, value) => {
+            Err(error)
+                if Attribute::of(key) == Attribute::Image && is_refused_attribute(&error, key, value) =>
+            {
                 self.hold(ledger, &Held::Xattr(key, value))
             }
             result => {

@@ -125,12 +125,31 @@ impl Metadata {
     }
 }
 
-/// Whether an extended attribute is of a kind that belongs to a file rather than to the machine it is on, as labels of
-/// security modules do.
-#[must_use]
-pub fn belongs_to_the_file(key: &[u8]) -> bool {
-    [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| key.starts_with(prefix))
-        || key == b"security.capability"
+/// Whose an extended attribute is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute {
+    /// The file's: it is part of an image.
+    Image,
+    /// Overlayfs keeps it for itself, under either of its prefixes.
+    Overlay,
+    /// The machine's or the file system's: labels and signatures of security modules, compression, other access control
+    /// lists than those of POSIX.
+    Machine,
+}
+
+impl Attribute {
+    /// That of the attribute named `key`.
+    #[must_use]
+    pub fn of(key: &[u8]) -> Self {
+        let begins = |prefixes: &[&[u8]]| prefixes.iter().any(|prefix| key.starts_with(prefix));
+        if begins(&[b"trusted.overlay.", b"user.overlay."]) {
+            Self::Overlay
+        } else if begins(&[b"user.", b"trusted.", b"system.posix_acl_"]) || key == b"security.capability" {
+            Self::Image
+        } else {
+            Self::Machine
+        }
+    }
 }
 
 /// Extended attributes, values by name.
@@ -319,4 +338,28 @@ pub fn set_times_at(directory: BorrowedFd<'_>, name: &[u8], mtime: Timestamp) ->
     let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     Ok(rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_the_images_overlayfs_or_the_machines() {
+        for (whose, keys) in [
+            (
+                Attribute::Image,
+                "user.a trusted.md5 security.capability system.posix_acl_default user.overlayed",
+            ),
+            (Attribute::Overlay, "trusted.overlay.opaque user.overlay.overlay.opaque"),
+            (
+                Attribute::Machine,
+                "security.ima security.selinux system.nfs4_acl btrfs.compression user trusted",
+            ),
+        ] {
+            for key in keys.split(' ') {
+                assert_eq!(Attribute::of(key.as_bytes()), whose, "{key}");
+            }
+        }
+    }
 }

@@ -23,10 +23,10 @@ use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Limits, LossKind, Losses, Owners, Restricted, is_overlay_attribute};
+use crate::layer::{Limits, LossKind, Losses, Owners, Restricted};
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{
-    CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
+    Attribute, CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
     set_times_at,
 };
 
@@ -269,7 +269,7 @@ impl Extract<'_> {
         let chain = unpacked.chain(layers, &self.unpack(&open_blob, &progress, &workspace))?;
         let view = mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?;
         let copy = TreeCopy {
-            keep: &|key| !is_overlay_attribute(key),
+            keep: &|key| Attribute::of(key) == Attribute::Image,
             names: self.limits.names,
             cancelled: &self.cancelled,
             jobs: jobs(),

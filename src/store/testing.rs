@@ -8,8 +8,7 @@ use std::process::Command;
 use rustix::fs::CWD;
 
 use crate::image::digest::Digest;
-use crate::layer::is_overlay_attribute;
-use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs};
+use crate::rootfs::{Attribute, FileKind, Follow, GuestPath, Rootfs};
 use crate::store::mount::enter_private_mounts;
 
 /// Whether this thread is in a mount namespace of its own from now on and may mount overlays; says so if not.
@@ -127,7 +126,7 @@ pub(crate) fn dump_with(root: &Rootfs, times: Times) -> String {
             FileKind::Fifo | FileKind::Socket => {}
         }
         let xattrs = root.xattrs(&path).unwrap();
-        for (key, value) in xattrs.iter().filter(|(key, _)| !is_overlay_attribute(key)) {
+        for (key, value) in xattrs.iter().filter(|(key, _)| Attribute::of(key) != Attribute::Overlay) {
             write!(text, " {}={}", key.escape_ascii(), value.escape_ascii()).unwrap();
         }
         text.push('\n');

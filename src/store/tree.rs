@@ -12,11 +12,11 @@ use super::index::{Index, IndexError, Refreshed, Seen, Trust};
 use super::overrides::after_step;
 use super::unpack::discard;
 use super::workspace::{Workspace, WorkspaceError};
-use crate::layer::changes::is_of_image;
 use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{
-    CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at, set_times_at,
+    Attribute, CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at,
+    set_times_at,
 };
 use crate::sys::{self, MountReach};
 
@@ -180,7 +180,12 @@ impl Tree {
     /// When it cannot be written.
     pub fn copy(&self, names: Limit) -> Result<Self, TreeError> {
         let mut tree = Self::new(&self.workspace)?;
-        let copy = TreeCopy { keep: &is_of_image, names, cancelled: &|| false, jobs: jobs() };
+        let copy = TreeCopy {
+            keep: &|key| Attribute::of(key) == Attribute::Image,
+            names,
+            cancelled: &|| false,
+            jobs: jobs(),
+        };
         copy.copy(&self.directory()?, &tree.directory()?)?;
         tree.overrides = Arc::clone(&self.overrides);
         tree.index = self.index.of_copy(&tree.root()?, jobs())?;

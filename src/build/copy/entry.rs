@@ -8,9 +8,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::content::{self, ContentError};
-use super::{Copier, CopyError, tried};
+use super::{Copier, CopyError, OwnerPolicy, tried};
 use crate::rootfs::{
-    DirectoryEntry, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
+    Attribute, DirectoryEntry, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
     metadata_of, xattrs_at, xattrs_of,
 };
 
@@ -91,16 +91,17 @@ pub(super) fn attributes_of(copier: &Copier<'_>, from: &Place<'_>, metadata: &Me
 }
 
 fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> Attributes {
-    xattrs.retain(|key, _| travels(key));
+    xattrs.retain(|key, _| travels(key, copier.request.from.owner));
     let mode = (metadata.kind != FileKind::Symlink).then(|| copier.request.chmod.unwrap_or(metadata.mode));
     Attributes { owner: copier.owner_for(metadata.owner), mode, mtime: metadata.mtime, xattrs }
 }
 
-/// Whether an extended attribute belongs to a file rather than to the system it is on: labels of security modules and
-/// the marks of overlayfs do not.
-pub(super) fn travels(key: &[u8]) -> bool {
-    key == b"security.capability"
-        || ![&b"security."[..], b"trusted.", b"user.overlay."].iter().any(|prefix| key.starts_with(prefix))
+/// Whether a copy has the extended attribute `key` of its source: what is part of an image travels. From a build context
+/// `trusted.*` does not: only root sees it there, so the image would depend on who builds it, and file systems keep in it
+/// where they have put a file (Lustre's `trusted.lov`, GlusterFS' `trusted.gfid`).
+pub(super) fn travels(key: &[u8], from: OwnerPolicy) -> bool {
+    let seen_by_all = from == OwnerPolicy::Keep || !key.starts_with(b"trusted.");
+    Attribute::of(key) == Attribute::Image && seen_by_all
 }
 
 /// Copies `from`, which has `metadata` and is no directory, to `to`. What was there is replaced, not written to: other

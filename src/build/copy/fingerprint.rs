@@ -367,7 +367,7 @@ impl Visitor for Look<'_, '_> {
         self.position += 1;
         let xattrs = directory.xattrs(self.sources.from.root);
         let content = match self.sources.from.owner {
-            OwnerPolicy::Root => xattrs_text(&xattrs),
+            OwnerPolicy::Root => xattrs_text(&xattrs, OwnerPolicy::Root),
             OwnerPolicy::Keep => attributes(metadata, &xattrs, OwnerPolicy::Keep),
         };
         self.add(head(b'd', directory.name), Facts { content, witness: Vec::new() })
@@ -452,12 +452,12 @@ fn attributes(metadata: &Metadata, xattrs: &Xattrs, owner: OwnerPolicy) -> Vec<u
         bytes.extend_from_slice(&metadata.owner.uid.to_le_bytes());
         bytes.extend_from_slice(&metadata.owner.gid.to_le_bytes());
     }
-    bytes.extend_from_slice(&xattrs_text(xattrs));
+    bytes.extend_from_slice(&xattrs_text(xattrs, owner));
     bytes
 }
 
-fn xattrs_text(xattrs: &Xattrs) -> Vec<u8> {
-    let copied = xattrs.iter().filter(|(key, _)| travels(key));
+fn xattrs_text(xattrs: &Xattrs, from: OwnerPolicy) -> Vec<u8> {
+    let copied = xattrs.iter().filter(|(key, _)| travels(key, from));
     let bytes: Vec<u8> = copied.flat_map(|(key, value)| [text(key), text(value)].concat()).collect();
     text(&bytes)
 }

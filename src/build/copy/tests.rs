@@ -637,7 +637,7 @@ fn special_files_are_made_anew_and_never_opened() {
 }
 
 #[test]
-fn attributes_travel_except_those_of_the_system() {
+fn attributes_travel_except_those_of_the_machine() {
     let Some(ground) = Ground::new() else { return };
     ground.file("d/f=F");
     let path = |text: &str| GuestPath::clamp(text.as_bytes()).unwrap();
@@ -646,6 +646,7 @@ fn attributes_travel_except_those_of_the_system() {
         ("d/f", &b"user.a"[..], &b"1"[..]),
         ("d", b"user.d", b"2"),
         ("d/f", b"trusted.overlay.opaque", b"y"),
+        ("d/f", b"trusted.t", b"3"),
         ("d/f", b"security.capability", capability),
     ] {
         if let Err(error) = ground.from.set_xattr(&path(name), key, value) {
@@ -653,13 +654,27 @@ fn attributes_travel_except_those_of_the_system() {
             return;
         }
     }
-    ground.copy("--chown=3:4 / /x").unwrap();
     let root = &ground.onto;
-    let expected: crate::rootfs::Xattrs = [(&b"user.a"[..], &b"1"[..]), (b"security.capability", capability)]
-        .map(|(key, value)| (key.to_vec(), value.to_vec()))
-        .into();
-    assert_eq!(root.xattrs(&path("x/d/f")).unwrap(), expected);
-    assert_eq!(root.xattrs(&path("x/d")).unwrap().get(&b"user.d"[..]).unwrap(), b"2");
+    let all = [(&b"security.capability"[..], &capability[..]), (b"user.a", b"1"), (b"trusted.t", b"3")];
+    // What only root sees of a context is no part of it.
+    for (owner, expected) in [(OwnerPolicy::Root, &all[..2]), (OwnerPolicy::Keep, &all[..])] {
+        ground
+            .run("--chown=3:4 / /x", |request, root| {
+                let from = SourceTree { owner, ..request.from };
+                copy(&CopyRequest { from, ..request.clone() }, root, NOW)
+            })
+            .unwrap();
+        let expected: crate::rootfs::Xattrs =
+            expected.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        assert_eq!(root.xattrs(&path("x/d/f")).unwrap(), expected, "{owner:?}");
+        assert_eq!(root.xattrs(&path("x/d")).unwrap().get(&b"user.d"[..]).unwrap(), b"2");
+    }
+    // No test can set those of the file system.
+    for key in
+        ["btrfs.compression", "system.nfs4_acl", "security.selinux", "security.ima", "user.overlay.opaque"]
+    {
+        assert!(!entry::travels(key.as_bytes(), OwnerPolicy::Keep), "{key}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{Owners, Rules, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind};
-use crate::rootfs::{DirectoryEntry, Owner, Rootfs, Timestamp, Xattrs};
+use crate::rootfs::{Attribute, DirectoryEntry, Owner, Rootfs, Timestamp, Xattrs};
 
 /// What the file system or the kernel refused to do for one entry. A layer with attributes that mean nothing here is still
 /// usable; what is lost is reported.
@@ -104,13 +104,10 @@ pub(super) fn set_directory_metadata(
     set_metadata(&to, entry, mode, rules)
 }
 
-/// Takes away the attributes that are not in `kept`, except those of overlayfs and of security modules.
+/// Takes away the attributes of an image that are not in `kept`.
 fn clear_xattrs(directory: &DirectoryEntry<'_>, kept: &Xattrs) -> Result<(), EntryError> {
     for key in io_error(directory.xattrs(), "read the extended attributes")?.into_keys() {
-        let ours = !key.starts_with(b"trusted.overlay.")
-            && !key.starts_with(b"user.overlay.")
-            && (!key.starts_with(b"security.") || key == b"security.capability");
-        if ours && !kept.contains_key(&key) {
+        if Attribute::of(&key) == Attribute::Image && !kept.contains_key(&key) {
             io_error(directory.remove_xattr(&key), "remove an extended attribute")?;
         }
     }

@@ -27,10 +27,10 @@ use self::create::Room;
 use self::lower::Lower;
 use self::whiteouts::mark_opaque;
 use super::tar::{Entry, EntryKind, Reader};
-use super::{EntryError, LayerError, Limits, Marks, is_overlay_attribute};
+use super::{EntryError, LayerError, Limits, Marks};
 use crate::rootfs::walk::Step;
 use crate::rootfs::{
-    Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
+    Attribute, Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
     metadata_of, set_times_at, xattr_at,
 };
 
@@ -332,7 +332,7 @@ impl Applier<'_> {
         if self.limits.bytes.is_exceeded_by(self.bytes) {
             return Err(EntryError::Bytes(self.limits.bytes));
         }
-        if let Some(key) = entry.xattrs.keys().find(|key| is_overlay_attribute(key)) {
+        if let Some(key) = entry.xattrs.keys().find(|key| Attribute::of(key) == Attribute::Overlay) {
             return Err(EntryError::OverlayAttribute(Escaped::new(key)));
         }
         match self.meaning(entry)? {
