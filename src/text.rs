@@ -1,5 +1,7 @@
 //! Text from outside, fit for one line of a message: it cannot steer or fool a terminal, and is short.
 
+use std::error::Error;
+
 /// Whether `character` moves the cursor, hides itself or turns the direction of what is around it.
 #[must_use]
 pub fn is_deceptive(character: char) -> bool {
@@ -28,9 +30,33 @@ pub fn line(bytes: &[u8], most: usize) -> String {
     line
 }
 
+/// `error` and its causes, for a message of one line.
+#[must_use]
+pub fn chained(error: &(dyn Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(deeper) = cause {
+        line.push_str(": ");
+        line.push_str(&deeper.to_string());
+        cause = deeper.source();
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_is_shown_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot do it")]
+        struct Outer(#[source] std::io::Error);
+        let inner = std::io::Error::from_raw_os_error(2);
+        let text = format!("cannot do it: {inner}");
+        assert_eq!(chained(&Outer(inner)), text);
+        assert_eq!(chained(&std::io::Error::other("alone")), "alone");
+    }
 
     #[test]
     fn a_line_can_neither_move_the_cursor_nor_turn_the_direction() {

@@ -117,6 +117,7 @@ mod tests {
 
     use super::super::copy::tests::{Ground, NOW};
     use super::*;
+    use crate::text::chained;
 
     fn fixture(ground: &Ground, archive: &str, name: &str) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/archives").join(archive);
@@ -134,18 +135,8 @@ mod tests {
         result.into_inner().unwrap()
     }
 
-    fn chain(error: &AddError) -> String {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        text
-    }
-
     fn run(ground: &Ground, instruction: &str) -> Result<Added, String> {
-        add_limited(ground, instruction, &Limits::default()).map_err(|error| chain(&error))
+        add_limited(ground, instruction, &Limits::default()).map_err(|error| chained(&error))
     }
 
     /// A tar archive of entries: name, kind, mode, content or link target.
@@ -395,7 +386,7 @@ mod tests {
             (Limits { bytes: Limits::BYTES.with(9000), ..Limits::default() }, "9000"),
             (Limits { bytes: Limits::BYTES.with(10_500), ..Limits::default() }, "10500"),
         ] {
-            let error = chain(&add_limited(&ground, "a.tar /y", &limits).unwrap_err());
+            let error = chained(&add_limited(&ground, "a.tar /y", &limits).unwrap_err());
             assert!(error.starts_with("cannot unpack `/a.tar`: ") && error.contains(what), "{error}");
         }
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -23,6 +23,7 @@ use super::step::{CopyFrom, Layering, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::Layer;
+use crate::text::chained;
 
 /// How often somebody who waits for another build looks whether to stop.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -385,12 +386,7 @@ impl Executor<'_> {
     }
 
     fn tell(&self, error: &CacheError) {
-        let mut detail = error.to_string();
-        let mut cause = std::error::Error::source(error);
-        while let Some(deeper) = cause {
-            detail = format!("{detail}: {deeper}");
-            cause = deeper.source();
-        }
+        let detail = chained(error);
         let event = match error {
             CacheError::LostLayer(_) => Event::Note(&detail),
             _ => Event::Warning { rule: "cache", span: None, detail: &detail },

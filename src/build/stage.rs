@@ -23,6 +23,7 @@ use crate::layer;
 use crate::sandbox::Cancel;
 use crate::snapshot::Recording;
 use crate::store::unpacked::Chain;
+use crate::text::chained;
 
 /// A stage that is being built.
 pub(super) struct StageRun<'s> {
@@ -265,7 +266,8 @@ impl Executor<'_> {
         match self.services.source.keep(image, &chain) {
             Ok(kept) => kept,
             Err(error) => {
-                let detail = format!("the files of a step are not kept for later builds: {error}");
+                let detail =
+                    format!("the files of a step are not kept for later builds: {}", chained(&*error));
                 self.services.progress.tell(&Event::Warning { rule: "cache", span: None, detail: &detail });
                 chain
             }

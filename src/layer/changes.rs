@@ -121,12 +121,6 @@ impl Collector {
         known.alike &= names.alike && known.first == names.first;
     }
 
-    /// All paths that are new or other, those with several names among them whether they are or not.
-    pub fn put_paths(&mut self) -> impl Iterator<Item = GuestPath> {
-        self.paths.close();
-        self.paths.iter().filter(|(_, mark)| *mark != Mark::Remove).map(|(path, _)| path)
-    }
-
     /// Adds what another has found.
     pub fn absorb(&mut self, other: Self) {
         self.paths.absorb(other.paths);

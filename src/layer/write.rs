@@ -19,7 +19,7 @@ use super::{Change, Changeset, LayerError, Limits, WriteProblem, pax};
 use crate::image::digest::{Algorithm, DiffId, Digester};
 use crate::limit::Limit;
 use crate::rootfs::{
-    Attribute, Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
+    Attribute, Escaped, FileId, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
     metadata_of, xattrs_at, xattrs_of,
 };
 
@@ -152,7 +152,7 @@ struct LayerWriter<'a, W> {
     /// The directory of the last entry: the next one is mostly in it too.
     directory: Option<(GuestPath, OwnedFd)>,
     /// The first names of files with several names, by file system and number.
-    first_names: BTreeMap<((u32, u32), u64), FirstName>,
+    first_names: BTreeMap<FileId, FirstName>,
     entries: u64,
     buffer: Vec<u8>,
 }
@@ -221,7 +221,6 @@ impl<W: Write> LayerWriter<'_, W> {
         let is_further_name =
             metadata.kind != FileKind::Directory && self.is_further_name(path, &metadata, &mut link);
         let file = match metadata.kind {
-            FileKind::Socket => return Ok(()),
             FileKind::File if !is_further_name => Some(open(at, name, &metadata).map_err(&unwritable)?),
             _ => None,
         };
@@ -244,12 +243,13 @@ impl<W: Write> LayerWriter<'_, W> {
             xattrs: &xattrs,
         };
         head.type_flag = match metadata.kind {
+            FileKind::Socket => return Ok(()),
             _ if is_further_name => b'1',
             FileKind::Directory => {
                 entry_name.push(b'/');
                 b'5'
             }
-            FileKind::File | FileKind::Socket => {
+            FileKind::File => {
                 head.size = metadata.size;
                 self.bytes = self.bytes.saturating_add(metadata.size);
                 if self.limit.is_exceeded_by(self.bytes) {
@@ -283,7 +283,7 @@ impl<W: Write> LayerWriter<'_, W> {
         if metadata.links < 2 {
             return false;
         }
-        let file = (metadata.device, metadata.inode);
+        let file = metadata.file();
         let Some(first) = self.first_names.get_mut(&file) else {
             self.first_names.insert(file, FirstName { path: path.clone(), to_come: metadata.links - 1 });
             return false;

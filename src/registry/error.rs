@@ -1,6 +1,5 @@
 //! What went wrong between us and a registry.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -262,14 +261,7 @@ impl TransferError {
     /// This error and its causes in one line.
     #[must_use]
     pub fn in_one_line(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = self.source();
-        while let Some(current) = cause {
-            line.push_str(": ");
-            line.push_str(&current.to_string());
-            cause = current.source();
-        }
-        line
+        crate::text::chained(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Writing the content of a file so that long runs of zeros take no room.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::SeekFrom;
@@ -90,6 +90,37 @@ pub(crate) fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>
     Ok(Some((start, rustix::fs::seek(file, SeekFrom::Hole(start))?)))
 }
 
+/// Whether two files, of which nothing has been read yet, have the same content.
+///
+/// # Errors
+/// Those of read(2).
+pub fn same(one: &File, other: &File) -> io::Result<bool> {
+    let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let count = read_full(one, &mut left)?;
+        if read_full(other, &mut right)? != count || left[..count] != right[..count] {
+            return Ok(false);
+        }
+        if count < left.len() {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn read_full(mut file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
 fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
@@ -108,6 +139,26 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn files_are_the_same_to_their_last_byte() {
+        let file = |bytes: &[u8]| {
+            let mut file = tempfile::tempfile().unwrap();
+            std::io::Write::write_all(&mut file, bytes).unwrap();
+            std::io::Seek::rewind(&mut file).unwrap();
+            file
+        };
+        let long = vec![7; (1 << 17) + 5];
+        let mut other = long.clone();
+        other[1 << 17] = 8;
+        let contents = [&b""[..], b"a", b"b", b"ab", &long[..1 << 16], &long[..(1 << 16) + 1], &long, &other];
+        for (position, one) in contents.iter().enumerate() {
+            for (number, content) in contents.iter().enumerate() {
+                let (one, content) = (file(one), file(content));
+                assert_eq!(same(&one, &content).unwrap(), position == number, "{position} {number}");
+            }
+        }
+    }
 
     #[test]
     fn what_was_written_is_in_the_file_and_zeros_take_no_room() {

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::content::{ContentWriter, next_data};
 use super::metadata::{
-    FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at, set_xattr_at,
-    xattrs_at,
+    FileId, FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at,
+    set_xattr_at, xattrs_at,
 };
 use super::visit::{Names, open_exact, visit};
 use super::{GuestPath, Rootfs};
@@ -72,8 +72,6 @@ struct LinkNames {
     /// Bytes.
     remembered: u64,
 }
-
-type FileId = ((u32, u32), u64);
 
 #[derive(Default)]
 struct Worker {
@@ -150,7 +148,7 @@ impl Copier<'_> {
                 below.push(child);
                 continue;
             }
-            let file = (metadata.device, metadata.inode);
+            let file = metadata.file();
             if metadata.links > 1 && !self.is_first_name(file, &child)? {
                 worker.links.push((child, file));
                 continue;

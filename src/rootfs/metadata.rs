@@ -66,6 +66,15 @@ impl FileKind {
     }
 }
 
+/// Which file a name stands for, as long as the file is there: the number of one that was removed is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId {
+    /// Major and minor number of the file system.
+    device: (u32, u32),
+    /// The number of the file in its file system.
+    inode: u64,
+}
+
 /// The metadata of one entry, without extended attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
@@ -118,10 +127,16 @@ impl Metadata {
         self.kind == FileKind::CharDevice && self.rdev == 0 && !self.placeholder
     }
 
-    /// Whether `other` is the same file: equal file system and number.
+    /// Which file it is of.
+    #[must_use]
+    pub fn file(&self) -> FileId {
+        FileId { device: self.device, inode: self.inode }
+    }
+
+    /// Whether `other` is of the same file.
     #[must_use]
     pub fn same_file(&self, other: &Self) -> bool {
-        self.device == other.device && self.inode == other.inode
+        self.file() == other.file()
     }
 }
 
@@ -161,25 +176,6 @@ pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Those of statx(2).
 pub fn metadata_of(fd: impl AsFd) -> io::Result<Metadata> {
     Metadata::new(&rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?)
-}
-
-/// Which file something is: a number that is used again means another file, made at another time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileId {
-    inode: u64,
-    /// None where the file system does not tell.
-    born: Option<Timestamp>,
-}
-
-/// The metadata behind a descriptor of any kind, and which file it is.
-///
-/// # Errors
-/// Those of statx(2).
-pub fn identified(fd: impl AsFd) -> io::Result<(Metadata, FileId)> {
-    let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
-    let told = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let born = Timestamp { seconds: stat.stx_btime.tv_sec, nanoseconds: stat.stx_btime.tv_nsec };
-    Ok((Metadata::new(&stat)?, FileId { inode: stat.stx_ino, born: told.then_some(born) }))
 }
 
 /// The metadata of the entry `name` of `directory`; a symbolic link is not followed. `.` is the directory itself.

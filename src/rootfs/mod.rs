@@ -37,7 +37,7 @@ pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
 pub use ledger::{Caller, Learned};
 pub use metadata::{
-    Attribute, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, metadata_at, metadata_of,
+    Attribute, FileId, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, metadata_at, metadata_of,
     remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
 };
 pub use overrides::{Override, Overrides, OverridesError};

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, IFlags, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
-use super::metadata::metadata_of;
+use super::metadata::{FileId, metadata_of};
 
 /// Removes the entry `name` of `parent`, whatever it is, with all that is below it. Nothing there is fine.
 ///
@@ -47,8 +47,7 @@ struct Descent {
 
 /// A directory on the way: which file it is, to notice when somebody moved the tree meanwhile.
 struct Above {
-    device: (u32, u32),
-    inode: u64,
+    file: FileId,
     name_length: usize,
 }
 
@@ -57,7 +56,7 @@ impl Descent {
         let metadata = metadata_of(&self.current)?;
         let next = enter(self.current.as_fd(), name)?;
         self.names.extend_from_slice(name);
-        self.above.push(Above { device: metadata.device, inode: metadata.inode, name_length: name.len() });
+        self.above.push(Above { file: metadata.file(), name_length: name.len() });
         self.current = next;
         Ok(())
     }
@@ -67,7 +66,7 @@ impl Descent {
         let Some(above) = self.above.pop() else { return Err(Errno::NOENT.into()) };
         let parent = rustix::fs::openat(&self.current, "..", DIRECTORY, Mode::empty())?;
         let metadata = metadata_of(&parent)?;
-        if (metadata.device, metadata.inode) != (above.device, above.inode) {
+        if metadata.file() != above.file {
             return Err(io::Error::other("a directory was moved while it was being removed"));
         }
         self.current = parent;

@@ -16,6 +16,7 @@ use super::mounts::{INERT, NODEV, NOSUID, RDONLY, attach, clone_tree, new_file, 
 use super::wire::Report;
 use crate::rootfs::{Follow, GuestPath, Owner, Rootfs, RootfsError};
 use crate::sys::{self, MountReach};
+use crate::text::chained;
 
 /// A mount that is ready to be attached.
 pub(super) struct Ready<'a> {
@@ -146,18 +147,11 @@ enum Problem {
     Directory,
     #[error("it is no directory, and what is to be mounted is one")]
     NotADirectory,
-    #[error("{}", chain(.0))]
+    // The cause in the same line: only the text goes to the builder.
+    #[error("{}", chained(.0))]
     Rootfs(#[from] RootfsError),
     #[error("{0}")]
     Io(#[from] io::Error),
-}
-
-/// The cause in the same line: only the text goes to the builder.
-fn chain(error: &RootfsError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 fn attach_one(root: &Rootfs, mount: &Ready<'_>) -> Result<(), Problem> {

@@ -155,7 +155,7 @@ pub fn enter(wish: Wish) -> Result<Own, OwnError> {
         Some(problem) => {
             let first = problem.lines().next().unwrap_or_default();
             let shortage = format!(
-                "there are only users {} and groups {} here, and steps that need others fail: {first}",
+                "note: only users {} and groups {} can be used here, steps that need others fail: {first}",
                 ids.users(),
                 ids.groups()
             );

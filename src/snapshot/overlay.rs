@@ -53,7 +53,7 @@ impl OverlaySnapshotter {
         let layer = UnpackedLayer::temporary(&lower, Likeness::Other, Overrides::default());
         let unfit = |source: RootfsError| SnapshotError::Unfit { path: lower.clone(), source };
         make(&base).map_err(unfit)?;
-        let chain = Layers::empty().with(layer).map_err(unfit)?;
+        let chain = Layers::empty().with_overrides(layer, Arc::default());
         let recording = self.begin(chain.into())?;
         let change = |root: &Rootfs| {
             root.remove(&file)?;

@@ -5,13 +5,14 @@
 //! looks the same is read.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::layer::changes::{Collector, check_name, child_of, is_recordable, looks_the_same, of_image};
 use crate::layer::{Changeset, Marks};
+use crate::rootfs::content;
 use crate::rootfs::visit::{Names, open_exact};
 use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Xattrs, metadata_at, xattrs_at};
 use crate::store::unpacked::Likeness;
@@ -235,7 +236,7 @@ impl<'a> Walk<'a> {
             FileKind::Symlink => Ok(upper.target()? == lower.target()?),
             FileKind::File if new.size > 0 => {
                 self.opened += 1;
-                same_content(upper.open()?, lower.open()?)
+                content::same(&upper.open()?, &lower.open()?)
             }
             _ => Ok(true),
         }
@@ -268,21 +269,4 @@ impl Place<'_> {
 fn compare(path: &GuestPath) -> impl FnOnce(io::Error) -> SnapshotError {
     let path = path.clone();
     move |cause| SnapshotError::Compare { path, cause }
-}
-
-fn same_content(mut new: File, mut old: File) -> io::Result<bool> {
-    let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    loop {
-        let count = new.read(&mut left)?;
-        if count == 0 {
-            return Ok(old.read(&mut right)? == 0);
-        }
-        match old.read_exact(&mut right[..count]) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            result => result?,
-        }
-        if left[..count] != right[..count] {
-            return Ok(false);
-        }
-    }
 }

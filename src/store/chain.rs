@@ -1,14 +1,32 @@
 //! The files of a stage: layers to be stacked, or one directory.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::tree::Tree;
 use crate::image::digest::ChainId;
 use crate::layer::Marks;
-use crate::rootfs::{GuestPath, Overrides, Rootfs, RootfsError};
+use crate::rootfs::{Overrides, Rootfs, RootfsError};
 
 use super::overrides::stacked;
+
+/// Why a layer cannot be put on others.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// Its directory cannot be opened.
+    #[error("cannot open `{path}`")]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        cause: io::Error,
+    },
+    /// An entry cannot be read.
+    #[error(transparent)]
+    Entry(#[from] RootfsError),
+}
 
 /// A layer as a directory that overlayfs can stack on the layers below it. Nothing in it ever changes.
 #[derive(Debug, Clone)]
@@ -94,13 +112,12 @@ impl Layers {
     ///
     /// # Errors
     /// When the layer cannot be read: it must be where the disk does not hold all of the layers below.
-    pub fn with(&self, mut layer: UnpackedLayer) -> Result<Self, RootfsError> {
+    pub fn with(&self, mut layer: UnpackedLayer) -> Result<Self, ChainError> {
         let own = std::mem::take(&mut layer.overrides);
         if self.overrides.is_empty() {
             return Ok(self.with_overrides(layer, own));
         }
-        let failed =
-            |source| RootfsError::Io { action: "open the layer below", path: GuestPath::root(), source };
+        let failed = |cause| ChainError::Open { path: layer.root_dir().to_owned(), cause };
         let files = Rootfs::open(layer.root_dir()).map_err(failed)?;
         let overrides = stacked(&self.overrides, &files, own, Marks::usual())?;
         Ok(self.with_overrides(layer, overrides))

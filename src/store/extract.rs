@@ -16,7 +16,7 @@ use super::layout::{Layout, LayoutError};
 use super::mount::{self, MAX_LAYERS, MountError};
 use super::settle;
 use super::sweep::sweep_hidden;
-use super::unpack::Source;
+use super::unpack::{OpenBlob, Source};
 use super::unpacked::{Progress, Unpack, UnpackError, Unpacked};
 use super::workspace::{Workspace, WorkspaceError};
 use crate::image::descriptor::Descriptor;
@@ -209,7 +209,7 @@ impl Extract<'_> {
 
     fn unpack<'a>(
         &'a self,
-        open_blob: &'a (dyn Fn(&Digest) -> io::Result<std::fs::File> + Sync),
+        open_blob: &'a OpenBlob<'a>,
         progress: &'a (dyn Fn(Progress<'_>) + Sync),
         workspace: &'a Workspace,
     ) -> Unpack<'a> {
@@ -234,7 +234,7 @@ impl Extract<'_> {
         let mut losses = Losses::default();
         let mut restricted = Restricted::default();
         let windows = LargeWindows::default();
-        let open_blob = |digest: &Digest| self.layout.open_blob(digest);
+        let open_blob = |digest: &Digest, _: &(dyn Fn() -> bool + Sync)| self.layout.open_blob(digest);
         let unpack = self.unpack(&open_blob, self.progress, tree);
         for (diff_id, blob) in layers {
             (self.progress)(Progress::Started(blob));
@@ -258,7 +258,7 @@ impl Extract<'_> {
         let workspace = Workspace::create_hidden(parent, self.janitor)?;
         let unpacked = Unpacked::open(&workspace.path().join("unpacked"), ids)?;
         let lost = std::sync::Mutex::new(Losses::default());
-        let open_blob = |digest: &Digest| self.layout.open_blob(digest);
+        let open_blob = |digest: &Digest, _: &(dyn Fn() -> bool + Sync)| self.layout.open_blob(digest);
         let progress = |news: Progress<'_>| {
             if let Progress::Finished(_, applied) = news {
                 let mut lost = lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

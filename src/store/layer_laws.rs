@@ -123,7 +123,7 @@ impl Ground {
     /// Calls `work` with what unpacking the blobs needs.
     pub(crate) fn unpacking<T>(&self, work: impl FnOnce(&Unpack<'_>) -> T) -> T {
         work(&Unpack {
-            open_blob: &|digest| File::open(self.blob(digest)),
+            open_blob: &|digest, _| File::open(self.blob(digest)),
             workspace: &self.workspace,
             progress: &|_| (),
             cancelled: &|| false,
@@ -142,7 +142,7 @@ impl Ground {
         Trees::new(Arc::clone(workspace)).chain(
             layers,
             &Unpack {
-                open_blob: &|digest| File::open(self.blob(digest)),
+                open_blob: &|digest, _| File::open(self.blob(digest)),
                 workspace,
                 progress: &|_| (),
                 cancelled: &|| false,

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::CWD;
 
 use crate::image::digest::Digest;
-use crate::rootfs::{Attribute, FileKind, Follow, GuestPath, Rootfs};
+use crate::rootfs::{Attribute, FileId, FileKind, Follow, GuestPath, Rootfs};
 use crate::store::mount::enter_private_mounts;
 
 /// Whether this thread is in a mount namespace of its own from now on and may mount overlays; says so if not.
@@ -136,7 +136,7 @@ pub(crate) fn dump_with(root: &Rootfs, times: Times) -> String {
 
 /// Which names are one file: lists of paths, only of files with several names.
 pub(crate) fn links(root: &Rootfs) -> Vec<Vec<String>> {
-    let mut groups: BTreeMap<(u64, (u32, u32)), Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<FileId, Vec<String>> = BTreeMap::new();
     let mut pending = vec![GuestPath::root()];
     while let Some(path) = pending.pop() {
         for (name, kind) in root.read_dir(&path).unwrap().into_iter().rev() {
@@ -146,7 +146,7 @@ pub(crate) fn links(root: &Rootfs) -> Vec<Vec<String>> {
                 continue;
             }
             let metadata = root.metadata(&child, Follow::No).unwrap().unwrap();
-            groups.entry((metadata.inode, metadata.device)).or_default().push(child.to_string());
+            groups.entry(metadata.file()).or_default().push(child.to_string());
         }
     }
     let mut groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();

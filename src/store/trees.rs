@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::chain::Chain;
 use super::index::Seen;
 use super::tree::Tree;
-use super::unpack::{Progress, Source, Unpack, UnpackError};
+use super::unpack::{OpenBlob, Progress, Source, Unpack, UnpackError};
 use super::workspace::Workspace;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
@@ -59,8 +59,8 @@ impl Trees {
             let fetchers = (0..unpack.jobs.clamp(1, layers.len())).filter(|_| start()).count();
             for (position, (diff_id, blob)) in layers.iter().enumerate() {
                 (unpack.progress)(Progress::Started(blob));
-                let open_blob = |digest: &Digest| {
-                    if fetchers == 0 { (unpack.open_blob)(digest) } else { ahead.take(position) }
+                let open_blob = |digest: &Digest, unwanted: &(dyn Fn() -> bool + Sync)| {
+                    if fetchers == 0 { (unpack.open_blob)(digest, unwanted) } else { ahead.take(position) }
                 };
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
@@ -84,7 +84,8 @@ impl Trees {
 /// Blobs that are opened, and fetched for that, before they are needed.
 struct Ahead<'a> {
     layers: &'a [(DiffId, Descriptor)],
-    open: &'a (dyn Fn(&Digest) -> io::Result<File> + Sync),
+    open: &'a OpenBlob<'a>,
+    cancelled: &'a (dyn Fn() -> bool + Sync),
     /// So many are open and not yet taken, at most.
     most: usize,
     state: Mutex<State>,
@@ -102,7 +103,14 @@ struct State {
 impl<'a> Ahead<'a> {
     fn new(layers: &'a [(DiffId, Descriptor)], unpack: &Unpack<'a>) -> Self {
         let most = unpack.jobs.max(1) + 1;
-        Self { layers, open: unpack.open_blob, most, state: Mutex::default(), news: Condvar::new() }
+        Self {
+            layers,
+            open: unpack.open_blob,
+            cancelled: unpack.cancelled,
+            most,
+            state: Mutex::default(),
+            news: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -123,10 +131,11 @@ impl<'a> Ahead<'a> {
             let position = state.next;
             state.next += 1;
             drop(state);
-            let opened = (self.open)(&self.layers[position].1.digest);
+            let mut opening = Opening { ahead: self, position, opened: None };
+            let unwanted = || self.lock().ended || (self.cancelled)();
+            opening.opened = Some((self.open)(&self.layers[position].1.digest, &unwanted));
+            drop(opening);
             state = self.lock();
-            state.opened.insert(position, opened);
-            self.news.notify_all();
         }
     }
 
@@ -141,6 +150,22 @@ impl<'a> Ahead<'a> {
             }
             state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+/// A blob that is being opened. Whoever waits for it hears how that ended, whatever way it did.
+struct Opening<'a> {
+    ahead: &'a Ahead<'a>,
+    position: usize,
+    opened: Option<io::Result<File>>,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let opened = self.opened.take();
+        let opened = opened.unwrap_or_else(|| Err(io::Error::other("the thread that opens it panicked")));
+        self.ahead.lock().opened.insert(self.position, opened);
+        self.ahead.news.notify_all();
     }
 }
 
@@ -226,7 +251,7 @@ mod tests {
         let layers = layers(&ground, &["a/ a/x", "a/y", "a/.wh.x", "a/ b", "c", "d", "e", "f"]);
         let workspace = workspace(&ground);
         let (opened, applied, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-        let open_blob = |digest: &Digest| {
+        let open_blob = |digest: &Digest, _: &(dyn Fn() -> bool + Sync)| {
             let ahead = opened.fetch_add(1, Ordering::SeqCst) - applied.load(Ordering::SeqCst);
             most.fetch_max(ahead, Ordering::SeqCst);
             File::open(ground.blob(digest))
@@ -305,6 +330,56 @@ mod tests {
         }
     }
 
+    /// Unpacks `layers` with two threads that open blobs by `open_blob`.
+    fn opened_by(
+        layers: &[(DiffId, Descriptor)],
+        workspace: &Arc<Workspace>,
+        open_blob: &OpenBlob<'_>,
+    ) -> Result<Chain, UnpackError> {
+        let unpack = Unpack {
+            open_blob,
+            workspace,
+            progress: &|_| (),
+            cancelled: &|| false,
+            jobs: 2,
+            limits: &Limits::default(),
+            owners: Owners::Required,
+        };
+        Trees::new(Arc::clone(workspace)).chain(layers, &unpack)
+    }
+
+    #[test]
+    fn what_is_fetched_beside_a_wrong_layer_is_not_waited_for() {
+        let ground = Ground::new();
+        let layers = layers(&ground, &["a", "b"]);
+        let began = std::time::Instant::now();
+        let told = AtomicBool::new(false);
+        let open_blob = |digest: &Digest, unwanted: &(dyn Fn() -> bool + Sync)| {
+            if *digest == layers[0].1.digest {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            while !unwanted() && began.elapsed().as_secs() < 20 {
+                std::thread::yield_now();
+            }
+            told.store(unwanted(), Ordering::SeqCst);
+            Err(io::ErrorKind::TimedOut.into())
+        };
+        let error = opened_by(&layers, &workspace(&ground), &open_blob).unwrap_err();
+        assert!(matches!(&error, UnpackError::Open { blob, .. } if *blob == layers[0].1.digest), "{error}");
+        // If it was begun at all.
+        assert!(told.load(Ordering::SeqCst) || began.elapsed().as_secs() < 20);
+    }
+
+    #[test]
+    fn a_panic_while_a_blob_is_opened_is_waited_for_by_nobody() {
+        let ground = Ground::new();
+        let layers = layers(&ground, &["a", "b"]);
+        let workspace = workspace(&ground);
+        let open_blob = |_: &Digest, _: &(dyn Fn() -> bool + Sync)| panic!("on purpose");
+        let unpack = || drop(opened_by(&layers, &workspace, &open_blob));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(unpack)).expect_err("a panic");
+    }
+
     #[test]
     fn a_build_that_was_stopped_stops_unpacking() {
         let ground = Ground::new();
@@ -316,7 +391,7 @@ mod tests {
         };
         let limits = Limits::default();
         let unpack = Unpack {
-            open_blob: &|digest| File::open(ground.blob(digest)),
+            open_blob: &|digest, _| File::open(ground.blob(digest)),
             workspace: &workspace,
             progress: &progress,
             cancelled: &|| stop.load(Ordering::SeqCst),

@@ -109,11 +109,15 @@ pub enum Progress<'a> {
     Finished(&'a Descriptor, &'a Applied),
 }
 
+/// Opens a blob, which may have to be fetched for that, unless the second argument says, asked often, that nobody wants it
+/// any more.
+pub type OpenBlob<'a> = dyn Fn(&Digest, &(dyn Fn() -> bool + Sync)) -> io::Result<File> + Sync + 'a;
+
 /// What unpacking needs.
 #[derive(Clone, Copy)]
 pub struct Unpack<'a> {
     /// Opens the stored bytes of a layer. They need not have been verified.
-    pub open_blob: &'a (dyn Fn(&Digest) -> io::Result<File> + Sync),
+    pub open_blob: &'a OpenBlob<'a>,
     /// Where layers are until they are complete.
     pub workspace: &'a Workspace,
     /// Hears how it goes; from several threads.
@@ -180,7 +184,7 @@ impl Source<'_> {
     fn apply_blob(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
         let blob = &self.blob.digest;
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
-        let file = (self.unpack.open_blob)(blob);
+        let file = (self.unpack.open_blob)(blob, self.unpack.cancelled);
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
         let stopping = Stopping { file, cancelled: self.unpack.cancelled };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);

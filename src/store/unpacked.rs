@@ -24,7 +24,7 @@ use crate::rootfs::{
     Caller, GuestPath, IdMap, Overrides, OverridesError, Rootfs, Timestamp, metadata_of, set_times_at,
 };
 
-pub use super::chain::{Chain, Layers, Likeness, UnpackedLayer};
+pub use super::chain::{Chain, ChainError, Layers, Likeness, UnpackedLayer};
 use super::mount::{self, Upper};
 use super::overrides::written;
 use super::settle::{self, RootEntry, Settled};
@@ -116,9 +116,10 @@ impl Unpacked {
                     self.add(&ids[position], &chain, alone, &source)?
                 }
             };
-            chain = chain
-                .with(layer)
-                .map_err(|cause| UnpackError::Settle { blob: blob.digest.clone(), cause })?;
+            chain = chain.with(layer).map_err(|error| match error {
+                ChainError::Open { path, cause } => UnpackError::Directory { path, cause },
+                ChainError::Entry(cause) => UnpackError::Settle { blob: blob.digest.clone(), cause },
+            })?;
         }
         Ok(chain)
     }
@@ -495,7 +496,7 @@ mod tests {
         layers: &[(DiffId, Descriptor)],
     ) -> (Result<Layers, UnpackError>, BTreeMap<String, u32>) {
         let opened = Mutex::new(BTreeMap::new());
-        let open_blob = |digest: &Digest| {
+        let open_blob = |digest: &Digest, _: &(dyn Fn() -> bool + Sync)| {
             *opened.lock().unwrap().entry(digest.hex().to_owned()).or_default() += 1;
             File::open(ground.blob(digest))
         };
@@ -678,7 +679,7 @@ mod tests {
         let layers = stack(&ground, &["a", "b"]);
         let asked = AtomicUsize::new(0);
         let unpack = Unpack {
-            open_blob: &|digest| File::open(ground.blob(digest)),
+            open_blob: &|digest, _| File::open(ground.blob(digest)),
             workspace: &ground.workspace,
             progress: &|_| (),
             cancelled: &|| asked.fetch_add(1, Ordering::Relaxed) > 1,

@@ -1,7 +1,7 @@
 //! Images between registries and the store: bases to build on, and destinations to push to.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 
 use crate::build;
 use crate::build::progress::{Event, size};
@@ -19,6 +19,7 @@ use crate::image::reference::Reference;
 use crate::layer::{Limits, Owners};
 use crate::registry::{Client, Fetched, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
+use crate::store::blobs::BlobWriter;
 use crate::store::mount::MAX_LAYERS;
 use crate::store::trees::Trees;
 use crate::store::unpacked::{Chain, Progress, Unpack, UnpackError, Unpacked};
@@ -113,6 +114,25 @@ impl Unpacker {
     }
 }
 
+/// Takes what is received until nobody wants it any more.
+struct WhileWanted<'a> {
+    writer: BlobWriter,
+    unwanted: &'a dyn Fn() -> bool,
+}
+
+impl Write for WhileWanted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.unwanted)() {
+            return Err(io::Error::other("nobody wants it any more"));
+        }
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
 /// A manifest with its config.
 struct Documents {
     manifest: Manifest,
@@ -170,10 +190,10 @@ impl ImageSource for Images<'_> {
             self.check_size(&layer.blob)?;
         }
         let layers = stacked(image);
-        let open = |digest: &Digest| {
+        let open = |digest: &Digest, unwanted: &(dyn Fn() -> bool + Sync)| {
             let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
             if let Some(layer) = layer {
-                self.fetch(layer).map_err(io::Error::other)?;
+                self.fetch(layer, unwanted).map_err(io::Error::other)?;
             }
             self.open(digest)
         };
@@ -355,21 +375,29 @@ impl Images<'_> {
     }
 
     /// Brings a layer's bytes into the store.
-    fn fetch(&self, layer: &Layer) -> Result<(), ServiceError> {
+    fn fetch(&self, layer: &Layer, unwanted: &dyn Fn() -> bool) -> Result<(), ServiceError> {
         match &layer.origin {
             Origin::Registry(reference) if !self.store.blobs().contains(&layer.blob) => {
-                self.fetch_blob(reference, &layer.blob)
+                self.fetch_blob(reference, &layer.blob, unwanted)
             }
             _ => Ok(()),
         }
     }
 
-    fn fetch_blob(&self, reference: &Reference, blob: &Descriptor) -> Result<(), ServiceError> {
+    fn fetch_blob(
+        &self,
+        reference: &Reference,
+        blob: &Descriptor,
+        unwanted: &dyn Fn() -> bool,
+    ) -> Result<(), ServiceError> {
         let notice = format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar());
         self.progress.tell(&Event::Note(&notice));
-        let writer =
-            self.client.blob(reference, blob, || self.store.blobs().writer().map_err(io::Error::other))?;
-        writer.commit(&blob.digest, blob.size)?;
+        let open = || {
+            let writer = self.store.blobs().writer().map_err(io::Error::other)?;
+            Ok(WhileWanted { writer, unwanted })
+        };
+        let written = self.client.blob(reference, blob, open)?;
+        written.writer.commit(&blob.digest, blob.size)?;
         Ok(())
     }
 
@@ -409,7 +437,7 @@ impl Images<'_> {
             _ => None,
         };
         let open = || {
-            self.fetch(layer).map_err(io::Error::other)?;
+            self.fetch(layer, &|| false).map_err(io::Error::other)?;
             self.open(&layer.blob.digest)
         };
         let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
@@ -439,7 +467,7 @@ impl Images<'_> {
     /// # Errors
     /// When a layer cannot be fetched or stored.
     pub fn complete(&self, image: &Image, encoded: &EncodedImage) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| self.fetch(layer))?;
+        in_parallel(image.layers(), JOBS, |layer| self.fetch(layer, &|| false))?;
         self.keep(encoded)?;
         Ok(())
     }

@@ -21,7 +21,7 @@ use super::{CopyError, OwnerPolicy, Selected, SourceTree, select, tried};
 use crate::build::clock::Clock;
 use crate::image::digest::{Algorithm, Digest, Digester};
 use crate::limit::Limit;
-use crate::rootfs::{FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
+use crate::rootfs::{FileId, FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
 
 /// A file that changed less than this many seconds before it was looked at may change once more without getting another
 /// time: the clocks of file systems tick at intervals of some milliseconds, of a few of them seconds.
@@ -175,7 +175,7 @@ struct Look<'scope, 'env> {
     /// The size of all files so far.
     bytes: u64,
     /// The position of the first name of each file with several; of the tree that is being walked.
-    links: BTreeMap<((u32, u32), u64), u64>,
+    links: BTreeMap<FileId, u64>,
     position: u64,
 }
 
@@ -376,7 +376,7 @@ impl Visitor for Look<'_, '_> {
     fn file(&mut self, file: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
         self.position += 1;
         if metadata.kind == FileKind::File && metadata.links > 1 {
-            let known = (metadata.device, metadata.inode);
+            let known = metadata.file();
             if let Some(first) = self.links.get(&known) {
                 let first = first.to_le_bytes().to_vec();
                 return self.add(head(b'=', file.name), Facts { content: first.clone(), witness: first });

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::entry::{self, Place};
 use super::walk::{self, OPEN_LEVELS, Visitor, open_directory, opened};
 use super::{Copier, CopyError, child, tried};
-use crate::rootfs::{FileKind, GuestPath, Metadata};
+use crate::rootfs::{FileId, FileKind, GuestPath, Metadata};
 
 /// Merges the content of the directory `source` into the directory `target`; both are real paths. Metadata of the two is
 /// left alone, that of all directories below is taken over.
@@ -21,7 +21,7 @@ struct Merging<'c, 'a> {
     /// The directories that are being filled, outermost first; never empty.
     targets: Vec<Target>,
     /// Where files with several names were copied to, by device and inode.
-    links: BTreeMap<((u32, u32), u64), GuestPath>,
+    links: BTreeMap<FileId, GuestPath>,
 }
 
 struct Target {
@@ -69,7 +69,7 @@ impl Visitor for Merging<'_, '_> {
             opened(&mut target.open, self.copier.onto, &target.path).map_err(CopyError::Destination)?;
         let to = Place { directory, name: from.name, path: &path };
         if metadata.kind == FileKind::File && metadata.links > 1 {
-            let file = (metadata.device, metadata.inode);
+            let file = metadata.file();
             if let Some(first) = self.links.get(&file) {
                 return link(self.copier, first, metadata, &to);
             }

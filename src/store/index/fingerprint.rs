@@ -18,8 +18,8 @@ use crate::rootfs::content::next_data;
 use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, metadata_of, xattrs_at};
 
 /// A hash of what an entry holds. Entries that look the same and have the same one are the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Fingerprint([u64; 2]);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(in crate::store) struct Fingerprint([u64; 2]);
 
 impl Fingerprint {
     fn of(hasher: &XxHash3_128) -> Self {
@@ -223,7 +223,8 @@ impl Place<'_> {
 /// Smaller files are not asked for their holes.
 const WORTH_ASKING: u64 = 1 << 20;
 
-fn content_of(file: &File, size: u64, buffer: &mut [u8]) -> io::Result<Fingerprint> {
+/// The hash of the content of `file`, which nothing has been read of, of `size` bytes.
+pub(in crate::store) fn content_of(file: &File, size: u64, buffer: &mut [u8]) -> io::Result<Fingerprint> {
     let mut hasher = ContentHasher::new();
     if size >= WORTH_ASKING {
         while let Some((start, end)) = next_data(file, hasher.position)? {

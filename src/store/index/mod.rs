@@ -15,6 +15,7 @@ use crate::rootfs::{FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp};
 
 use fingerprint::Fingerprint;
 pub use fingerprint::Seen;
+pub(super) use fingerprint::{Fingerprint as ContentHash, content_of};
 pub use refresh::{Refreshed, Trust};
 
 /// Why a tree could not be looked through.

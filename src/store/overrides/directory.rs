@@ -69,7 +69,7 @@ pub(in crate::store) fn after_step(
                 && !is_named
                 && !known(path)
                 && held.is_of(metadata)
-                && at(is_older(directory.as_fd(), name, began), path)?
+                && at(is_older(directory.as_fd(), name, began), "read metadata of", path)?
                 && let Some(held) = held.settled(metadata, &caller)
             {
                 changes.insert(path.clone(), Some(held));

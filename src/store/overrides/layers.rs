@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use super::moved::{self, Missing};
-use super::{at, changed, keeps_its_group, shown};
+use super::{ATTRIBUTES, at, changed, keeps_its_group, shown};
 use crate::layer::Marks;
 use crate::rootfs::visit::open_exact;
 use crate::rootfs::{
@@ -122,9 +122,9 @@ pub fn written(
             }
         }
     }
-    let missing = Missing::of(&missing, overrides, lower)?;
+    let mut missing = Missing::of(&missing, overrides, lower)?;
     let is_known = |path: &GuestPath| learned.contains_key(path) || own.binary_search(path).is_ok();
-    for (path, held) in moved::find(&missing, &linked, &is_known, &Trees { upper, lower, marks })? {
+    for (path, held) in moved::find(&mut missing, &linked, &is_known, &Trees { upper, lower, marks })? {
         changes.insert(path.clone(), Some(held));
         own.push(path);
     }
@@ -151,7 +151,7 @@ fn is_the_same(
         FileKind::Symlink => Ok(trees.upper.read_link(path)? == trees.lower.read_link(path)?),
         FileKind::File if !held.is_device() => {
             let (directory, name) = trees.upper.parent(path)?;
-            if at(is_copied_up(&directory, &name, trees.marks), path)? {
+            if at(is_copied_up(&directory, &name, trees.marks), ATTRIBUTES, path)? {
                 return Ok(true);
             }
             let before = shown(trees.lower, path)?;
@@ -208,7 +208,7 @@ impl<'a> Sight<'a> {
 
     fn of(&mut self, path: &GuestPath) -> Result<Seen, RootfsError> {
         let Some((parent, name)) = path.parent().zip(path.file_name()) else {
-            return Ok(Seen::Above(at(metadata_at(self.upper.as_fd(), b"."), path)?));
+            return Ok(Seen::Above(at(metadata_at(self.upper.as_fd(), b"."), "read metadata of", path)?));
         };
         match self.directory(&parent)? {
             Directory::Absent => Ok(Seen::Below),
@@ -244,14 +244,16 @@ impl<'a> Sight<'a> {
     fn entry(&mut self, path: &GuestPath, parent: &GuestPath, name: &[u8]) -> Result<Seen, RootfsError> {
         let directory = match self.open.take() {
             Some((open, directory)) if open == *parent => directory,
-            _ => at(open_exact(self.upper.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY), parent)?,
+            _ => {
+                at(open_exact(self.upper.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY), "open", parent)?
+            }
         };
         let seen = match metadata_at(directory.as_fd(), name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Below,
-            Err(error) => at(Err(error), path)?,
+            Err(error) => at(Err(error), "read metadata of", path)?,
             Ok(metadata) if metadata.is_overlay_whiteout() => Seen::Nowhere,
             Ok(metadata) if metadata.kind == FileKind::Directory => {
-                let opaque = at(xattr_at(directory.as_fd(), name, self.marks.opaque()), path)?;
+                let opaque = at(xattr_at(directory.as_fd(), name, self.marks.opaque()), ATTRIBUTES, path)?;
                 if opaque.is_some_and(|value| value == b"y") { Seen::Nowhere } else { Seen::Above(metadata) }
             }
             Ok(metadata) => Seen::Above(metadata),

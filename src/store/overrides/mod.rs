@@ -53,10 +53,11 @@ fn each_entry(
 ) -> Result<(), RootfsError> {
     let mut pending = vec![GuestPath::root()];
     while let Some(parent) = pending.pop() {
-        let directory = at(open_exact(tree.as_fd(), &parent, OFlags::RDONLY | OFlags::DIRECTORY), &parent)?;
-        for name in at(Names::in_directory(directory.as_fd()), &parent)?.iter() {
+        let directory =
+            at(open_exact(tree.as_fd(), &parent, OFlags::RDONLY | OFlags::DIRECTORY), "open", &parent)?;
+        for name in at(Names::in_directory(directory.as_fd()), "list", &parent)?.iter() {
             let path = parent.child(name);
-            let metadata = at(metadata_at(directory.as_fd(), name), &path)?;
+            let metadata = at(metadata_at(directory.as_fd(), name), "read metadata of", &path)?;
             let is_directory = metadata.kind == FileKind::Directory;
             let found = Found { path, directory: &directory, name, metadata };
             visit(&found)?;
@@ -99,7 +100,7 @@ impl<'a> Look<'a> {
         match looked.as_ref().map_err(Errno::from_io_error) {
             // No such path, or it leads through something else than directories.
             Err(Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => Ok(None),
-            _ => at(looked, path).map(Some),
+            _ => at(looked, "read metadata of", path).map(Some),
         }
     }
 }
@@ -109,6 +110,10 @@ fn shown(tree: &Rootfs, path: &GuestPath) -> Result<Option<Metadata>, RootfsErro
     Look::new(tree).at(path, metadata_at)
 }
 
-fn at<T>(result: io::Result<T>, path: &GuestPath) -> Result<T, RootfsError> {
-    result.map_err(|source| RootfsError::Io { action: "read metadata of", path: path.clone(), source })
+/// What reading an extended attribute is called in errors.
+const ATTRIBUTES: &str = "read extended attributes of";
+
+/// Says what was tried, and with which entry.
+fn at<T>(result: io::Result<T>, action: &'static str, path: &GuestPath) -> Result<T, RootfsError> {
+    result.map_err(|source| RootfsError::Io { action, path: path.clone(), source })
 }
