@@ -25,8 +25,8 @@ fn end_at_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let text = panic.payload_as_str().unwrap_or("of unknown kind");
         let _ = match panic.location() {
-            Some(place) => write!(Unbuffered, "error: internal error at {place}: {text}\n"),
-            None => write!(Unbuffered, "error: internal error: {text}\n"),
+            Some(place) => writeln!(Unbuffered, "error: internal error at {place}: {text}"),
+            None => writeln!(Unbuffered, "error: internal error: {text}"),
         };
         let _ = Unbuffered.write_str("  hint: if memory was short (`ulimit -v`, the pod's limit), give it more; else please report this\n");
         builder::sys::end_at_once(1)
