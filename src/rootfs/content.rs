@@ -78,16 +78,60 @@ impl ContentWriter {
     }
 }
 
-/// Beginning and end of the next part of a file, from `from` on, that is no hole.
-pub(crate) fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
+/// Beginning and end of the next part of a file of `size` bytes, from `from` on, that is no hole.
+///
+/// # Errors
+/// Those of lseek(2).
+pub(crate) fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if from >= size {
+        return Ok(None);
+    }
     let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
         Ok(start) => start,
+        // Nothing but a hole is left.
         Err(Errno::NXIO) => return Ok(None),
         // A file system that knows no holes.
-        Err(Errno::INVAL) => return Ok((from < file.metadata()?.len()).then_some((from, u64::MAX))),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((from, size))),
         Err(error) => return Err(error.into()),
     };
-    Ok(Some((start, rustix::fs::seek(file, SeekFrom::Hole(start))?)))
+    if start >= size {
+        return Ok(None);
+    }
+    match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+        Ok(end) => Ok(Some((start, end.min(size)))),
+        // It became shorter meanwhile: whoever reads notices.
+        Err(Errno::NXIO) => Ok(Some((start, size))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What became of an attempt to copy a part of a file within the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InKernel {
+    /// So many bytes were copied, as a reference where the file system shares blocks; at least one.
+    Copied(u64),
+    /// Not this part: the file ends here, or the file system only claims that it can do this.
+    NotThis,
+    /// No file of these file systems.
+    NotHere,
+}
+
+/// Copies at most `most` bytes from `position` on to the same place of `target` (copy_file_range(2)).
+///
+/// # Errors
+/// Those that reading and writing would have as well.
+pub(crate) fn copy_in_kernel(source: &File, target: &File, position: u64, most: u64) -> io::Result<InKernel> {
+    let length = usize::try_from(most).unwrap_or(usize::MAX);
+    loop {
+        let (mut from, mut to) = (position, position);
+        return match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), length) {
+            Ok(count) if count > 0 => Ok(InKernel::Copied(count as u64)),
+            Err(Errno::INTR) => continue,
+            Ok(_) | Err(Errno::INVAL | Errno::PERM | Errno::TXTBSY) => Ok(InKernel::NotThis),
+            Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => Ok(InKernel::NotHere),
+            Err(error) => Err(error.into()),
+        };
+    }
 }
 
 /// Whether two files, of which nothing has been read yet, have the same content.
@@ -139,6 +183,21 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn data_is_what_is_no_hole_up_to_the_size() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 << 20).unwrap();
+        file.write_all_at(&[1; 1 << 16], 1 << 20).unwrap();
+        let data = Some((1 << 20, (1 << 20) + (1 << 16)));
+        assert_eq!(next_data(&file, 0, 3 << 20).unwrap(), data);
+        assert_eq!(next_data(&file, 1 << 20, (1 << 20) + 5).unwrap(), Some((1 << 20, (1 << 20) + 5)));
+        assert_eq!(next_data(&file, 2 << 20, 3 << 20).unwrap(), None);
+        assert_eq!(next_data(&file, 0, 1 << 20).unwrap(), None);
+        // Shorter by now than it was.
+        assert_eq!(next_data(&file, 4 << 20, 5 << 20).unwrap(), None);
+    }
 
     #[test]
     fn files_are_the_same_to_their_last_byte() {

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::content::{ContentWriter, next_data};
+use super::content::{ContentWriter, InKernel, copy_in_kernel, next_data};
 use super::metadata::{
     FileId, FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at,
     set_xattr_at, xattrs_at,
@@ -238,41 +238,36 @@ impl Copier<'_> {
                 Err(_) => {}
             }
         }
-        self.ranges(worker, &old, new)
+        self.ranges(worker, &old, new, metadata.size)
     }
 
     /// Copies what of a file is no hole.
-    fn ranges(&self, worker: &mut Worker, old: &File, new: File) -> io::Result<Made> {
+    fn ranges(&self, worker: &mut Worker, old: &File, new: File, size: u64) -> io::Result<Made> {
         let (mut done, mut end) = (0, 0);
         let mut in_kernel = self.can_copy_ranges.load(Ordering::Relaxed);
         loop {
             if done == end {
-                let Some(next) = next_data(old, end)? else { break };
+                let Some(next) = next_data(old, end, size)? else { break };
                 (done, end) = next;
             }
             if (self.rules.cancelled)() {
                 return Ok(Made::Stopped);
             }
             if !in_kernel {
-                return self.rest(worker, old, new, (done, end));
+                return self.rest(worker, old, new, size, (done, end));
             }
-            let (mut from, mut to) = (done, done);
             // In pieces after which somebody may want to stop.
-            let piece = usize::try_from(end - done).unwrap_or(usize::MAX).min(1 << 26);
-            match rustix::fs::copy_file_range(old, Some(&mut from), &new, Some(&mut to), piece) {
-                Ok(count) if count > 0 => done += count as u64,
-                Err(Errno::INTR) => {}
-                // The file ends here, or the file system only claims that it can do this.
-                Ok(_) | Err(Errno::INVAL | Errno::PERM | Errno::TXTBSY) => in_kernel = false,
-                Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => {
+            match copy_in_kernel(old, &new, done, (end - done).min(1 << 26))? {
+                InKernel::Copied(count) => done += count,
+                InKernel::NotThis => in_kernel = false,
+                InKernel::NotHere => {
                     in_kernel = false;
                     self.can_copy_ranges.store(false, Ordering::Relaxed);
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         // What is left is a hole.
-        new.set_len(old.metadata()?.len())?;
+        new.set_len(size)?;
         Ok(Made::Whole)
     }
 
@@ -282,6 +277,7 @@ impl Copier<'_> {
         worker: &mut Worker,
         old: &File,
         new: File,
+        size: u64,
         (mut start, mut end): (u64, u64),
     ) -> io::Result<Made> {
         worker.buffer.resize(1 << 17, 0);
@@ -291,7 +287,8 @@ impl Copier<'_> {
                 let wanted = usize::try_from(end - start).unwrap_or(usize::MAX).min(worker.buffer.len());
                 let count = old.read_at(&mut worker.buffer[..wanted], start)?;
                 if count == 0 {
-                    break;
+                    // It became shorter.
+                    return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 if (self.rules.cancelled)() {
                     return Ok(Made::Stopped);
@@ -299,11 +296,11 @@ impl Copier<'_> {
                 copy.write(&worker.buffer[..count])?;
                 start += count as u64;
             }
-            let Some(next) = next_data(old, start)? else { break };
+            let Some(next) = next_data(old, start, size)? else { break };
             copy.skip(next.0 - start);
             (start, end) = next;
         }
-        copy.skip(old.metadata()?.len().saturating_sub(start));
+        copy.skip(size.saturating_sub(start));
         copy.finish().map(|_| Made::Whole)
     }
 

@@ -64,7 +64,8 @@ fn lock_of_dead(path: &Path) -> io::Result<Option<OwnedFd>> {
     if lock::take(&lock)? { Ok(Some(lock)) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
-/// [`sweep`] for workspaces that were made by [`Workspace::create_hidden`]. What cannot be read or removed stays.
+/// [`sweep`] for workspaces that were made by [`create_hidden`](super::workspace::Workspace::create_hidden). What cannot
+/// be read or removed stays.
 pub fn sweep_hidden(directory: &Path) {
     let is_workspace = |name: &str| {
         let number = name.strip_prefix(HIDDEN_PREFIX).map(|rest| rest.strip_suffix(LOCK).unwrap_or(rest));

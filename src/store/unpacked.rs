@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::FlockOperation;
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::image::descriptor::Descriptor;
@@ -25,6 +24,7 @@ use crate::rootfs::{
 };
 
 pub use super::chain::{Chain, ChainError, Layers, Likeness, UnpackedLayer};
+use super::lock::{self, Sharing};
 use super::mount::{self, Upper};
 use super::overrides::written;
 use super::settle::{self, RootEntry, Settled};
@@ -271,8 +271,7 @@ impl Unpacked {
     /// Waits for its turn to change what layers there are; the turn ends with the value.
     fn lock(&self) -> Result<File, UnpackError> {
         let directory = File::open(&self.directory).map_err(|cause| failed(&self.directory, cause))?;
-        retry_on_intr(|| rustix::fs::flock(&directory, FlockOperation::LockExclusive))
-            .map_err(|cause| failed(&self.directory, cause.into()))?;
+        lock::wait(&directory, Sharing::Alone).map_err(|cause| failed(&self.directory, cause))?;
         Ok(directory)
     }
 }

@@ -4,9 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
-
+use crate::rootfs::content::{InKernel, copy_in_kernel, next_data};
 use crate::rootfs::{Metadata, metadata_of};
 
 /// Why bytes did not arrive.
@@ -36,7 +34,7 @@ pub(super) fn copy(
         copy_through_memory(source, target, 0, size, buffer)?;
         position = size;
     }
-    while let Some((start, end)) = next_data(source, position, size)? {
+    while let Some((start, end)) = next_data(source, position, size).map_err(ContentError::Read)? {
         copy_range(source, target, start, end, buffer)?;
         position = end;
     }
@@ -47,29 +45,6 @@ pub(super) fn copy(
     if (after.size, after.mtime) == (size, metadata.mtime) { Ok(()) } else { Err(ContentError::Changed) }
 }
 
-/// The next part of the file that is no hole.
-fn next_data(source: &File, position: u64, size: u64) -> Result<Option<(u64, u64)>, ContentError> {
-    if position >= size {
-        return Ok(None);
-    }
-    let start = match rustix::fs::seek(source, SeekFrom::Data(position)) {
-        Ok(start) => start,
-        // Nothing but a hole is left.
-        Err(Errno::NXIO) => return Ok(None),
-        // The file system knows no holes.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((position, size))),
-        Err(error) => return Err(ContentError::Read(error.into())),
-    };
-    if start >= size {
-        return Ok(None);
-    }
-    match rustix::fs::seek(source, SeekFrom::Hole(start)) {
-        Ok(end) => Ok(Some((start, end.min(size)))),
-        Err(Errno::NXIO) => Err(ContentError::Changed),
-        Err(error) => Err(ContentError::Read(error.into())),
-    }
-}
-
 fn copy_range(
     source: &File,
     target: &File,
@@ -78,20 +53,11 @@ fn copy_range(
     buffer: &mut [u8],
 ) -> Result<(), ContentError> {
     while position < end {
-        let (mut from, mut to) = (position, position);
-        let length = usize::try_from(end - position).unwrap_or(usize::MAX).min(1 << 30);
-        match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), length) {
-            // Some file systems say so where there is something to read.
-            Ok(0) => return copy_through_memory(source, target, position, end, buffer),
-            Ok(count) => position += count as u64,
-            Err(Errno::INTR) => {}
-            // Two file systems, or one that cannot.
-            Err(
-                Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM | Errno::TXTBSY,
-            ) => {
+        match copy_in_kernel(source, target, position, end - position).map_err(ContentError::Write)? {
+            InKernel::Copied(count) => position += count,
+            InKernel::NotThis | InKernel::NotHere => {
                 return copy_through_memory(source, target, position, end, buffer);
             }
-            Err(error) => return Err(ContentError::Write(error.into())),
         }
     }
     Ok(())

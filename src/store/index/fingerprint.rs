@@ -227,7 +227,7 @@ const WORTH_ASKING: u64 = 1 << 20;
 pub(in crate::store) fn content_of(file: &File, size: u64, buffer: &mut [u8]) -> io::Result<Fingerprint> {
     let mut hasher = ContentHasher::new();
     if size >= WORTH_ASKING {
-        while let Some((start, end)) = next_data(file, hasher.position)? {
+        while let Some((start, end)) = next_data(file, hasher.position, size)? {
             hasher.zeros(start - hasher.position);
             while hasher.position < end {
                 let rest = usize::try_from(end - hasher.position).unwrap_or(usize::MAX);
