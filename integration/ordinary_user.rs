@@ -123,7 +123,7 @@ fn a_user_with_ids_builds_what_root_builds() {
     let kinds: Vec<_> = fs::read_dir(user.store().join("unpacked")).expect("unpacked").flatten().collect();
     let [kind] = &kinds[..] else { panic!("{kinds:?}") };
     let name = kind.file_name().into_string().expect("a name");
-    assert!(name.starts_with(&format!("0-{}-1_1-", user.uid)) && name.ends_with(".user"), "{name}");
+    assert!(name.starts_with(&format!("0-{}-1_1-", user.uid)) && name.ends_with(".user.v2"), "{name}");
     let again = build(user.command().args(["-v", "debug", "--no-cache"]), &names[1]);
     assert!(again.says(&["is unpacked already"]), "{}", again.stderr);
 }
@@ -558,7 +558,7 @@ fn root_without_the_right_to_mount_keeps_all_ids() {
     let finished = finish(&mut command).success();
     assert!(finished.says(&["in a user namespace with users 0-4294967294"]), "{}", finished.stderr);
     assert!(output(&finished).contains(&"uid=1000(user) gid=1001(ugrp) groups=1001(ugrp),2000(supp)"));
-    assert!(out.path().join("unpacked/all.user").is_dir());
+    assert!(out.path().join("unpacked/all.user.v2").is_dir());
 }
 
 #[test]
