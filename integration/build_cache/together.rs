@@ -52,7 +52,9 @@ fn a_step_that_two_builds_want_is_done_once() {
     let second = second.end(Duration::from_secs(60)).success();
     let first = first.end(Duration::from_secs(60)).success();
     assert_eq!(first.stdout, second.stdout);
-    assert_eq!(Steps::of(&first).done.len(), 2);
+    // Whoever gets to the last step first does it.
+    let done: usize = [&first, &second].iter().map(|build| Steps::of(build).done.len()).sum();
+    assert_eq!(done, 2, "{}\n{}", first.stderr, second.stderr);
     assert!(Steps::of(&second).found[0].contains("uuid"), "{}", second.stderr);
 }
 
