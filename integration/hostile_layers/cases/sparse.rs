@@ -59,6 +59,9 @@ fn old() -> Vec<Case> {
 
 type Pieces = &'static [(u64, u64)];
 
+/// What it shows, size, pieces, what is stored, and the content.
+type Good = (&'static str, u64, Pieces, &'static [u8], Vec<u8>);
+
 /// What maps of all three versions in PAX form have in common.
 fn every_version() -> Vec<Case> {
     const MAX: u64 = i64::MAX as u64;
@@ -82,7 +85,7 @@ fn every_version() -> Vec<Case> {
             let layer = move |_: &_| sparse_pax(version, "sp", size, pieces, &vec![b'x'; stored]);
             cases.push(refused(name(what), IMPOSSIBLE, layer));
         }
-        let good: [(&str, u64, Pieces, &'static [u8], Vec<u8>); 4] = [
+        let good: [Good; 4] = [
             (
                 "pieces",
                 300,
