@@ -162,3 +162,56 @@ pub(crate) fn sparse(name: &str, size: u64, pieces: &[(u64, u64)], stored: &[u8]
     archive.extend(padded(stored));
     archive
 }
+
+/// The entry of a sparse file in PAX form: `stored`, under a made-up name, behind `records`.
+pub(crate) fn sparse_entry(records: &[(&str, &[u8])], stored: &[u8]) -> Vec<u8> {
+    [pax(records), file("GNUSparseFile.0/made-up", stored)].concat()
+}
+
+/// The versions of sparse files in PAX form.
+pub(crate) const SPARSE_VERSIONS: [&str; 3] = ["0.0", "0.1", "1.0"];
+
+/// An entry as GNU tar writes it in one of [`SPARSE_VERSIONS`]: `stored` behind a map of `pieces`, each with offset and
+/// length.
+pub(crate) fn sparse_pax(
+    version: &str,
+    name: &str,
+    size: u64,
+    pieces: &[(u64, u64)],
+    stored: &[u8],
+) -> Vec<u8> {
+    let count = pieces.len().to_string();
+    let size = size.to_string();
+    let numbers = pieces.iter().flat_map(|(offset, length)| [offset.to_string(), length.to_string()]);
+    let numbers: Vec<String> = numbers.collect();
+    let first: [(&str, &[u8]); 2] =
+        [("GNU.sparse.size", size.as_bytes()), ("GNU.sparse.numblocks", count.as_bytes())];
+    match version {
+        "0.0" => {
+            let keys = ["GNU.sparse.offset", "GNU.sparse.numbytes"].into_iter().cycle();
+            let pairs = keys.zip(numbers.iter().map(String::as_bytes));
+            let records: Vec<_> = first.into_iter().chain(pairs).chain([("path", name.as_bytes())]).collect();
+            sparse_entry(&records, stored)
+        }
+        "0.1" => {
+            let map = numbers.join(",");
+            let rest = [("GNU.sparse.name", name.as_bytes()), ("GNU.sparse.map", map.as_bytes())];
+            sparse_entry(&[first, rest].concat(), stored)
+        }
+        _ => {
+            let map = [&[count], &numbers[..]].concat().join("\n") + "\n";
+            sparse_1_0(name, size.as_bytes(), map.as_bytes(), stored)
+        }
+    }
+}
+
+/// An entry of version 1.0 with any map before what is stored.
+pub(crate) fn sparse_1_0(name: &str, size: &[u8], map: &[u8], stored: &[u8]) -> Vec<u8> {
+    let records: [(&str, &[u8]); 4] = [
+        ("GNU.sparse.major", b"1"),
+        ("GNU.sparse.minor", b"0"),
+        ("GNU.sparse.name", name.as_bytes()),
+        ("GNU.sparse.realsize", size),
+    ];
+    sparse_entry(&records, &[padded(map), stored.to_vec()].concat())
+}

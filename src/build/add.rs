@@ -412,6 +412,52 @@ mod tests {
     }
 
     #[test]
+    fn sparse_files_of_gnu_tar_keep_their_holes() {
+        use std::process::Command;
+        let Some(ground) = Ground::new() else { return };
+        let version = Command::new("tar").arg("--version").output();
+        if !version.is_ok_and(|output| output.stdout.starts_with(b"tar (GNU tar)")) {
+            eprintln!("skipped: needs GNU tar");
+            return;
+        }
+        const SIZE: u64 = 8 << 20;
+        let long = format!("d/{}", "l".repeat(200));
+        // More pieces than the header of the old format and a block of a map can name.
+        let many: Vec<u64> = (0..60).map(|n| n * 128 * 1024).collect();
+        let files: [(&str, &[u64]); 4] =
+            [("many", &many), (&long, &[0, SIZE - 3]), ("middle", &[1_000_000]), ("hole", &[])];
+        for (name, at) in files {
+            ground.file(&format!("{name}="));
+            let file = File::create(ground.context(name)).unwrap();
+            file.set_len(SIZE).unwrap();
+            for offset in at {
+                std::os::unix::fs::FileExt::write_all_at(&file, b"end", *offset).unwrap();
+            }
+        }
+        for (number, format) in ["gnu", "posix0.0", "posix0.1", "posix1.0"].iter().enumerate() {
+            let archive = ground.context("sparse.tar");
+            let mut command = Command::new("tar");
+            command.args(["--sparse", "--hole-detection=raw", "--file"]).arg(&archive).arg("--create");
+            match format.strip_prefix("posix") {
+                Some(version) => command.args(["--format=posix", "--sparse-version", version]),
+                None => command.arg("--format=gnu"),
+            };
+            command.arg("--directory").arg(ground.context(".")).args(files.map(|(name, _)| name));
+            assert!(command.status().unwrap().success(), "{format}");
+            assert!(std::fs::metadata(&archive).unwrap().len() < SIZE, "{format}: not sparse");
+            run(&ground, &format!("sparse.tar /{number}/")).unwrap();
+            for (name, _) in files {
+                let made = ground.root(&number.to_string()).join(name);
+                let content = std::fs::read(&made).unwrap();
+                assert!(content == std::fs::read(ground.context(name)).unwrap(), "{format}: {name}");
+                assert!(std::fs::metadata(&made).unwrap().blocks() * 512 < SIZE / 4, "{format}: {name}");
+            }
+            let made = std::fs::read_dir(ground.root(&number.to_string())).unwrap().count();
+            assert_eq!(made, files.len(), "{format}: made-up names too");
+        }
+    }
+
+    #[test]
     fn extended_attributes_of_entries_are_set() {
         let Some(ground) = Ground::new() else { return };
         let capability = b"\x01\0\0\x02\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";

@@ -16,6 +16,7 @@ pub mod inherit;
 mod marks;
 mod packed;
 pub mod pax;
+mod sparse;
 pub mod tar;
 #[cfg(test)]
 pub(crate) mod test_support;

@@ -1,5 +1,6 @@
 //! PAX extended header records (POSIX.1-2017, pax, "pax Extended Header").
 
+use super::sparse::{self, ImpossibleMap, PaxSparse, SparseRecords};
 use crate::rootfs::{Timestamp, Xattrs};
 
 /// The key prefix under which archives carry extended attributes.
@@ -14,9 +15,12 @@ pub enum PaxError {
     /// A value that its key does not allow.
     #[error("the PAX record `{0}` has an impossible value")]
     Value(&'static str),
-    /// GNU's sparse files in PAX form: the data are not the file.
-    #[error("sparse files in PAX form are not supported")]
+    /// Records of a sparse file from which readers would make different files.
+    #[error("the `GNU.sparse` records are incomplete, repeated, unknown or of two versions")]
     Sparse,
+    /// A sparse map in records.
+    #[error(transparent)]
+    Map(#[from] ImpossibleMap),
     /// A global header that would rename or resize every entry after it.
     #[error("a global PAX header sets `{0}` of all entries")]
     Global(&'static str),
@@ -39,20 +43,24 @@ pub struct Pax {
     pub mtime: Option<Timestamp>,
     /// Extended attributes of the `SCHILY.xattr.` kind; those of libarchive repeat them encoded and are left out.
     pub xattrs: Xattrs,
+    /// What makes it a sparse file.
+    pub sparse: Option<PaxSparse>,
 }
 
 impl Pax {
     /// Reads the body of an extended header. As in Go, an empty value takes a record back, and the last one of a key
-    /// counts.
+    /// counts; not so those of sparse files, of which each counts.
     ///
     /// # Errors
     /// On the first record that is malformed or has an impossible value.
     pub fn parse(body: &[u8]) -> Result<Self, PaxError> {
         let mut pax = Self::default();
+        let mut sparse_records = SparseRecords::default();
         for record in Records(body) {
             let (key, value) = record?;
-            if key.starts_with(b"GNU.sparse.") {
-                return Err(PaxError::Sparse);
+            if let Some(rest) = key.strip_prefix(sparse::PREFIX) {
+                sparse_records.take(rest, value)?;
+                continue;
             }
             if let Some(name) = key.strip_prefix(XATTR_PREFIX) {
                 if name.is_empty() {
@@ -65,13 +73,14 @@ impl Pax {
             match key {
                 b"path" => pax.path = given.then(|| text("path", value)).transpose()?,
                 b"linkpath" => pax.linkpath = given.then(|| text("linkpath", value)).transpose()?,
-                b"size" => pax.size = given.then(|| size(value)).transpose()?,
+                b"size" => pax.size = given.then(|| size("size", value)).transpose()?,
                 b"uid" => pax.uid = given.then(|| id("uid", value)).transpose()?,
                 b"gid" => pax.gid = given.then(|| id("gid", value)).transpose()?,
                 b"mtime" => pax.mtime = given.then(|| time(value)).transpose()?,
                 _ => {}
             }
         }
+        pax.sparse = sparse_records.finish()?;
         Ok(pax)
     }
 
@@ -87,8 +96,8 @@ impl Pax {
                     return Err(PaxError::Global(forbidden));
                 }
             }
-            if key.starts_with(b"GNU.sparse.") {
-                return Err(PaxError::Sparse);
+            if key.starts_with(sparse::PREFIX) {
+                return Err(PaxError::Global("GNU.sparse"));
             }
         }
         Ok(())
@@ -122,19 +131,21 @@ fn split(body: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// Digits only: no sign, no blank.
-fn decimal(text: &[u8]) -> Option<u64> {
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn text(key: &'static str, value: &[u8]) -> Result<Vec<u8>, PaxError> {
+/// A value without NUL.
+pub(super) fn text(key: &'static str, value: &[u8]) -> Result<Vec<u8>, PaxError> {
     if value.contains(&0) { Err(PaxError::Value(key)) } else { Ok(value.to_vec()) }
 }
 
-fn size(value: &[u8]) -> Result<u64, PaxError> {
-    decimal(value).filter(|size| *size <= i64::MAX as u64).ok_or(PaxError::Value("size"))
+/// Bytes of a file, of which no file system has more than 63 bits.
+pub(super) fn size(key: &'static str, value: &[u8]) -> Result<u64, PaxError> {
+    decimal(value).filter(|size| *size <= i64::MAX as u64).ok_or(PaxError::Value(key))
 }
 
 fn id(key: &'static str, value: &[u8]) -> Result<u32, PaxError> {
@@ -280,7 +291,6 @@ mod tests {
         for (key, value) in values {
             assert!(matches!(Pax::parse(&body(&[(key, value)])), Err(PaxError::Value(_))), "{key}");
         }
-        assert_eq!(Pax::parse(&body(&[("GNU.sparse.major", b"1")])), Err(PaxError::Sparse));
     }
 
     #[test]
@@ -304,6 +314,10 @@ mod tests {
     fn global_headers_may_comment_but_not_rename() {
         assert_eq!(Pax::check_global(&body(&[("comment", b"0123"), ("mtime", b"1")])), Ok(()));
         assert_eq!(Pax::check_global(&body(&[("size", b"1")])), Err(PaxError::Global("size")));
+        assert_eq!(
+            Pax::check_global(&body(&[("GNU.sparse.major", b"1")])),
+            Err(PaxError::Global("GNU.sparse"))
+        );
         assert_eq!(Pax::check_global(b"x"), Err(PaxError::Malformed));
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 
 use super::Limits;
 use super::pax::{Pax, PaxError};
+use super::sparse::{ImpossibleMap, MapPlace, MapText, Part, SparseContent, SparseMap};
 use crate::limit::Limit;
 use crate::rootfs::{Escaped, Owner, Timestamp, Xattrs};
 
@@ -67,8 +68,11 @@ pub enum HeaderProblem {
     #[error("data after an empty block")]
     AfterEnd,
     /// A sparse map that contradicts itself.
-    #[error("the sparse map is impossible")]
-    Sparse,
+    #[error(transparent)]
+    Sparse(#[from] ImpossibleMap),
+    /// Records of a sparse file for an entry that is none, or is one by its header.
+    #[error("`GNU.sparse` records of what is not a regular file")]
+    SparseKind,
     /// PAX records.
     #[error(transparent)]
     Pax(#[from] PaxError),
@@ -126,17 +130,8 @@ pub struct Reader<R> {
     /// Stored bytes of the current entry that are not read yet, and the padding behind them.
     left: u64,
     padding: u64,
-    sparse: Option<Sparse>,
+    sparse: Option<SparseContent>,
     ended: bool,
-}
-
-/// Where the stored bytes of a sparse file belong.
-struct Sparse {
-    /// Offset and length of each piece, ascending.
-    pieces: std::vec::IntoIter<(u64, u64)>,
-    current: Option<(u64, u64)>,
-    at: u64,
-    size: u64,
 }
 
 /// Extensions that wait for their entry.
@@ -282,9 +277,7 @@ impl<R: Read> Reader<R> {
     /// The body of an extension header, which describes itself by its own size field only.
     fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Failure> {
         let size = header.size()?;
-        if self.extension_limit.is_exceeded_by(size) {
-            return Err(HeaderProblem::Extension(size, self.extension_limit).into());
-        }
+        self.check_extension(size)?;
         self.begin_content(size);
         let mut body = Vec::new();
         // Grows with what is there, not with what is claimed.
@@ -315,10 +308,19 @@ impl<R: Read> Reader<R> {
 
     fn entry(&mut self, header: &Header<'_>, pending: Pending) -> Result<Entry, Failure> {
         let pax = pending.pax.unwrap_or_default();
-        let path = pending.name.filter(|name| !name.is_empty()).or(pax.path).unwrap_or_else(|| header.name());
+        // Before all others, as in GNU tar and in Go: the other names of a sparse file are made up.
+        let (sparse_name, sparse) = pax.sparse.map(|sparse| (sparse.name, (sparse.size, sparse.map))).unzip();
+        let path = sparse_name
+            .flatten()
+            .or(pending.name.filter(|name| !name.is_empty()))
+            .or(pax.path)
+            .unwrap_or_else(|| header.name());
         let link =
             pending.link.filter(|name| !name.is_empty()).or(pax.linkpath).unwrap_or_else(|| header.link());
         let kind = header.kind(&path)?;
+        if sparse.is_some() && (kind != EntryKind::File || header.type_flag() == b'S') {
+            return Err(HeaderProblem::SparseKind.into());
+        }
         let owner = Owner {
             uid: pax.uid.map_or_else(|| header.id("uid", 108), Ok)?,
             gid: pax.gid.map_or_else(|| header.id("gid", 116), Ok)?,
@@ -334,6 +336,13 @@ impl<R: Read> Reader<R> {
             self.begin_content(size);
             if header.type_flag() == b'S' {
                 size = self.read_sparse_map(header)?;
+            } else if let Some((real_size, map)) = sparse {
+                let map = match map {
+                    MapPlace::Records(map) => map,
+                    MapPlace::Content => self.read_map_text()?,
+                };
+                self.sparse = Some(map.content(real_size, self.left)?);
+                size = real_size;
             }
         }
         let is_link = matches!(kind, EntryKind::HardLink | EntryKind::Symlink);
@@ -362,33 +371,46 @@ impl<R: Read> Reader<R> {
             return Err(HeaderProblem::Type(b'S').into());
         }
         let size = header.unsigned("realsize", 483, 12)?;
-        let mut pieces = Vec::new();
-        let mut more = sparse_pieces(&header.0[386..482], &mut pieces)? && header.0[482] != 0;
+        let mut map = SparseMap::default();
+        let mut more = sparse_pieces(&header.0[386..482], &mut map)? && header.0[482] != 0;
         while more {
             let mut block = [0; BLOCK];
             if self.read_up_to(&mut block)? < BLOCK {
                 return Err(TarError::Truncated(self.position).into());
             }
-            more = sparse_pieces(&block[..504], &mut pieces)? && block[504] != 0;
-            let bytes = pieces.len() as u64 * 24;
-            if self.extension_limit.is_exceeded_by(bytes) {
-                return Err(HeaderProblem::Extension(bytes, self.extension_limit).into());
+            more = sparse_pieces(&block[..504], &mut map)? && block[504] != 0;
+            self.check_extension(map.given() * 24)?;
+        }
+        self.sparse = Some(map.content(size, self.left)?);
+        Ok(size)
+    }
+
+    /// Reads the map that stands in whole blocks before the pieces of a sparse file, and is part of what is stored.
+    fn read_map_text(&mut self) -> Result<SparseMap, Failure> {
+        let mut text = MapText::default();
+        let mut bytes = 0;
+        loop {
+            bytes += BLOCK as u64;
+            self.check_extension(bytes)?;
+            if self.left < BLOCK as u64 {
+                return Err(ImpossibleMap.into());
+            }
+            let mut block = [0; BLOCK];
+            if self.read_up_to(&mut block)? < BLOCK {
+                return Err(TarError::Truncated(self.position).into());
+            }
+            self.left -= BLOCK as u64;
+            if text.take(&block)? {
+                return Ok(text.map());
             }
         }
-        let mut end = 0;
-        let mut stored = 0;
-        for (offset, length) in &pieces {
-            let next = offset.checked_add(*length).filter(|next| *offset >= end && *next <= size);
-            end = next.ok_or(HeaderProblem::Sparse)?;
-            stored += length;
+    }
+
+    fn check_extension(&self, bytes: u64) -> Result<(), HeaderProblem> {
+        if self.extension_limit.is_exceeded_by(bytes) {
+            return Err(HeaderProblem::Extension(bytes, self.extension_limit));
         }
-        if stored != self.left {
-            return Err(HeaderProblem::Sparse.into());
-        }
-        let mut pieces = pieces.into_iter();
-        let current = pieces.next();
-        self.sparse = Some(Sparse { pieces, current, at: 0, size });
-        Ok(size)
+        Ok(())
     }
 
     fn read_stored(&mut self, buffer: &mut [u8]) -> Result<usize, TarError> {
@@ -410,21 +432,19 @@ impl<R: Read> Reader<R> {
     /// When the archive ends before the entry does, or reading fails.
     pub fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, TarError> {
         let Some(sparse) = &mut self.sparse else { return self.read_stored(buffer) };
-        while sparse.current.is_some_and(|(offset, length)| offset + length <= sparse.at) {
-            sparse.current = sparse.pieces.next();
-        }
-        let (start, end) =
-            sparse.current.map_or((sparse.size, sparse.size), |(offset, length)| (offset, offset + length));
-        let in_hole = sparse.at < start;
-        let want = (buffer.len() as u64).min(if in_hole { start } else { end } - sparse.at) as usize;
-        if in_hole {
-            buffer[..want].fill(0);
-            sparse.at += want as u64;
-            return Ok(want);
-        }
+        let length = match sparse.part() {
+            Part::Hole(length) => {
+                let count = (buffer.len() as u64).min(length) as usize;
+                buffer[..count].fill(0);
+                sparse.advance(count as u64);
+                return Ok(count);
+            }
+            Part::Stored(length) => length,
+        };
+        let want = (buffer.len() as u64).min(length) as usize;
         let got = self.read_stored(&mut buffer[..want])?;
         if let Some(sparse) = &mut self.sparse {
-            sparse.at += got as u64;
+            sparse.advance(got as u64);
         }
         Ok(got)
     }
@@ -437,14 +457,14 @@ impl<R: Read> Read for Reader<R> {
 }
 
 /// Reads the pairs of a sparse map; false when an empty pair ended it.
-fn sparse_pieces(fields: &[u8], pieces: &mut Vec<(u64, u64)>) -> Result<bool, HeaderProblem> {
+fn sparse_pieces(fields: &[u8], map: &mut SparseMap) -> Result<bool, ImpossibleMap> {
     for pair in fields.chunks_exact(24) {
         if pair[0] == 0 && pair[12] == 0 {
             return Ok(false);
         }
         let number = |field| parse_number(field).and_then(|number| u64::try_from(number).ok());
-        let piece = number(&pair[..12]).zip(number(&pair[12..])).ok_or(HeaderProblem::Sparse)?;
-        pieces.push(piece);
+        let (offset, length) = number(&pair[..12]).zip(number(&pair[12..])).ok_or(ImpossibleMap)?;
+        map.push(offset, length)?;
     }
     Ok(true)
 }
@@ -458,6 +478,12 @@ enum Failure {
 impl From<TarError> for Failure {
     fn from(error: TarError) -> Self {
         Self::Read(error)
+    }
+}
+
+impl From<ImpossibleMap> for Failure {
+    fn from(problem: ImpossibleMap) -> Self {
+        Self::Header(problem.into())
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::archive::*;
 use super::{Case, Expect, What, accepted, accepted_raw, content, refused, refused_raw, slow};
 
 pub(super) fn cases() -> Vec<Case> {
-    [pax_headers(), gnu(), sizes(), sparse_files(), ends(), many()].into_iter().flatten().collect()
+    [pax_headers(), gnu(), sizes(), ends(), many()].into_iter().flatten().collect()
 }
 
 fn outer(size: u64) -> Vec<u8> {
@@ -133,16 +133,6 @@ fn pax_headers() -> Vec<Case> {
             [pax(&[("size", b"9223372036854775807")]), file("m", b"x")].concat()
         }),
         refused_raw("pax-cut", "the archive ends", || pax(&[("comment", &[b'v'; 600])])[..700].to_vec()),
-        refused("pax-sparse-1.0", "sparse files in PAX form", |_| {
-            [pax(&[("GNU.sparse.major", b"1"), ("GNU.sparse.minor", b"0")]), file("sp", b"x")].concat()
-        }),
-        refused("pax-sparse-0.1", "sparse files in PAX form", |_| {
-            [
-                pax(&[("GNU.sparse.map", b"0,1,10000000,1"), ("GNU.sparse.size", b"10000001")]),
-                file("sp", b"xy"),
-            ]
-            .concat()
-        }),
     ];
     let malformed: [(&'static str, &'static [u8]); 9] = [
         ("pax-malformed", b"99 path=evil\n"),
@@ -303,59 +293,6 @@ fn sizes() -> Vec<Case> {
             [block, file("f", b"x")].concat()
         }),
         refused("no-archive", "checksum", |_| b"#!/bin/sh\necho hello\n".repeat(100)[..1024].to_vec()),
-    ]
-}
-
-fn sparse_files() -> Vec<Case> {
-    vec![
-        Case {
-            expect: Expect::Accepted(vec![(
-                b"sp".to_vec(),
-                What::Content([&b"ab"[..], &[0; 98], b"cd", &[0; 98], b"e", &[0; 99]].concat()),
-            )]),
-            ..accepted("sparse-old", |_| sparse("sp", 300, &[(0, 2), (100, 2), (200, 1)], b"abcde"), &[])
-        },
-        accepted(
-            "sparse-old-of-many-pieces",
-            |_| {
-                let pieces: Vec<(u64, u64)> = (0..1000).map(|n| (n * 4096, 1)).collect();
-                [sparse("sp", 4_096_000, &pieces, &[b'x'; 1000]), file("n", b"n")].concat()
-            },
-            &[("n", content("n"))],
-        ),
-        slow(accepted(
-            "sparse-old-hole",
-            |_| [sparse("sp", 8 << 30, &[], b""), file("n", b"n")].concat(),
-            &[("n", content("n"))],
-        )),
-        refused_raw("sparse-old-bomb", "--limit layer-bytes=N", || sparse("sp", 1 << 62, &[], b"")),
-        refused("sparse-old-overlap", "the sparse map is impossible", |_| {
-            sparse("sp", 100, &[(0, 10), (5, 10)], &[b'x'; 20])
-        }),
-        refused("sparse-old-backwards", "the sparse map is impossible", |_| {
-            sparse("sp", 100, &[(50, 10), (0, 10)], &[b'x'; 20])
-        }),
-        refused("sparse-old-beyond-the-size", "the sparse map is impossible", |_| {
-            sparse("sp", 100, &[(95, 10)], &[b'x'; 10])
-        }),
-        refused("sparse-old-overflow", "the sparse map is impossible", |_| {
-            sparse("sp", i64::MAX as u64, &[(i64::MAX as u64, 10)], &[b'x'; 10])
-        }),
-        refused("sparse-old-more-than-stored", "the sparse map is impossible", |_| {
-            sparse("sp", 100, &[(0, 50)], &[b'x'; 10])
-        }),
-        refused("sparse-old-less-than-stored", "the sparse map is impossible", |_| {
-            sparse("sp", 100, &[(0, 5)], &[b'x'; 10])
-        }),
-        refused("sparse-old-map-without-end", "--limit tar-extension=N", |_| {
-            let pieces: Vec<(u64, u64)> = (0..60_000).map(|n| (n, 0)).collect();
-            sparse("sp", 100_000, &pieces, b"")
-        }),
-        refused_raw("sparse-old-map-cut", "the archive ends", || {
-            let pieces: Vec<(u64, u64)> = (0..100).map(|n| (n * 10, 1)).collect();
-            sparse("sp", 1000, &pieces, &[b'x'; 100])[..1500].to_vec()
-        }),
-        refused("sparse-old-in-ustar", "unknown type `S`", |_| header("sp", b'S').bytes()),
     ]
 }
 

@@ -10,6 +10,7 @@
 mod headers;
 mod links;
 mod names;
+mod sparse;
 mod special;
 mod whiteouts;
 
@@ -77,11 +78,17 @@ pub(crate) fn base() -> Vec<u8> {
 
 /// All cases.
 pub(crate) fn all() -> Vec<Case> {
-    let cases: Vec<Case> =
-        [names::cases(), links::cases(), whiteouts::cases(), special::cases(), headers::cases()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let cases: Vec<Case> = [
+        names::cases(),
+        links::cases(),
+        whiteouts::cases(),
+        special::cases(),
+        headers::cases(),
+        sparse::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let mut names: Vec<&str> = cases.iter().map(|case| case.name).collect();
     names.sort_unstable();
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "two cases have the same name");
