@@ -623,9 +623,10 @@ fn a_disk_without_room_for_a_store() {
 
 #[test]
 fn a_disk_without_inodes() {
-    for (inodes, words) in
-        [(8, NO_ROOM), (40, &["cannot unpack the layer", "caused by: entry", "has too few inodes ("])]
-    {
+    for (inodes, words) in [
+        (8, &["`STORE", "No space left on device", "too few inodes ("]),
+        (40, &["cannot unpack the layer", "caused by: entry", "has too few inodes ("]),
+    ] {
         Attempt::new("inodes", "FROM BASE\nRUN true\n")
             .after(&format!("mount -t tmpfs -o nr_inodes={inodes} none STORE"))
             .saying(words)
@@ -639,7 +640,7 @@ fn a_disk_without_inodes() {
 #[test]
 fn a_disk_without_room_for_extended_attributes() {
     let attempt = Attempt::new("full-attributes", "FROM BASE\nADD archive.tar /\n");
-    attempt.context.write("archive.tar", archive_with_attribute("user.large", 6000));
+    attempt.context.write("archive.tar", archive_with_attribute("user.large", &[b'x'; 6000]));
     let prelude = "truncate -s 64M disk && mkfs.ext4 -q disk && mount -o loop disk STORE";
     let possible = finish(Command::new("unshare").args([
         "--mount",
@@ -660,23 +661,22 @@ fn a_disk_without_room_for_extended_attributes() {
 #[test]
 fn attributes_that_linux_refuses() {
     let long = format!("user.{}", "n".repeat(300));
-    for (name, attribute, size) in [
-        ("attribute-value", "user.large", 65_537),
-        ("attribute-name", &*long, 1),
-        ("attribute-acl", "system.posix_acl_access", 7),
-        ("attribute-capability", "security.capability", 7),
+    for (name, attribute, value) in [
+        ("attribute-value", "user.large", &vec![b'x'; 65_537][..]),
+        ("attribute-name", &*long, b"xyz"),
+        ("attribute-acl", "system.posix_acl_access", b"\x02\0\0\0xyz"),
+        ("attribute-capability", "security.capability", b"xyz"),
     ] {
         let attempt = Attempt::new(name, "FROM BASE\nADD archive.tar /\n");
-        attempt.context.write("archive.tar", archive_with_attribute(attribute, size));
+        attempt.context.write("archive.tar", archive_with_attribute(attribute, value));
         attempt.fails();
     }
 }
 
-/// An archive with one file, which has an attribute of so many bytes.
-fn archive_with_attribute(name: &str, size: usize) -> Vec<u8> {
+/// An archive with one file, which has this attribute.
+fn archive_with_attribute(name: &str, value: &[u8]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
-    let value = vec![b'x'; size];
-    archive.append_pax_extensions([(&*format!("SCHILY.xattr.{name}"), &value[..])]).expect("archive");
+    archive.append_pax_extensions([(&*format!("SCHILY.xattr.{name}"), value)]).expect("archive");
     let mut header = tar::Header::new_ustar();
     header.set_mode(0o644);
     header.set_size(0);

@@ -147,9 +147,7 @@ fn advice_for_attribute(errno: Errno, free: Option<Free>, shown: &str, otherwise
         ),
         Errno::TOOBIG => "Linux takes values of at most 65536 bytes".to_owned(),
         Errno::RANGE => "Linux takes attributes with names of at most 255 bytes".to_owned(),
-        Errno::INVAL => {
-            "its value is not in the form that the kernel wants for an attribute of this name".to_owned()
-        }
+        Errno::INVAL => "name or value are not in the form that the kernel wants".to_owned(),
         _ => return None,
     })
 }
@@ -206,7 +204,7 @@ mod tests {
             ),
             (Box::new(attribute(Errno::TOOBIG)), "at most 65536 bytes"),
             (Box::new(attribute(Errno::RANGE)), "at most 255 bytes"),
-            (Box::new(attribute(Errno::INVAL)), "not in the form"),
+            (Box::new(attribute(Errno::INVAL)), "are not in the form"),
             (Box::new(attribute(Errno::DQUOT)), "disk quota for the store"),
             (
                 Box::new(ExportError::Io {
