@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::fake_registry::FakeRegistry;
 use crate::support::ground::ground;
 use crate::support::group::Group;
-use crate::support::{Context, finish, scratch};
+use crate::support::{Builder, Context, finish, scratch};
 
 /// The most that all processes of a build may need together, in kB.
 const MOST: u64 = 100_000;
@@ -157,4 +157,31 @@ fn put_layer(registry: &FakeRegistry, number: u8, window_log: u32) -> (String, V
         "size": blob.len(),
     });
     (digester.finish().to_string(), descriptor)
+}
+
+/// Where memory lacks, that is said, and nothing waits for it.
+#[test]
+fn without_enough_memory_a_build_ends() {
+    let base = ground().name("busybox:latest");
+    let context = Context::new(&format!("FROM {base}\nRUN echo x >/x\n"));
+    let builder = Builder::new();
+    let mut short = 0;
+    for most in (22_000..60_000).step_by(2_000) {
+        let limited = ["-euc", &format!("ulimit -v {most}; exec \"$@\""), "sh"];
+        let mut command = Command::new("sh");
+        command.args(limited).arg(env!("CARGO_BIN_EXE_builder")).arg("--store").arg(builder.store());
+        command.env("RUST_BACKTRACE", "1").args(["--no-push", "--no-cache", "-c"]).arg(context.path());
+        let finished = finish(&mut command);
+        match finished.code {
+            Some(0) => {}
+            Some(1) => {
+                short += 1;
+                assert!(finished.stderr.contains("error: "), "{most}: {}", finished.stderr);
+            }
+            // What the standard library does; its words say it.
+            None if finished.stderr.contains("memory allocation of") => short += 1,
+            code => panic!("{most}: {code:?}: {}", finished.stderr),
+        }
+    }
+    assert_ne!(short, 0, "there was memory enough for all");
 }

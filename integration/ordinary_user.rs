@@ -14,7 +14,7 @@ use crate::support::oci::{Entry, LayoutImage, pull};
 use crate::support::traces::{self, Family, Running};
 use crate::support::tree::{self, Times};
 use crate::support::user::User;
-use crate::support::{Builder, Finished, finish, scratch};
+use crate::support::{Builder, Context, Finished, finish, scratch};
 
 /// What RUN printed.
 fn output(finished: &Finished) -> Vec<&str> {
@@ -123,7 +123,7 @@ fn a_user_with_ids_builds_what_root_builds() {
     let kinds: Vec<_> = fs::read_dir(user.store().join("unpacked")).expect("unpacked").flatten().collect();
     let [kind] = &kinds[..] else { panic!("{kinds:?}") };
     let name = kind.file_name().into_string().expect("a name");
-    assert!(name.starts_with(&format!("0-{}-1_1-", user.uid)) && name.ends_with(".user"), "{name}");
+    assert!(name.starts_with(&format!("0-{}-1_1-", user.uid)) && name.ends_with(".user.v2"), "{name}");
     let again = build(user.command().args(["-v", "debug", "--no-cache"]), &names[1]);
     assert!(again.says(&["is unpacked already"]), "{}", again.stderr);
 }
@@ -558,7 +558,7 @@ fn root_without_the_right_to_mount_keeps_all_ids() {
     let finished = finish(&mut command).success();
     assert!(finished.says(&["in a user namespace with users 0-4294967294"]), "{}", finished.stderr);
     assert!(output(&finished).contains(&"uid=1000(user) gid=1001(ugrp) groups=1001(ugrp),2000(supp)"));
-    assert!(out.path().join("unpacked/all.user").is_dir());
+    assert!(out.path().join("unpacked/all.user.v2").is_dir());
 }
 
 #[test]
@@ -588,4 +588,24 @@ fn plans_need_no_namespace() {
     command.env("BUILDER_STORE", user.store());
     command.args(["-euc", script, "sh"]).arg(user.program()).arg("plan").arg("-c").arg(context);
     assert_eq!(finish(&mut command).success().json()["stages"].as_array().map(Vec::len), Some(1));
+}
+
+/// The machine's own nodes are in the step's /dev there, and root in the step owns them.
+#[test]
+fn without_the_right_to_mount_a_step_cannot_change_the_devices_of_the_machine() {
+    let base = ground().name("busybox:latest");
+    // The mode it has anyway: should it work, no harm is done.
+    let context = Context::new(&format!(
+        "FROM {base}\nRUN chmod 666 /dev/zero || echo kept; chown 0 /dev/null || echo kept; echo x >/dev/null; \
+         echo x >>/dev/null; echo x | tee /dev/null; head -c 3 /dev/zero | wc -c; [ -w /dev/null ] && echo writable\n"
+    ));
+    let out = scratch();
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "--inh-caps=-all"]).arg(env!("CARGO_BIN_EXE_builder"));
+    command.env("BUILDER_STORE", out.path()).args(["--no-push", "-c"]).arg(context.path());
+    let finished = finish(&mut command).success();
+    let said = output(&finished);
+    assert_eq!(said.iter().filter(|line| line.contains("Read-only file system")).count(), 2, "{said:?}");
+    let said: Vec<_> = said.into_iter().filter(|line| !line.contains("Read-only file system")).collect();
+    assert_eq!(said, ["kept", "kept", "x", "3", "writable"]);
 }

@@ -363,7 +363,9 @@ fn mount_device(staging: &OwnedFd, name: &str, device: Dev, target: &OwnedFd) ->
             if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice || !same {
                 return Err(Errno::NODEV.into());
             }
-            sys::restrict_mount(&mount, NOSUID | NOEXEC, MountReach::One)?;
+            // The machine's own node: whoever is root here may be its owner, and must not give it another mode. Devices are
+            // written to all the same.
+            sys::restrict_mount(&mount, RDONLY | NOSUID | NOEXEC, MountReach::One)?;
             attach(&mount, target)
         }
         Err(error) => Err(error.into()),
