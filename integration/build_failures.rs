@@ -332,6 +332,20 @@ fn a_missing_source() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "makes the trap")]
+fn a_source_that_is_a_loop_of_links() {
+    for (name, dockerfile) in [
+        ("copy-link-loop", "FROM scratch\nCOPY sl/loop /o\n"),
+        ("mount-link-loop", "FROM BASE\nRUN --mount=target=/o,source=sl/loop true\n"),
+    ] {
+        let attempt = Attempt::new(name, dockerfile);
+        fs::create_dir(attempt.context.path().join("sl")).expect("directory");
+        std::os::unix::fs::symlink("loop", attempt.context.path().join("sl/loop")).expect("link");
+        attempt.fails();
+    }
+}
+
+#[test]
 fn a_source_that_dockerignore_excludes() {
     Attempt::new("copy-excluded", "FROM scratch\n\nCOPY build/a.txt /app/\n")
         .file("build/a.txt", "here")
@@ -552,7 +566,7 @@ impl Attempt {
 // The machine.
 
 const NO_ROOM: &[&str] =
-    &["`STORE", "No space left on device", "hint: the disk that holds the store `STORE` has too little room"];
+    &["`STORE", "No space left on device", "hint: the disk that holds the store `STORE` had too little room"];
 
 const SMALL_STORE: &str = "mount -t tmpfs -o size=20m none STORE";
 
@@ -609,9 +623,10 @@ fn a_disk_without_room_for_a_store() {
 
 #[test]
 fn a_disk_without_inodes() {
-    for (inodes, words) in
-        [(8, NO_ROOM), (40, &["cannot unpack the layer", "caused by: entry", "and 0 inodes"])]
-    {
+    for (inodes, words) in [
+        (8, &["`STORE", "No space left on device", "too few inodes ("]),
+        (40, &["cannot unpack the layer", "caused by: entry", "has too few inodes ("]),
+    ] {
         Attempt::new("inodes", "FROM BASE\nRUN true\n")
             .after(&format!("mount -t tmpfs -o nr_inodes={inodes} none STORE"))
             .saying(words)
@@ -625,7 +640,7 @@ fn a_disk_without_inodes() {
 #[test]
 fn a_disk_without_room_for_extended_attributes() {
     let attempt = Attempt::new("full-attributes", "FROM BASE\nADD archive.tar /\n");
-    attempt.context.write("archive.tar", archive_with_attribute(6000));
+    attempt.context.write("archive.tar", archive_with_attribute("user.large", &[b'x'; 6000]));
     let prelude = "truncate -s 64M disk && mkfs.ext4 -q disk && mount -o loop disk STORE";
     let possible = finish(Command::new("unshare").args([
         "--mount",
@@ -643,11 +658,25 @@ fn a_disk_without_room_for_extended_attributes() {
     attempt.after(prelude).fails();
 }
 
-/// An archive with one file, which has an attribute of so many bytes.
-fn archive_with_attribute(size: usize) -> Vec<u8> {
+#[test]
+fn attributes_that_linux_refuses() {
+    let long = format!("user.{}", "n".repeat(300));
+    for (name, attribute, value) in [
+        ("attribute-value", "user.large", &vec![b'x'; 65_537][..]),
+        ("attribute-name", &*long, b"xyz"),
+        ("attribute-acl", "system.posix_acl_access", b"\x02\0\0\0xyz"),
+        ("attribute-capability", "security.capability", b"xyz"),
+    ] {
+        let attempt = Attempt::new(name, "FROM BASE\nADD archive.tar /\n");
+        attempt.context.write("archive.tar", archive_with_attribute(attribute, value));
+        attempt.fails();
+    }
+}
+
+/// An archive with one file, which has this attribute.
+fn archive_with_attribute(name: &str, value: &[u8]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
-    let value = vec![b'x'; size];
-    archive.append_pax_extensions([("SCHILY.xattr.user.large", &value[..])]).expect("archive");
+    archive.append_pax_extensions([(&*format!("SCHILY.xattr.{name}"), value)]).expect("archive");
     let mut header = tar::Header::new_ustar();
     header.set_mode(0o644);
     header.set_size(0);
@@ -726,6 +755,33 @@ fn no_user_namespace() {
     Attempt::new("no-user-namespace", "FROM BASE\nRUN true\n")
         .after(&format!("set -- unshare --user --map-root-user sh -euc '{inside}' sh \"$@\""))
         .fails();
+}
+
+#[test]
+fn root_that_may_not_map_itself() {
+    Attempt::new("no-setfcap", "FROM BASE\nRUN true\n")
+        .after("set -- setpriv --bounding-set=-sys_admin,-setfcap --inh-caps=-all \"$@\"")
+        .fails();
+}
+
+#[test]
+fn a_store_of_another_user() {
+    Attempt::new("store-of-another", "FROM BASE\nRUN true\n")
+        .after(
+            "echo 1 >STORE/version; chmod 700 STORE
+             set -- setpriv --reuid 54321 --regid 54321 --clear-groups \"$@\"",
+        )
+        .fails();
+}
+
+#[test]
+fn a_store_that_is_damaged() {
+    for (name, prelude) in [
+        ("store-version", "echo one >STORE/version"),
+        ("store-catalog", "echo 1 >STORE/version; mkdir STORE/index.json"),
+    ] {
+        Attempt::new(name, "FROM BASE\nRUN true\n").after(prelude).fails();
+    }
 }
 
 #[test]

@@ -169,12 +169,31 @@ pub enum CopyError {
         /// What is allowed.
         limit: Limit,
     },
+    /// Links that lead to each other.
+    #[error("`{path}` is a loop of symbolic links, or leads through more than 40 of them")]
+    LinkLoop {
+        /// The path in the source tree that was followed.
+        path: GuestPath,
+    },
     /// The source tree could not be read.
     #[error("cannot read the source")]
     Source(#[source] RootfsError),
     /// The destination could not be read or written.
     #[error("cannot write the destination")]
     Destination(#[source] RootfsError),
+    /// An extended attribute that there is no room for.
+    #[error("cannot give `{path}` the extended attribute `{key}` ({size} bytes)")]
+    Attribute {
+        /// The copy.
+        path: GuestPath,
+        /// The attribute's name.
+        key: Escaped,
+        /// Bytes of its value.
+        size: usize,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// A system call failed.
     #[error("cannot {action} `{path}`")]
     Io {

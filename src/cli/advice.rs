@@ -40,8 +40,8 @@ pub(super) enum Trouble {
 pub(super) enum Unwritten {
     /// Names and content, mostly.
     Files,
-    /// Extended attributes, for which file systems have rooms of their own.
-    Attributes,
+    /// An extended attribute: file systems have room of its own for these, and limits.
+    Attribute,
 }
 
 impl Trouble {
@@ -55,12 +55,12 @@ impl Trouble {
                 place = Some(path.clone());
             }
             if is_about_attributes(error) {
-                what = Unwritten::Attributes;
+                what = Unwritten::Attribute;
             }
             match error.downcast_ref() {
                 Some(StoreError::Corrupt(_)) => return Some(Self::Damage),
                 // It says itself what to do.
-                Some(StoreError::Unwritable { .. }) => return None,
+                Some(StoreError::Unwritable { .. } | StoreError::Unreadable { .. }) => return None,
                 _ => {}
             }
             if let Some(errno) = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error) {
@@ -76,7 +76,7 @@ impl Trouble {
         let (errno, place, what) = match self {
             Self::Step(free) => return (*free).and_then(|free| advice_for_step(free, store)),
             Self::Damage => return Some("it has been removed: build again, and it is made anew".to_owned()),
-            Self::Refused { errno, place, what } => (*errno, place.as_deref(), *what),
+            Self::Refused { errno, place, what } => (errno, place.as_deref(), *what),
         };
         let (place, shown, otherwise) = match place {
             // What was made there may be gone again.
@@ -86,16 +86,13 @@ impl Trouble {
             }
             None => (store, format!("the store `{}`", store.display()), "choose another store with --store"),
         };
-        Some(match errno {
-            Errno::NOSPC if what == Unwritten::Attributes => format!(
-                "the disk that holds {shown} has too little room{}, or its file system too little for the extended \
-                 attributes of one file (ext4: a block): make room, or {otherwise}",
-                room(place)
-            ),
-            Errno::NOSPC => format!(
-                "the disk that holds {shown} has too little room{}: make room, or {otherwise}",
-                room(place)
-            ),
+        if what == Unwritten::Attribute
+            && let Some(advice) = advice_for_attribute(*errno, Free::of(place), &shown, otherwise)
+        {
+            return Some(advice);
+        }
+        Some(match *errno {
+            Errno::NOSPC => advice_for_full_disk(Free::of(place), &shown, otherwise),
             Errno::DQUOT => {
                 format!("the disk quota for {shown} is used up: have it raised, make room, or {otherwise}")
             }
@@ -125,31 +122,49 @@ fn advice_for_step(free: Free, store: &Path) -> Option<String> {
         format!(
             "the disk that holds the store `{}` had little room{}: make room, or choose another store with --store",
             store.display(),
-            shown(free, "when it failed")
+            shown(free)
         )
     })
 }
 
-fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
-    let action = match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(EntryError::Io { action, .. }), _) | (_, Some(CopyError::Io { action, .. })) => action,
-        _ => return false,
+/// By now what filled the disk may have been removed, so how much room there is tells nothing. Few inodes still are few.
+fn advice_for_full_disk(free: Option<Free>, shown: &str, otherwise: &str) -> String {
+    let inodes = free.filter(|free| free.has_fewer_inodes(&LITTLE_ROOM)).and_then(|free| free.inodes);
+    let lack = match inodes {
+        Some(inodes) => format!("has too few inodes ({inodes} free now)"),
+        None => "had too little room, or too few inodes (`df -i`)".to_owned(),
     };
-    action.contains("attribute")
+    format!("the disk that holds {shown} {lack}: make room, or {otherwise}")
+}
+
+/// What a refused attribute means, where that differs from what the number means for files.
+fn advice_for_attribute(errno: Errno, free: Option<Free>, shown: &str, otherwise: &str) -> Option<String> {
+    Some(match errno {
+        Errno::NOSPC if free.is_some_and(|free| free.is_below(&LITTLE_ROOM)) => return None,
+        Errno::NOSPC => format!(
+            "the file system that holds {shown} has no room for it beside the other attributes of the file, whatever the \
+             disk has (ext4: one block for all of them): {otherwise}, on another file system"
+        ),
+        Errno::TOOBIG => "Linux takes values of at most 65536 bytes".to_owned(),
+        Errno::RANGE => "Linux takes attributes with names of at most 255 bytes".to_owned(),
+        Errno::INVAL => "name or value are not in the form that the kernel wants".to_owned(),
+        _ => return None,
+    })
+}
+
+fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(EntryError::Attribute { .. }))
+        || matches!(error.downcast_ref(), Some(CopyError::Attribute { .. }))
 }
 
 /// For behind a sentence. Inodes are named where they are what is missing: `df` does not show them.
-fn shown(free: Free, when: &str) -> String {
+fn shown(free: Free) -> String {
     match free.inodes {
         Some(inodes) if free.has_fewer_inodes(&LITTLE_ROOM) => {
-            format!(" ({} and {inodes} inodes free {when})", size(free.bytes))
+            format!(" ({} and {inodes} inodes free when it failed)", size(free.bytes))
         }
-        _ => format!(" ({} free {when})", size(free.bytes)),
+        _ => format!(" ({} free when it failed)", size(free.bytes)),
     }
-}
-
-fn room(path: &Path) -> String {
-    Free::of(path).map(|free| shown(free, "now")).unwrap_or_default()
 }
 
 fn limit(resource: Resource, shown: impl FnOnce(u64) -> String) -> String {
@@ -174,19 +189,30 @@ mod tests {
             problem: EntryError::Io { action, source: refused(Errno::NOSPC) },
         };
         let store = Path::new("/");
+        let attribute = |errno| LayerError::Entry {
+            name: Escaped::new(b"x"),
+            problem: EntryError::Attribute {
+                key: Escaped::new(b"user.e"),
+                size: 5000,
+                source: refused(errno),
+            },
+        };
         for (error, words) in [
             (
                 Box::new(entry("write the file")) as Box<dyn Error>,
-                "the disk that holds the store `/` has too little room (",
+                "the disk that holds the store `/` had too little room, or too few inodes",
             ),
-            (Box::new(entry("set an extended attribute")), "attributes of one file"),
+            (Box::new(attribute(Errno::TOOBIG)), "at most 65536 bytes"),
+            (Box::new(attribute(Errno::RANGE)), "at most 255 bytes"),
+            (Box::new(attribute(Errno::INVAL)), "are not in the form"),
+            (Box::new(attribute(Errno::DQUOT)), "disk quota for the store"),
             (
                 Box::new(ExportError::Io {
                     action: "write",
                     path: "/tmp".into(),
                     source: refused(Errno::NOSPC),
                 }),
-                "holds `/tmp` has too little room",
+                "holds `/tmp` had too little room",
             ),
             (
                 Box::new(UnpackError::Directory { path: "/x".into(), cause: refused(Errno::DQUOT) }),
@@ -213,9 +239,27 @@ mod tests {
 
     #[test]
     fn inodes_are_named_where_they_are_short() {
-        let shown = |bytes, inodes| shown(Free { bytes, inodes }, "now");
-        assert_eq!(shown(2_000_000, Some(1_000_000)), " (2.0 MB free now)");
-        assert_eq!(shown(2_000_000, Some(0)), " (2.0 MB and 0 inodes free now)");
-        assert_eq!(shown(0, None), " (0 B free now)");
+        let of = |bytes, inodes| shown(Free { bytes, inodes });
+        assert_eq!(of(2_000_000, Some(1_000_000)), " (2.0 MB free when it failed)");
+        assert_eq!(of(2_000_000, Some(0)), " (2.0 MB and 0 inodes free when it failed)");
+        assert_eq!(of(0, None), " (0 B free when it failed)");
+        let advice =
+            |inodes| advice_for_full_disk(Some(Free { bytes: 9, inodes }), "`/x`", "write elsewhere");
+        assert!(advice(Some(3)).contains("has too few inodes (3 free now)"));
+        for inodes in [None, Some(1_000_000)] {
+            let advice = advice(inodes);
+            assert!(!advice.contains("free now") && advice.contains("had too little room"), "{advice}");
+        }
+    }
+
+    #[test]
+    fn a_disk_with_room_is_not_full_because_it_takes_no_attribute() {
+        let advice = |bytes| {
+            let free = Some(Free { bytes, inodes: Some(1_000_000) });
+            advice_for_attribute(Errno::NOSPC, free, "`/x`", "write elsewhere")
+        };
+        let enough = advice(60 << 30).unwrap();
+        assert!(enough.contains("beside the other attributes") && !enough.contains("make room"), "{enough}");
+        assert_eq!(advice(1 << 20), None);
     }
 }

@@ -168,6 +168,7 @@ impl LayerError {
             | EntryError::Entries(_)
             | EntryError::Bytes(_)
             | EntryError::Io { .. }
+            | EntryError::Attribute { .. }
             | EntryError::Tar(_)
             | EntryError::Rootfs(_) => false,
         }
@@ -221,6 +222,17 @@ pub enum EntryError {
     Io {
         /// What was tried.
         action: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// An extended attribute that the file system or the kernel refuses.
+    #[error("cannot set the extended attribute `{key}` ({size} bytes)")]
+    Attribute {
+        /// Its name.
+        key: Escaped,
+        /// Bytes of its value.
+        size: usize,
         /// What the kernel said.
         #[source]
         source: io::Error,

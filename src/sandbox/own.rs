@@ -26,6 +26,9 @@ use super::subordinate::Subordinate;
 use crate::rootfs::{IdMap, Owner};
 use crate::sys;
 
+/// Where a process says which users its namespace has.
+const UID_MAP: &str = "/proc/self/uid_map";
+
 /// Which ids to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
@@ -101,6 +104,26 @@ impl OwnError {
         }
     }
 
+    /// The same, with what it means that `caller`, who had `capabilities`, could not map its id.
+    fn explained(self, caller: Owner, capabilities: CapabilitySet) -> Self {
+        match self {
+            // Since Linux 5.12; the map of groups needs none.
+            Self::Map { path: UID_MAP, source }
+                if Errno::from_io_error(&source) == Some(Errno::PERM)
+                    && caller.uid == 0
+                    && !capabilities.contains(CapabilitySet::SETFCAP) =>
+            {
+                Self::Refused {
+                    kind: "user",
+                    cause: "root may have one of its own only with CAP_SETFCAP, see user_namespaces(7)".to_owned(),
+                    remedy: "give the container CAP_SETFCAP, which most have, or CAP_SYS_ADMIN; or build as an ordinary user"
+                        .to_owned(),
+                }
+            }
+            other => other,
+        }
+    }
+
     /// What it means that [`crate::sys::unshare_mounts`] or making mounts private failed after [`enter`].
     #[must_use]
     pub fn of_mounts(error: &io::Error) -> Self {
@@ -146,7 +169,7 @@ pub fn enter(wish: Wish) -> Result<Own, OwnError> {
     })?;
     let problem = helper.and_then(Helper::map).or(lacking);
     let read = || IdMap::of_this_process().map_err(OwnError::Unknown);
-    map_own(caller, &read()?)?;
+    map_own(caller, &read()?).map_err(|error| error.explained(caller, capabilities))?;
     let ids = read()?;
     let identity = if ids.is_single() { Identity::Single } else { Identity::Ranges };
     let detail = format!("in a user namespace with users {} and groups {}", ids.users(), ids.groups());
@@ -262,7 +285,31 @@ fn map_own(caller: Owner, ids: &IdMap) -> Result<(), OwnError> {
         write("/proc/self/gid_map", &format!("0 {} 1", caller.gid))?;
     }
     if ids.users().are_none() {
-        write("/proc/self/uid_map", &format!("0 {} 1", caller.uid))?;
+        write(UID_MAP, &format!("0 {} 1", caller.uid))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_root_lacks_to_map_itself_is_named() {
+        let explained = |uid, capabilities, errno: Errno| {
+            let error = OwnError::Map { path: UID_MAP, source: errno.into() };
+            let error = error.explained(Owner { uid, gid: 0 }, capabilities);
+            (error.to_string(), error.remedy().unwrap_or_default().to_owned())
+        };
+        let (error, remedy) = explained(0, CapabilitySet::SETUID, Errno::PERM);
+        assert!(error.contains("CAP_SETFCAP") && remedy.contains("CAP_SETFCAP"), "{error}: {remedy}");
+        for (uid, capabilities, errno) in [
+            (0, CapabilitySet::SETFCAP, Errno::PERM),
+            (1000, CapabilitySet::empty(), Errno::PERM),
+            (0, CapabilitySet::empty(), Errno::INVAL),
+        ] {
+            let (error, _) = explained(uid, capabilities, errno);
+            assert_eq!(error, "cannot write `/proc/self/uid_map`");
+        }
+    }
 }

@@ -209,16 +209,36 @@ impl BlobWriter {
     }
 }
 
+/// The system's error with the file that it is about: who writes a layer sees no more than a [`Write`].
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to `{}`", path.display())]
+struct WriteError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl BlobWriter {
+    fn named<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|source| {
+            let path = self.file.get_ref().path().to_owned();
+            io::Error::new(source.kind(), WriteError { path, source })
+        })
+    }
+}
+
 impl Write for BlobWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.file.write(bytes)?;
+        let written = self.file.write(bytes);
+        let count = self.named(written)?;
         self.digester.update(&bytes[..count]);
         self.size += count as u64;
         Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        let flushed = self.file.flush();
+        self.named(flushed)
     }
 }
 

@@ -69,6 +69,28 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// Permissions: of another user, for instance.
+    #[error("cannot read the store: cannot {action} `{}`; choose another store with `--store`", path.display())]
+    Unreadable {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory where a file belongs.
+    #[error("cannot {action} `{}`: the store has a file there, not a directory; delete it", path.display())]
+    Obstructed {
+        /// What was tried.
+        action: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
     /// Somebody's directory.
     #[error("`{}` is neither empty nor a store; choose another with `--store`", path.display())]
     Foreign {
@@ -87,8 +109,13 @@ pub enum StoreError {
         found: u32,
     },
     /// The version file holds something else.
-    #[error("`{}` holds `{text}`, expected the number of a format", path.display())]
+    #[error(
+        "`{}` holds `{text}`, expected the number of a format; delete the store `{}`, or choose another with `--store`",
+        path.display(), root.display()
+    )]
     Version {
+        /// The store.
+        root: PathBuf,
         /// The version file.
         path: PathBuf,
         /// What it holds.
@@ -165,6 +192,8 @@ impl StoreError {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if action != "read" => {
                     Self::Unwritable { action, path, source }
                 }
+                io::ErrorKind::PermissionDenied => Self::Unreadable { action, path, source },
+                io::ErrorKind::IsADirectory => Self::Obstructed { action, path, source },
                 _ => Self::Io { action, path, source },
             }
         }
@@ -299,18 +328,22 @@ fn publish(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 /// The version file is the first thing in a store, so that two processes may make one at the same time.
 fn check_version(root: &Path) -> Result<(), StoreError> {
     let path = root.join("version");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+    let text = match fs::read(&path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             check_empty(root)?;
             return publish(&path, format!("{VERSION}\n").as_bytes());
+        }
+        // Without it, nothing says that the rest is a store.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            return Err(StoreError::Foreign { path: root.to_owned() });
         }
         Err(error) => return Err(StoreError::io("read", &path)(error)),
     };
     match text.trim_end().parse::<u32>() {
         Ok(found) if found > VERSION => Err(StoreError::Newer { path: root.to_owned(), found }),
         Ok(_) => Ok(()),
-        Err(_) => Err(StoreError::Version { path, text: shown(text.trim_end()) }),
+        Err(_) => Err(StoreError::Version { root: root.to_owned(), path, text: shown(text.trim_end()) }),
     }
 }
 
@@ -372,8 +405,34 @@ mod tests {
         fs::write(dir.path().join("version"), "7\n").unwrap();
         let error = Store::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("has format 7, but this version knows 1 at most"), "{error}");
-        fs::write(dir.path().join("version"), "x\n").unwrap();
-        assert!(matches!(Store::open(dir.path()), Err(StoreError::Version { .. })));
+        for damage in [&b"x\n"[..], b"", b"\xff"] {
+            fs::write(dir.path().join("version"), damage).unwrap();
+            let error = Store::open(dir.path()).unwrap_err().to_string();
+            let wanted = format!("delete the store `{}`, or choose another", dir.path().display());
+            assert!(error.contains("expected the number of a format") && error.contains(&wanted), "{error}");
+        }
+        fs::remove_file(dir.path().join("version")).unwrap();
+        fs::create_dir(dir.path().join("version")).unwrap();
+        assert!(matches!(Store::open(dir.path()), Err(StoreError::Foreign { .. })));
+    }
+
+    #[test]
+    fn a_directory_where_a_file_belongs_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let blob = dir.path().join("blobs/sha256").join(Digest::of(b"blob").hex());
+        fs::create_dir(&blob).unwrap();
+        let of_blob = store.blobs().put(b"blob").unwrap_err();
+        let catalog = dir.path().join("index.json");
+        fs::remove_file(&catalog).unwrap();
+        fs::create_dir(&catalog).unwrap();
+        let of_catalog = Store::open(dir.path()).unwrap_err();
+        for (error, path) in [(of_blob, blob), (of_catalog, catalog)] {
+            let error = error.to_string();
+            let wanted =
+                format!("`{}`: the store has a file there, not a directory; delete it", path.display());
+            assert!(error.ends_with(&wanted), "{error}");
+        }
     }
 
     #[test]
@@ -389,6 +448,11 @@ mod tests {
         rustix::fs::symlink("nothing", &link).unwrap();
         let source = std::error::Error::source(&Store::open(&link).unwrap_err()).unwrap().to_string();
         assert_eq!(source, "it is a symbolic link to something that does not exist");
+        let denied = StoreError::io("read", Path::new("/s/version"))(io::ErrorKind::PermissionDenied.into());
+        assert_eq!(
+            denied.to_string(),
+            "cannot read the store: cannot read `/s/version`; choose another store with `--store`"
+        );
         let denied = StoreError::io("make", Path::new("/s"))(io::ErrorKind::ReadOnlyFilesystem.into());
         assert_eq!(
             denied.to_string(),

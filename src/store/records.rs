@@ -138,6 +138,6 @@ mod tests {
         let records = Store::open(dir.path()).unwrap().records("things");
         let name = Digest::of(b"1");
         fs::create_dir_all(records.path(&name)).unwrap();
-        assert!(matches!(records.get(&name), Err(StoreError::Io { action: "read", .. })));
+        assert!(matches!(records.get(&name), Err(StoreError::Obstructed { action: "read", .. })));
     }
 }

@@ -64,6 +64,11 @@ impl StagedFile {
         &self.file
     }
 
+    /// Where it is meanwhile.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Takes away the right to write, from everybody.
     pub(super) fn protect(&self) -> io::Result<()> {
         self.file.set_permissions(fs::Permissions::from_mode(0o444))

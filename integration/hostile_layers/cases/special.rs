@@ -242,7 +242,7 @@ fn attributes() -> Vec<Case> {
             &[("f", content("x"))],
         ),
         refused("xattr-without-a-name", "malformed", |_| [xattr("", b"v"), file("f", b"x")].concat()),
-        refused("xattr-too-large", "cannot set an extended attribute", |_| {
+        refused("xattr-too-large", "cannot set the extended attribute `user.a` (70000 bytes)", |_| {
             [xattr("user.a", &[b'v'; 70_000]), file("f", b"x")].concat()
         }),
     ];

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use super::content::{self, ContentError};
 use super::{Copier, CopyError, OwnerPolicy, tried};
 use crate::rootfs::{
-    Attribute, DirectoryEntry, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
-    metadata_of, xattrs_at, xattrs_of,
+    Attribute, DirectoryEntry, Escaped, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs,
+    metadata_at, metadata_of, xattrs_at, xattrs_of,
 };
 
 /// An entry by its directory and name: no link is followed.
@@ -64,7 +64,12 @@ pub(super) fn set_attributes(
 ) -> Result<(), CopyError> {
     tried(to.set_owner(attributes.owner), "set the owner of", path)?;
     for (key, value) in &attributes.xattrs {
-        stored(to.set_xattr(key, value), path)?;
+        stored(to.set_xattr(key, value)).map_err(|source| CopyError::Attribute {
+            path: path.clone(),
+            key: Escaped::new(key),
+            size: value.len(),
+            source,
+        })?;
     }
     // An access control list changes the mode.
     if let Some(mode) = attributes.mode {
@@ -75,11 +80,11 @@ pub(super) fn set_attributes(
 
 /// Extended attributes are set as far as possible: file systems and kernels differ in what they store (BuildKit ignores
 /// these as well). Where there is only no room for them, they must not be lost.
-fn stored(result: io::Result<()>, path: &GuestPath) -> Result<(), CopyError> {
+fn stored(result: io::Result<()>) -> io::Result<()> {
     match result.as_ref().map_err(Errno::from_io_error) {
         // Without a number it was not the kernel: what it refused could not be kept elsewhere.
         Err(None | Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::NOMEM | Errno::NAMETOOLONG)) => {
-            tried(result, "set an extended attribute of", path)
+            result
         }
         _ => Ok(()),
     }

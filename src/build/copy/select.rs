@@ -171,7 +171,7 @@ fn look_up(from: &SourceTree<'_>, path: &GuestPath) -> Result<Lookup, CopyError>
         }
         links += 1;
         if links > MAX_LINKS {
-            return Ok(Lookup::Missing);
+            return Err(CopyError::LinkLoop { path: path.clone() });
         }
         let target = from.root.read_link(&next).map_err(CopyError::Source)?;
         if target.starts_with(b"/") {

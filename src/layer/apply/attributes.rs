@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{Owners, Rules, io_error};
 use crate::layer::EntryError;
 use crate::layer::tar::{Entry, EntryKind};
-use crate::rootfs::{Attribute, DirectoryEntry, Owner, Rootfs, Timestamp, Xattrs};
+use crate::rootfs::{Attribute, DirectoryEntry, Escaped, Owner, Rootfs, Timestamp, Xattrs};
 
 /// What the file system or the kernel refused to do for one entry. A layer with attributes that mean nothing here is still
 /// usable; what is lost is reported.
@@ -56,7 +56,11 @@ impl Refused {
                 {
                     self.xattrs.push((key.clone(), Errno::from_io_error(&error).unwrap_or(Errno::PERM)));
                 }
-                result => io_error(result, "set an extended attribute")?,
+                result => result.map_err(|source| EntryError::Attribute {
+                    key: Escaped::new(key),
+                    size: value.len(),
+                    source,
+                })?,
             }
         }
         Ok(())

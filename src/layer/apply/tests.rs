@@ -376,3 +376,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_attribute_that_is_refused_is_named_with_its_size() {
+    if !is_root() {
+        return;
+    }
+    // Both are refused by Linux, whatever the file system is.
+    let name = format!("SCHILY.xattr.user.{}", "n".repeat(300));
+    for (key, value, words) in [
+        ("SCHILY.xattr.user.big", vec![b'x'; 65_537], "attribute `user.big` (65537 bytes)"),
+        (&name, vec![b'x'; 3], "nnn` (3 bytes)"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let layer = [pax(&[(key, &value)]), file("f", b"x")].concat();
+        let error =
+            apply(&mut Cursor::new(&layer), &root, Whiteouts::Remove, &Limits::default()).unwrap_err();
+        let LayerError::Entry { problem: problem @ EntryError::Attribute { .. }, .. } = error else {
+            panic!("{error:?}");
+        };
+        assert!(problem.to_string().contains(words), "{problem}");
+    }
+}
