@@ -7,7 +7,9 @@ use rustix::fs::OFlags;
 
 use super::copy::{Copied, Copier, CopyError, CopyRequest, Selected, tried};
 use crate::layer::tar::Reader;
-use crate::layer::{Climbing, Formats, LayerError, Limits, Losses, Rules, Whiteouts, apply_with, decompress};
+use crate::layer::{
+    Application, Climbing, Formats, LayerError, Limits, Losses, Rules, Whiteouts, decompress,
+};
 use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_of};
 
 /// Why something could not be added.
@@ -97,7 +99,8 @@ fn unpack(
     };
     let before = tried(metadata_of(&file), "read metadata of", archive)?;
     let mut tar = tried(decompress(&file, Formats::Archive, limits), "read", archive)?;
-    let applied = apply_with(&mut tar, copier.onto, &rules, limits)
+    let applied = Application::new(rules, limits)
+        .run(&mut tar, copier.onto)
         .map_err(|source| AddError::Unpack { archive: archive.clone(), source: Box::new(source) })?;
     drop(tar);
     let after = tried(metadata_of(&file), "read metadata of", archive)?;

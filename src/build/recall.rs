@@ -18,7 +18,7 @@ use super::key::{self, Elsewhere, step_keys};
 use super::progress::{Event, Place};
 use super::selection::Selection;
 use super::services::Reuse;
-use super::stage::{StageRun, content_of, is_workdir};
+use super::stage::{Nothing, StageRun, content_of, is_workdir};
 use super::step::{CopyFrom, Layering, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
 use crate::image::digest::{ChainId, DiffId, Digest};
@@ -115,9 +115,9 @@ impl Executor<'_> {
         let (turn, waited) = self.turn(&own, place).map_err(|kind| BuildError::at(Some(span), kind))?;
         // Whoever had the turn before may have done this, and more.
         if waited {
-            run.missed.clear();
-        } else {
-            run.missed.remove(&own);
+            run.without_result.retain(|_, nothing| *nothing != Nothing::Missed);
+        } else if run.without_result.get(&own) == Some(&Nothing::Missed) {
+            run.without_result.remove(&own);
         }
         match self.search(run, next, &parent) {
             Some(found) => Ok(Recalled::Found(found)),
@@ -269,29 +269,29 @@ impl Executor<'_> {
             let note =
                 format!("the result of `{}` was made on other files", run.steps(*group)[0].instruction);
             self.services.progress.tell(&Event::Detail(&note));
-            run.missed.insert(own.clone());
+            run.without_result.insert(own.clone(), Nothing::Missed);
         }
         None
     }
 
     /// The result for `key`, asked for once.
     fn lookup(&mut self, run: &mut StageRun<'_>, key: &CacheKey) -> Option<Remembered> {
-        if [&run.missed, &run.unusable, &run.incomplete].iter().any(|known| known.contains(key)) {
+        if run.without_result.contains_key(key) {
             return None;
         }
-        let known = match self.services.cache.lookup(key) {
+        let nothing = match self.services.cache.lookup(key) {
             Ok(Some(result)) => return Some(result),
-            Ok(None) => &mut run.missed,
+            Ok(None) => Nothing::Missed,
             Err(error) => {
                 self.tell_problem(&error);
                 if matches!(error, CacheError::LostLayer(_)) {
-                    &mut run.incomplete
+                    Nothing::Incomplete
                 } else {
-                    &mut run.unusable
+                    Nothing::Unusable
                 }
             }
         };
-        known.insert(key.clone());
+        run.without_result.insert(key.clone(), nothing);
         None
     }
 

@@ -1,6 +1,6 @@
 //! One stage: its steps, found or done, each as a layer on those below it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Instant;
@@ -33,15 +33,22 @@ pub(super) struct StageRun<'s> {
     pub(super) done: Done,
     /// The keys of groups that have been looked at, by position in `groups`.
     pub(super) keys: BTreeMap<usize, GroupKey>,
-    /// Keys for which no result was found when somebody looked.
-    pub(super) missed: BTreeSet<CacheKey>,
-    /// Keys whose results could not be read.
-    pub(super) unusable: BTreeSet<CacheKey>,
-    /// Keys of results with a layer that is lost; a step may make the very same one again.
-    pub(super) incomplete: BTreeSet<CacheKey>,
+    /// Keys that have been asked for and gave nothing.
+    pub(super) without_result: BTreeMap<CacheKey, Nothing>,
     several_stages: bool,
     /// How many layers the base image has.
     base_layers: usize,
+}
+
+/// Why a key gives no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nothing {
+    /// There was none when somebody looked.
+    Missed,
+    /// It could not be read.
+    Unusable,
+    /// A layer of it is lost; a step may make the very same one again.
+    Incomplete,
 }
 
 impl StageRun<'_> {
@@ -83,9 +90,7 @@ impl Executor<'_> {
             groups: stage.groups(self.plan.layering),
             done,
             keys: BTreeMap::new(),
-            missed: BTreeSet::new(),
-            unusable: BTreeSet::new(),
-            incomplete: BTreeSet::new(),
+            without_result: BTreeMap::new(),
             several_stages: self.plan.stages.len() > 1,
             base_layers,
         };
@@ -124,7 +129,7 @@ impl Executor<'_> {
             Recalled::Found(found) => Ok(self.take_over(run, next, found)),
             Recalled::Open(work) => {
                 self.make(run, next, work)?;
-                run.incomplete.clear();
+                run.without_result.retain(|_, nothing| *nothing != Nothing::Incomplete);
                 Ok(next + 1)
             }
         }

@@ -201,6 +201,46 @@ impl Write for Digester {
     }
 }
 
+/// A reader or writer that knows the digest of what has passed by.
+pub struct Hashing<I> {
+    inner: I,
+    digester: Digester,
+}
+
+impl<I> Hashing<I> {
+    /// Of what passes from or to `inner` from now on.
+    #[must_use]
+    pub fn new(inner: I, algorithm: Algorithm) -> Self {
+        Self { inner, digester: Digester::new(algorithm) }
+    }
+
+    /// The digest, and what the bytes came from or went to.
+    #[must_use]
+    pub fn finish(self) -> (Digest, I) {
+        (self.digester.finish(), self.inner)
+    }
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.digester.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.digester.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
 /// Bytes that are not those that were announced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {

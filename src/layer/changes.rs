@@ -10,7 +10,7 @@ use super::Change;
 use super::apply::WHITEOUT_PREFIX;
 use super::packed::{Mark, Packed};
 use crate::rootfs::guest_path::MAX_PATH;
-use crate::rootfs::{Attribute, FileKind, GuestPath, Metadata, Xattrs};
+use crate::rootfs::{Attribute, FileKind, GuestPath, Metadata, Owner, Xattrs};
 
 /// A change that no layer can hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +73,26 @@ pub fn looks_the_same(new: &Metadata, old: &Metadata) -> bool {
     let facts = |of: &Metadata| (of.kind, of.mode, of.owner, of.mtime, of.rdev);
     // What the size of a directory means depends on the file system.
     facts(new) == facts(old) && (new.kind == FileKind::Directory || new.size == old.size)
+}
+
+/// What makes the root a change of its own when it differs: its modification time does after nearly every step, and layers
+/// usually leave the root out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RootFacts<A> {
+    /// Its permission bits.
+    pub mode: u32,
+    /// Its owner.
+    pub owner: Owner,
+    /// Its attributes that are part of an image ([`of_image`]), or what stands for them.
+    pub attributes: A,
+}
+
+impl<A> RootFacts<A> {
+    /// Those of `metadata`, with `attributes`.
+    #[must_use]
+    pub fn new(metadata: &Metadata, attributes: A) -> Self {
+        Self { mode: metadata.mode, owner: metadata.owner, attributes }
+    }
 }
 
 /// The attributes that are part of an image.

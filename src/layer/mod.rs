@@ -30,8 +30,8 @@ use crate::limit::Limit;
 use crate::rootfs::{Escaped, GuestPath, GuestPathError, Overrides, RootfsError};
 
 pub use apply::{
-    Applied, Climbing, Loss, LossKind, Losses, Made, Observer, Owners, Restricted, Rules, Whiteouts, apply,
-    apply_observed, apply_unprivileged, apply_with, remove_whiteouts,
+    Application, Applied, Climbing, Loss, LossKind, Losses, Made, Observer, Owners, Restricted, Rules,
+    Whiteouts, remove_whiteouts,
 };
 pub use changes::Changeset;
 pub use compression::{Formats, decompress, decompress_beside};

@@ -1,9 +1,10 @@
 //! What tests of layers share: a tar builder, and trees as text.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 
 pub(crate) use super::archive::*;
+use super::{Application, Applied, LayerError, Limits, Rules, Whiteouts};
 use crate::rootfs::{FileKind, Follow, GuestPath, Rootfs};
 
 pub(crate) fn path(text: &str) -> GuestPath {
@@ -80,4 +81,14 @@ pub(crate) fn overlay(layers: &[&std::path::Path]) -> io::Result<Rootfs> {
     fsconfig_create(context.as_fd())?;
     let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
     Ok(Rootfs::from_fd(mount))
+}
+
+/// Applies a layer by the rules for images.
+pub(crate) fn apply(
+    tar: &mut dyn Read,
+    onto: &Rootfs,
+    whiteouts: Whiteouts,
+    limits: &Limits,
+) -> Result<Applied, LayerError> {
+    Application::new(Rules::layer(whiteouts), limits).run(tar, onto)
 }

@@ -17,7 +17,7 @@ use super::changes::is_reserved;
 use super::gzip::GzipWriter;
 use super::tar::BLOCK;
 use super::{Change, Changeset, LayerError, Limits, WriteProblem, pax};
-use crate::image::digest::{Algorithm, DiffId, Digester};
+use crate::image::digest::{Algorithm, DiffId, Hashing};
 use crate::limit::Limit;
 use crate::rootfs::{
     Attribute, Escaped, FileId, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
@@ -81,7 +81,7 @@ pub fn write_with(
     std::thread::scope(|scope| {
         let gzip = GzipWriter::new(out, options.level, options.threads, scope).map_err(LayerError::Output)?;
         let mut writer = LayerWriter {
-            out: Hashing::new(gzip),
+            out: Hashing::new(gzip, Algorithm::Sha256),
             from,
             latest: options.latest,
             limit: options.bytes,
@@ -100,34 +100,10 @@ pub fn write_with(
         let entries = writer.entries;
         let mut tar = writer.out;
         tar.write_all(&[0; 2 * BLOCK]).map_err(LayerError::Output)?;
-        let diff_id = DiffId(tar.digester.finish());
-        tar.inner.finish().and_then(|out| out.flush()).map_err(LayerError::Output)?;
-        Ok(Written { diff_id, entries })
+        let (digest, gzip) = tar.finish();
+        gzip.finish().and_then(|out| out.flush()).map_err(LayerError::Output)?;
+        Ok(Written { diff_id: DiffId(digest), entries })
     })
-}
-
-/// Hashes what passes by.
-struct Hashing<W> {
-    inner: W,
-    digester: Digester,
-}
-
-impl<W> Hashing<W> {
-    fn new(inner: W) -> Self {
-        Self { inner, digester: Digester::new(Algorithm::Sha256) }
-    }
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.inner.write(bytes)?;
-        self.digester.update(&bytes[..count]);
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
 }
 
 /// What a header says.
@@ -472,8 +448,8 @@ mod tests {
     use proptest::prelude::*;
     use rustix::fs::AtFlags;
 
-    use super::super::test_support::{Header, dir, dump, file, hard_link, header, is_root, path, pax};
-    use super::super::{Limits, Whiteouts, apply, decompress};
+    use super::super::test_support::{Header, apply, dir, dump, file, hard_link, header, is_root, path, pax};
+    use super::super::{Limits, Whiteouts, decompress};
     use super::*;
     use crate::layer::Formats;
     use crate::layer::tar::{EntryKind, Reader};

@@ -52,6 +52,17 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    /// All of them. Their places are part of what is stored: others go to the end.
+    pub const ALL: [Self; 7] = [
+        Self::File,
+        Self::Directory,
+        Self::Symlink,
+        Self::Fifo,
+        Self::CharDevice,
+        Self::BlockDevice,
+        Self::Socket,
+    ];
+
     pub(crate) fn of(file_type: FileType) -> Option<Self> {
         Some(match file_type {
             FileType::RegularFile => Self::File,

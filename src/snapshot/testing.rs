@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use rustix::mount::{MoveMountFlags, UnmountFlags};
 
-use crate::layer::{Change, Changeset, Formats, Limits, Whiteouts, apply, decompress, write};
+use crate::layer::test_support::apply;
+use crate::layer::{Change, Changeset, Formats, Limits, Whiteouts, decompress, write};
 use crate::rootfs::{Overrides, Rootfs};
 use crate::store::testing::{dump, links, run, settle_times};
 use crate::store::tree::Tree;

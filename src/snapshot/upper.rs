@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::layer::changes::{Collector, check_name, child_of, is_recordable, looks_the_same, of_image};
+use crate::layer::changes::{
+    Collector, RootFacts, check_name, child_of, is_recordable, looks_the_same, of_image,
+};
 use crate::layer::{Changeset, Marks};
 use crate::rootfs::content;
 use crate::rootfs::visit::{Names, open_exact};
@@ -89,8 +91,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The root is a change of its own only if its owner, mode or attributes differ: its modification time does after
-    /// nearly every step, and layers usually leave the root out.
     fn root(&mut self, path: &GuestPath) -> Result<Below, SnapshotError> {
         let read = |tree: &Rootfs| {
             let mut xattrs = xattrs_at(tree.as_fd(), b".")?;
@@ -99,9 +99,8 @@ impl<'a> Walk<'a> {
         };
         let (new, new_xattrs) = read(self.upper).map_err(compare(path))?;
         let (old, old_xattrs) = read(self.lower).map_err(compare(path))?;
-        let same =
-            (new.mode, new.owner) == (old.mode, old.owner) && of_image(&new_xattrs).eq(of_image(&old_xattrs));
-        if !same {
+        let attributes = |xattrs| of_image(xattrs).collect::<Vec<_>>();
+        if RootFacts::new(&new, attributes(&new_xattrs)) != RootFacts::new(&old, attributes(&old_xattrs)) {
             self.changes.put(path.clone());
             // No layer has an entry for it.
             self.likeness = Likeness::Other;

@@ -23,7 +23,7 @@ use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
 use crate::image::shown;
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Limits, LossKind, Losses, Owners, Restricted};
+use crate::layer::{Application, Limits, LossKind, Losses, Owners, Restricted, Whiteouts};
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{
     Attribute, CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
@@ -239,7 +239,9 @@ impl Extract<'_> {
         for (diff_id, blob) in layers {
             (self.progress)(Progress::Started(blob));
             let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-            let applied = source.apply_unprivileged(root, &mut restricted)?;
+            let application =
+                Application { restricted: Some(&mut restricted), ..source.application(Whiteouts::Remove) };
+            let applied = source.apply(application, root)?;
             (self.progress)(Progress::Finished(blob, &applied));
             losses.append(applied.losses);
         }

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest};
-use crate::layer::{Limits, Owners, Whiteouts, apply};
+use crate::layer::test_support::apply;
+use crate::layer::{Limits, Owners, Whiteouts};
 use crate::rootfs::testing::inside;
 use crate::rootfs::{IdMap, Overrides, Rootfs, Timestamp, set_mode_at, set_times_at};
 

@@ -16,8 +16,8 @@ use super::unpack::{OpenBlob, Progress, Source, Unpack, UnpackError};
 use super::workspace::Workspace;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
-use crate::layer::Whiteouts;
 use crate::layer::zstd::LargeWindows;
+use crate::layer::{Application, Whiteouts};
 
 /// Unpacks images into directories of one build's workspace.
 #[derive(Debug)]
@@ -64,8 +64,10 @@ impl Trees {
                 };
                 let unpack = Unpack { open_blob: &open_blob, ..*unpack };
                 let source = Source { diff_id, blob, unpack: &unpack, windows: &windows };
-                let root = tree.directory()?.holding(Arc::clone(tree.overrides()), unpack.limits.overrides);
-                let applied = source.apply_observed(&root, Whiteouts::Remove, &mut seen)?;
+                let root = source.holding(tree.directory()?, Arc::clone(tree.overrides()));
+                let application =
+                    Application { observer: Some(&mut seen), ..source.application(Whiteouts::Remove) };
+                let applied = source.apply(application, &root)?;
                 let learned = root.take_learned();
                 drop(root);
                 tree.learn(learned);

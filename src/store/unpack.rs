@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::Mode;
 
@@ -10,10 +11,10 @@ use super::mount::MountError;
 use super::tree::TreeError;
 use super::workspace::{self, Workspace, WorkspaceError};
 use crate::image::descriptor::Descriptor;
-use crate::image::digest::{DiffId, Digest, Digester, VerifyingReader};
+use crate::image::digest::{DiffId, Digest, Hashing, VerifyingReader};
 use crate::layer::zstd::{LargeWindows, Side};
-use crate::layer::{self, Applied, LayerError, Limits, Observer, Owners, Restricted, Rules, Whiteouts};
-use crate::rootfs::{Rootfs, RootfsError};
+use crate::layer::{self, Application, Applied, LayerError, Limits, Owners, Rules, Whiteouts};
+use crate::rootfs::{Overrides, Rootfs, RootfsError};
 
 /// Why layers could not be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -142,46 +143,30 @@ pub(super) struct Source<'a> {
     pub(super) windows: &'a LargeWindows,
 }
 
-/// Applies an uncompressed archive.
-type Apply<'a> = &'a mut dyn FnMut(&mut dyn Read) -> Result<Applied, LayerError>;
-
 impl Source<'_> {
+    /// How the layer is applied, unless the caller changes it.
+    pub(super) fn application(&self, whiteouts: Whiteouts) -> Application<'_> {
+        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(whiteouts) };
+        Application::new(rules, self.unpack.limits)
+    }
+
+    /// `root` as a tree that keeps what the disk cannot hold, if anybody wants it.
+    pub(super) fn holding(&self, root: Rootfs, overrides: Arc<Overrides>) -> Rootfs {
+        match self.unpack.owners {
+            Owners::Required => root.holding(overrides, self.unpack.limits.overrides),
+            Owners::Possible | Owners::Mapped => root,
+        }
+    }
+
     /// Opens the blob and applies it to `onto`. Digest, size and diff id have been verified when this succeeds; until then
     /// the tree may hold anything.
-    pub(super) fn apply(&self, onto: &Rootfs, whiteouts: Whiteouts) -> Result<Applied, UnpackError> {
-        self.apply_observed(onto, whiteouts, &mut ())
-    }
-
-    /// [`Source::apply`], with somebody who hears what is made.
-    pub(super) fn apply_observed(
-        &self,
-        onto: &Rootfs,
-        whiteouts: Whiteouts,
-        observer: &mut dyn Observer,
-    ) -> Result<Applied, UnpackError> {
-        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(whiteouts) };
-        let limits = self.unpack.limits;
-        self.apply_by(&mut |archive| layer::apply_observed(archive, onto, &rules, limits, observer))
-    }
-
-    /// Applies the layer to a tree with all layers below it, for a process that may have no privileges.
-    pub(super) fn apply_unprivileged(
-        &self,
-        onto: &Rootfs,
-        restricted: &mut Restricted,
-    ) -> Result<Applied, UnpackError> {
-        let rules = Rules { owners: self.unpack.owners, ..Rules::layer(Whiteouts::Remove) };
-        let limits = self.unpack.limits;
-        self.apply_by(&mut |archive| layer::apply_unprivileged(archive, onto, &rules, limits, restricted))
-    }
-
-    fn apply_by(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
-        let result = self.apply_blob(apply);
+    pub(super) fn apply(&self, application: Application<'_>, onto: &Rootfs) -> Result<Applied, UnpackError> {
+        let result = self.verified(application, onto);
         // Whatever it is that failed then, it says nothing about the layer.
         if result.is_err() && (self.unpack.cancelled)() { Err(UnpackError::Cancelled) } else { result }
     }
 
-    fn apply_blob(&self, apply: Apply<'_>) -> Result<Applied, UnpackError> {
+    fn verified(&self, application: Application<'_>, onto: &Rootfs) -> Result<Applied, UnpackError> {
         let blob = &self.blob.digest;
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
         let file = (self.unpack.open_blob)(blob, self.unpack.cancelled);
@@ -191,7 +176,11 @@ impl Source<'_> {
         let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
         let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
             .map_err(read)?;
-        let (applied, actual) = self.apply_archive(archive, apply)?;
+        let mut archive = Hashing::new(archive, self.diff_id.0.algorithm());
+        let applied = application
+            .run(&mut archive, onto)
+            .map_err(|cause| UnpackError::Layer { blob: blob.clone(), cause })?;
+        let actual = DiffId(archive.finish().0);
         // Only the end of the blob tells whether it was the right one.
         io::copy(&mut stored, &mut io::sink()).map_err(read)?;
         if actual != *self.diff_id {
@@ -199,13 +188,6 @@ impl Source<'_> {
             return Err(UnpackError::DiffId { blob: blob.clone(), expected, actual });
         }
         Ok(applied)
-    }
-
-    fn apply_archive(&self, archive: impl Read, apply: Apply<'_>) -> Result<(Applied, DiffId), UnpackError> {
-        let mut archive = Hashing { archive, digester: Digester::new(self.diff_id.0.algorithm()) };
-        let applied = apply(&mut archive)
-            .map_err(|cause| UnpackError::Layer { blob: self.blob.digest.clone(), cause })?;
-        Ok((applied, DiffId(archive.digester.finish())))
     }
 }
 
@@ -228,20 +210,6 @@ impl Read for Stopping<'_> {
             return Err(io::Error::other("the build was stopped"));
         }
         self.file.read(buffer)
-    }
-}
-
-/// A reader that knows the digest of what was read.
-struct Hashing<R> {
-    archive: R,
-    digester: Digester,
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.archive.read(buffer)?;
-        self.digester.update(&buffer[..count]);
-        Ok(count)
     }
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::layer::zstd::LargeWindows;
-use crate::layer::{Applied, Marks, Owners, Recipient, Whiteouts, copy_metadata};
+use crate::layer::{Applied, Marks, Recipient, Whiteouts, copy_metadata};
 use crate::rootfs::{
     Caller, GuestPath, IdMap, Overrides, OverridesError, Rootfs, Timestamp, metadata_of, set_times_at,
 };
@@ -205,7 +205,7 @@ impl Unpacked {
         let lower = view(below, source.unpack.workspace)?;
         let Unsettled { directory, applied, overrides } = match source.settle(alone, &lower)? {
             Some(settled) => settled,
-            None => source.apply_onto(below, &lower)?,
+            None => source.unpack_onto(below, &lower)?,
         };
         let metadata = Metadata {
             diff_id: source.diff_id.clone(),
@@ -369,7 +369,7 @@ fn unpack_each(
         while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (diff_id, blob) = &layers[*position];
             let unpack = Unpack { cancelled: &stopped, ..*unpack };
-            let result = Source { diff_id, blob, unpack: &unpack, windows }.apply_alone();
+            let result = Source { diff_id, blob, unpack: &unpack, windows }.unpack_alone();
             if result.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -405,23 +405,15 @@ fn root_entry(root: &Rootfs) -> Result<RootEntry, UnpackError> {
 }
 
 impl Source<'_> {
-    /// `root` as a tree that keeps what the disk cannot hold, if anybody wants it.
-    fn holding(&self, root: Rootfs, overrides: Arc<Overrides>) -> Rootfs {
-        match self.unpack.owners {
-            Owners::Required => root.holding(overrides, self.unpack.limits.overrides),
-            Owners::Possible | Owners::Mapped => root,
-        }
-    }
-
     /// Unpacks the layer into a new directory.
-    fn apply_alone(&self) -> Result<Alone, UnpackError> {
+    fn unpack_alone(&self) -> Result<Alone, UnpackError> {
         (self.unpack.progress)(Progress::Started(self.blob));
         let directory = self.unpack.workspace.directory("layer")?;
         let path = directory.join(ROOT);
         make_directory(&path)?;
         let root = self.holding(open(&path)?, Arc::default());
         set_times_at(root.as_fd(), b".", UNTOUCHED).map_err(|cause| failed(&path, cause))?;
-        match self.apply(&root, Whiteouts::Overlay) {
+        match self.apply(self.application(Whiteouts::Overlay), &root) {
             Ok(applied) => {
                 let overrides = Overrides::default().with(root.take_learned());
                 Ok(Alone::Whole(Box::new(Unsettled { directory, applied, overrides })))
@@ -457,7 +449,7 @@ impl Source<'_> {
     }
 
     /// Applies the layer to a mount of the layers below it; the mount's upper directory is the layer.
-    fn apply_onto(&self, below: &Layers, lower: &Rootfs) -> Result<Unsettled, UnpackError> {
+    fn unpack_onto(&self, below: &Layers, lower: &Rootfs) -> Result<Unsettled, UnpackError> {
         let directory = self.unpack.workspace.directory("layer")?;
         let scratch = self.unpack.workspace.directory("scratch")?;
         let (files, work) = (directory.join(ROOT), scratch.join("work"));
@@ -468,7 +460,7 @@ impl Source<'_> {
         let upper = Upper { files: &files, work: &work };
         let root = Rootfs::from_fd(mount::overlay(&below.root_dirs(), Some(upper), &scratch)?);
         let root = self.holding(root, Arc::clone(below.overrides()));
-        let applied = self.apply(&root, Whiteouts::Remove)?;
+        let applied = self.apply(self.application(Whiteouts::Remove), &root)?;
         let learned = root.take_learned();
         drop(root);
         let written = written(below.overrides(), learned, &open(&files)?, lower, Marks::usual())
@@ -482,7 +474,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::image::descriptor::media_type;
-    use crate::layer::Limits;
+    use crate::layer::{Limits, Owners};
     use crate::rootfs::testing::inside;
     use crate::store::layer_laws::{Ground, archive, entries};
     use crate::store::testing::can_mount;

@@ -6,6 +6,7 @@
 //! [`Whiteouts::Remove`], by 8 bytes. Where whole directories of lower layers are removed, it grows by 8 bytes for each
 //! directory there and the names of those beside the way down.
 
+mod application;
 mod attributes;
 mod create;
 mod losses;
@@ -27,13 +28,14 @@ use self::create::Room;
 use self::lower::Lower;
 use self::whiteouts::mark_opaque;
 use super::tar::{Entry, EntryKind, Reader};
-use super::{EntryError, LayerError, Limits, Marks};
+use super::{EntryError, LayerError, Limits};
 use crate::rootfs::walk::Step;
 use crate::rootfs::{
     Attribute, Escaped, FileKind, GuestPath, GuestPathError, Metadata, Owner, Rootfs, Timestamp, metadata_at,
     metadata_of, set_times_at, xattr_at,
 };
 
+pub use self::application::{Application, Climbing, Owners, Rules};
 pub use self::losses::{Loss, LossKind, Losses};
 pub use self::observe::{Made, Observer};
 pub use self::restricted::Restricted;
@@ -57,60 +59,6 @@ pub enum Whiteouts {
     Remove,
     /// Not at all: `.wh.` names are ordinary files, as in archives that ADD extracts.
     Ordinary,
-}
-
-/// What becomes of names that climb out of the root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Climbing {
-    /// The layer is refused.
-    Refuse,
-    /// `..` at the top stays there.
-    Clamp,
-}
-
-/// What becomes of owners that the process may not give to files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owners {
-    /// They are errors.
-    Required,
-    /// Such files stay the process's own, without set-user-ID and set-group-ID bits, which would be those of somebody else
-    /// (as POSIX has it for `cp -p`). Both are reported.
-    Possible,
-    /// As before, and no file gets such bits: the process is root in a user namespace alone, so that even files of root
-    /// are an ordinary user's.
-    Mapped,
-}
-
-/// How an archive is applied.
-#[derive(Debug, Clone)]
-pub struct Rules {
-    /// The directory that the names of the archive start from. Must exist; links in it are followed.
-    pub base: GuestPath,
-    /// What becomes of names that climb out.
-    pub climbing: Climbing,
-    /// How whiteouts are treated.
-    pub whiteouts: Whiteouts,
-    /// How directories are marked with [`Whiteouts::Overlay`].
-    pub marks: Marks,
-    /// Whom everything belongs to instead of the owner in the archive.
-    pub owner: Option<Owner>,
-    /// What becomes of owners that cannot be given.
-    pub owners: Owners,
-}
-
-impl Rules {
-    /// Those of an image's layer, with the marks that this process can set.
-    #[must_use]
-    pub fn layer(whiteouts: Whiteouts) -> Self {
-        Self {
-            base: GuestPath::root(),
-            climbing: Climbing::Refuse,
-            whiteouts,
-            marks: Marks::usual(),
-            owner: None,
-            owners: Owners::Required,
-        }
-    }
 }
 
 /// What a layer held, and what only the layers below it can settle.
@@ -152,66 +100,6 @@ pub struct Applied {
     pub opaque_root: bool,
     /// What could not be made or set here.
     pub losses: Losses,
-}
-
-/// Applies the layer in `tar` (uncompressed) to the tree `onto`.
-///
-/// On an error the tree holds a part of the layer; nothing outside it has changed. All of `tar` is read, padding and
-/// all, so that a reader below can check it.
-///
-/// # Errors
-/// [`LayerError`], with the entry that is to blame. With [`Whiteouts::Overlay`] see
-/// [`LayerError::depends_on_lower_layers`].
-pub fn apply(
-    tar: &mut dyn Read,
-    onto: &Rootfs,
-    whiteouts: Whiteouts,
-    limits: &Limits,
-) -> Result<Applied, LayerError> {
-    apply_with(tar, onto, &Rules::layer(whiteouts), limits)
-}
-
-/// [`apply`] with all choices.
-///
-/// # Errors
-/// As [`apply`].
-pub fn apply_with(
-    tar: &mut dyn Read,
-    onto: &Rootfs,
-    rules: &Rules,
-    limits: &Limits,
-) -> Result<Applied, LayerError> {
-    apply_observed(tar, onto, rules, limits, &mut ())
-}
-
-/// [`apply_with`], with somebody who hears what is made.
-///
-/// # Errors
-/// As [`apply`].
-pub fn apply_observed(
-    tar: &mut dyn Read,
-    onto: &Rootfs,
-    rules: &Rules,
-    limits: &Limits,
-    observer: &mut dyn Observer,
-) -> Result<Applied, LayerError> {
-    Applier::new(onto, rules, limits, observer).apply(tar)
-}
-
-/// [`apply_with`] without privileges: directories that their owner may not write to or enter are so only when all layers
-/// are applied and `restricted` is settled.
-///
-/// # Errors
-/// As [`apply`].
-pub fn apply_unprivileged(
-    tar: &mut dyn Read,
-    onto: &Rootfs,
-    rules: &Rules,
-    limits: &Limits,
-    restricted: &mut Restricted,
-) -> Result<Applied, LayerError> {
-    let observer = &mut ();
-    Applier { restricted: Some(restricted), ..Applier::new(onto, rules, limits, observer) }.apply(tar)
 }
 
 /// The directory that entries are being made in.

@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
     use crate::layer::Limits;
-    use crate::layer::apply::{Owners, Rules, Whiteouts, apply_unprivileged};
+    use crate::layer::apply::{Application, Owners, Rules, Whiteouts};
     use crate::layer::test_support::{dir, dir_mode, file, path};
     use crate::rootfs::Follow;
 
@@ -100,9 +100,12 @@ mod tests {
         ];
         let third = [dir_mode("anew", 0o700), dir_mode("plain", 0o511)];
         let rules = Rules { owners: Owners::Possible, ..Rules::layer(Whiteouts::Remove) };
+        let limits = Limits::default();
         for layer in [first.concat(), second.concat(), third.concat()] {
             let mut tar = Cursor::new(layer);
-            apply_unprivileged(&mut tar, &root, &rules, &Limits::default(), &mut restricted).unwrap();
+            let application =
+                Application { restricted: Some(&mut restricted), ..Application::new(rules.clone(), &limits) };
+            application.run(&mut tar, &root).unwrap();
         }
         assert_eq!(mode("/closed") & 0o7777, 0o755);
         restricted.settle(&root).unwrap();

@@ -5,8 +5,9 @@ use std::io::Cursor;
 use proptest::prelude::*;
 
 use super::*;
+use crate::layer::Marks;
 use crate::layer::test_support::{
-    Header, dir, dir_mode, dump, file, hard_link, header, is_root, overlay, path, pax, symlink, what,
+    Header, apply, dir, dir_mode, dump, file, hard_link, header, is_root, overlay, path, pax, symlink, what,
 };
 use crate::rootfs::{Follow, set_mode_at};
 
@@ -86,7 +87,7 @@ fn whiteouts_are_what_overlayfs_wants() {
         let directory = tempfile::tempdir().unwrap();
         let root = Rootfs::open(directory.path()).unwrap();
         let rules = Rules { marks, ..Rules::layer(Whiteouts::Overlay) };
-        apply_with(&mut Cursor::new(&layer), &root, &rules, &Limits::default()).unwrap();
+        Application::new(rules, &Limits::default()).run(&mut Cursor::new(&layer), &root).unwrap();
         assert!(root.metadata(&path("/d/x"), Follow::No).unwrap().unwrap().is_overlay_whiteout());
         for directory in ["/e", "/f"] {
             let xattrs = root.xattrs(&path(directory)).unwrap();
@@ -142,7 +143,7 @@ fn archives_are_extracted_into_a_directory_and_cannot_leave_it() {
         owner: Some(Owner { uid: 5, gid: 6 }),
         ..Rules::layer(Whiteouts::Ordinary)
     };
-    let applied = apply_with(&mut Cursor::new(&archive), &root, &rules, &Limits::default()).unwrap();
+    let applied = Application::new(rules, &Limits::default()).run(&mut Cursor::new(&archive), &root).unwrap();
     assert_eq!((applied.entries, applied.implied), (5, vec![]));
     for (name, content) in [("etc", "x"), ("abs", "x"), (".wh.etc", "w"), ("hl", "x")] {
         assert_eq!(what(&root, &format!("/srv/app/{name}")).as_deref(), Some(content), "{name}");
@@ -257,8 +258,9 @@ fn an_observer_hears_of_everything_that_is_made() {
         let directory = tempfile::tempdir().unwrap();
         let root = Rootfs::open(directory.path()).unwrap();
         let mut listener = Listener::default();
-        let rules = Rules::layer(whiteouts);
-        apply_observed(&mut Cursor::new(&layer), &root, &rules, &Limits::default(), &mut listener).unwrap();
+        let (rules, limits) = (Rules::layer(whiteouts), Limits::default());
+        let application = Application { observer: Some(&mut listener), ..Application::new(rules, &limits) };
+        application.run(&mut Cursor::new(&layer), &root).unwrap();
         let expected = [
             ". Directory 711 ",
             "d Directory 700 ",

@@ -108,17 +108,7 @@ fn letter(kind: FileKind) -> char {
 }
 
 fn kind(letter: u8) -> Option<FileKind> {
-    use FileKind as Kind;
-    let kinds = [
-        Kind::File,
-        Kind::Directory,
-        Kind::Symlink,
-        Kind::Fifo,
-        Kind::CharDevice,
-        Kind::BlockDevice,
-        Kind::Socket,
-    ];
-    kinds.into_iter().find(|kind| self::letter(*kind) == char::from(letter))
+    FileKind::ALL.into_iter().find(|kind| self::letter(*kind) == char::from(letter))
 }
 
 fn write_escaped(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {

@@ -166,16 +166,6 @@ struct Record {
     kind_and_mode: u16,
 }
 
-const KINDS: [FileKind; 7] = [
-    FileKind::File,
-    FileKind::Directory,
-    FileKind::Symlink,
-    FileKind::Fifo,
-    FileKind::CharDevice,
-    FileKind::BlockDevice,
-    FileKind::Socket,
-];
-
 fn is_device(kind: FileKind) -> bool {
     matches!(kind, FileKind::CharDevice | FileKind::BlockDevice)
 }
@@ -188,7 +178,7 @@ impl Record {
             _ => metadata.size,
         };
         // Both fit: there are seven kinds, and a mode has twelve bits.
-        let kind = KINDS.iter().position(|kind| *kind == metadata.kind).unwrap_or_default() as u16;
+        let kind = FileKind::ALL.iter().position(|kind| *kind == metadata.kind).unwrap_or_default() as u16;
         Self {
             size,
             mtime_seconds: metadata.mtime.seconds,
@@ -207,7 +197,7 @@ impl Record {
     }
 
     fn kind(&self) -> FileKind {
-        KINDS[usize::from(self.kind_and_mode >> 12).min(KINDS.len() - 1)]
+        FileKind::ALL[usize::from(self.kind_and_mode >> 12).min(FileKind::ALL.len() - 1)]
     }
 
     fn ctime(&self) -> Timestamp {

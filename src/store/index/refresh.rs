@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use super::fingerprint::{Fingerprint, Place, Seen};
 use super::{Directory, Index, IndexError, Record};
-use crate::layer::changes::{Collector, check_name, child_of, is_recordable, looks_the_same};
+use crate::layer::changes::{Collector, RootFacts, check_name, child_of, is_recordable, looks_the_same};
 use crate::rootfs::visit::{Names, open_exact, visit};
 use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Timestamp, metadata_at};
 
@@ -153,8 +153,6 @@ struct Visited<'a> {
 }
 
 impl Walk<'_> {
-    /// The root is a change of its own only if its owner, mode or attributes differ: its modification time does after
-    /// nearly every step, and layers usually leave the root out.
     fn root(&self, old: &Record, worker: &mut Worker) -> Result<Record, IndexError> {
         let path = GuestPath::root();
         let metadata = metadata_at(self.root.as_fd(), b".").map_err(at(&path, b"."))?;
@@ -164,7 +162,7 @@ impl Walk<'_> {
         let fingerprint =
             place.fingerprint(None, &mut worker.buffer, &mut worker.opened).map_err(at(&path, b"."))?;
         let new = Record::new(&metadata, fingerprint);
-        let facts = |of: &Record| (of.kind_and_mode, of.uid, of.gid, of.fingerprint);
+        let facts = |of: &Record| RootFacts::new(&of.metadata(), of.fingerprint);
         if self.report == Changes::Wanted && facts(&new) != facts(old) {
             worker.changes.put(path);
         }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::layer::{Change, Limits, Rules, Whiteouts, apply_observed};
+use crate::layer::{Application, Change, Limits, Rules, Whiteouts};
 use crate::rootfs::{Rootfs, metadata_at};
 use crate::store::testing::{can_mount, run};
 use crate::store::ticks::Ticks;
@@ -214,8 +214,12 @@ fn what_was_seen_while_unpacking_is_what_is_read_afterwards() {
     add("replaced", b"second");
     let archive = archive.into_inner().unwrap();
     let mut seen = Seen::default();
-    let rules = Rules::layer(Whiteouts::Remove);
-    apply_observed(&mut &archive[..], &ground.root, &rules, &Limits::default(), &mut seen).unwrap();
+    let limits = Limits::default();
+    let application = Application {
+        observer: Some(&mut seen),
+        ..Application::new(Rules::layer(Whiteouts::Remove), &limits)
+    };
+    application.run(&mut &archive[..], &ground.root).unwrap();
     seen.settle();
     let index = Index::of(&ground.root, &seen, 1).unwrap();
     let (_, refreshed) = index.refresh(&ground.root, Trust::Nothing, 1).unwrap();
