@@ -15,7 +15,7 @@ use crate::image::platform::Platform;
 use crate::rootfs::GuestPath;
 
 /// To be changed whenever a step does something else than before, or a key is made in another way.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// The keys of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]

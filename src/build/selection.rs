@@ -5,7 +5,7 @@ use super::copy::{CopyError, Fingerprint, Names, Sources};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
 use super::mount::{BindStep, MountStep};
-use super::step::{CopyFrom, CopyStep, StagePlan, Step};
+use super::step::{CopyFrom, CopyStep, Layering, StagePlan, Step};
 use crate::limit::Limit;
 
 /// Files that a step takes from one tree.
@@ -70,9 +70,11 @@ impl Executor<'_> {
         })
     }
 
-    /// The most bytes that `selection` may take: a hole of a terabyte takes no room, but an hour to read.
+    /// The most bytes that `selection` may take: a hole of a terabyte takes no room, but an hour to read. Where a later step may
+    /// remove what was copied before there is a layer, only the layer tells.
     fn most(&self, selection: &Selection<'_>) -> Option<Limit> {
         match selection {
+            Selection::Copy(_) if self.plan.layering == Layering::OncePerStage => None,
             Selection::Copy(_) => Some(self.services.limits.layers.written),
             Selection::Mount(_) => None,
         }

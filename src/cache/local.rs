@@ -1,9 +1,11 @@
 //! Results that are remembered in the store, with their layers.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{CacheError, CacheKey, LayerCache, Remembered, RememberedLayer, Turn};
@@ -173,10 +175,18 @@ impl LayerCache for Local {
                         return Ok(None);
                     }
                 }
+                // Some file systems have the locks of flock(2), which a store needs, and not these. Then two builds may do
+                // the same at once.
+                Err(error) if has_no_byte_locks(&error) => return Ok(Some(Turn { _lock: file })),
                 Err(error) => return Err(CacheError::Turn(error)),
             }
         }
     }
+}
+
+fn has_no_byte_locks(error: &io::Error) -> bool {
+    let without = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL];
+    Errno::from_io_error(error).is_some_and(|errno| without.contains(&errno))
 }
 
 #[cfg(test)]

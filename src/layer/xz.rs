@@ -239,7 +239,9 @@ impl<R: BufRead> Gate<R> {
     }
 }
 
-/// The bytes of all dictionaries that a block header asks for (sections 3.1 and 5.3.1).
+/// The bytes of the dictionary that a block header asks for (sections 3.1 and 5.3.1). Its filter is the last and no other is
+/// of its kind: the end of another LZMA2 around it could come in the middle of what this one reads, and from there on the
+/// decoder and [`Gate`] would not agree on what the bytes are.
 fn dictionary(header: &[u8]) -> Option<u64> {
     let flags = *header.get(1)?;
     let mut rest = header.get(2..)?;
@@ -253,15 +255,19 @@ fn dictionary(header: &[u8]) -> Option<u64> {
             number(&mut rest)?;
         }
     }
+    let last = flags & 3;
     let mut all = 0;
-    for _ in 0..=flags & 3 {
+    for position in 0..=last {
         let filter = number(&mut rest)?;
         let size = usize::try_from(number(&mut rest)?).ok()?;
         let (properties, others) = rest.split_at_checked(size)?;
         rest = others;
+        if (filter == 0x21) != (position == last) {
+            return None;
+        }
         if filter == 0x21 {
             let [bits] = properties else { return None };
-            all += match u32::from(*bits) {
+            all = match u32::from(*bits) {
                 bits @ 0..40 => (2 | u64::from(bits & 1)) << (bits / 2 + 11),
                 _ => u64::from(u32::MAX),
             };
@@ -313,10 +319,26 @@ mod tests {
             assert!(error.contains("dictionary of 4294967295 bytes"), "{what}: {error}");
         }
         assert!(read(HELLO, (8 << 20) - 1).unwrap_err().to_string().contains("--limit zstd-window="));
-        // Two dictionaries that are allowed make one that is not.
-        assert_eq!(dictionary(b"\x03\x01\x21\x01\x16\x21\x01\x16"), Some(16 << 20));
-        assert_eq!(dictionary(b"\x03\xc1\x80\x01\x05\xa1\0\x01\x16\x03\x01\0"), Some(8 << 20));
+        assert_eq!(dictionary(b"\x03\xc1\x80\x01\x05\x03\x01\0\xa1\0\x01\x16"), Some(8 << 20));
         assert_eq!(dictionary(b"\x03\0\x21\x02\x16"), None);
+    }
+
+    /// The outer one ends in the middle of a chunk of the inner one; what follows is a block again for the decoder.
+    #[test]
+    fn a_decoder_within_a_decoder_cannot_hide_a_block() {
+        let block = |filters: &[u8]| {
+            // Twelve bytes with the sum, in units of four, less one.
+            let mut header = [&[2], filters].concat();
+            header.resize(8, 0);
+            let mut sum = flate2::Crc::new();
+            sum.update(&header);
+            [header.as_slice(), &sum.sum().to_le_bytes()].concat()
+        };
+        let hidden = block(b"\0\x21\x01\x28");
+        let outer = block(b"\x01\x21\x01\0\x21\x01\0");
+        let file = [&HELLO[..12], &outer, b"\x01\xff\xff\0", &hidden, b"\x01"].concat();
+        let error = read(&file, 8 << 20).unwrap_err().to_string();
+        assert!(error.contains("block header is damaged"), "{error}");
     }
 
     #[test]

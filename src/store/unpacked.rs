@@ -369,6 +369,12 @@ fn unpack_each(
         while let Some(position) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (diff_id, blob) = &layers[*position];
             let unpack = Unpack { cancelled: &stopped, ..*unpack };
+            if stopped() {
+                // Not even asked for.
+                let cancelled = Err(UnpackError::Cancelled);
+                results.lock().unwrap_or_else(PoisonError::into_inner).push((*position, cancelled));
+                return;
+            }
             let result = Source { diff_id, blob, unpack: &unpack, windows }.unpack_alone();
             if result.is_err() {
                 stop.store(true, Ordering::Relaxed);

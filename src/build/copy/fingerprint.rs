@@ -31,14 +31,16 @@ const MOST_READERS: usize = 8;
 /// What one thread gets at a time is complete with so many open files. Handing over each by itself takes longer than
 /// reading it, if it is small.
 const BATCH_FILES: usize = 16;
-/// Or with so many bytes in files.
+/// Or with so many bytes in files, or of targets of links and the like.
 const BATCH_BYTES: u64 = 1 << 20;
 /// Or with so many entries of any kind.
 const BATCH_ENTRIES: usize = 256;
 /// Batches that wait for a thread to read them, at most; with [`BATCH_FILES`] and [`MOST_READERS`] this bounds the open files.
 const MOST_QUEUED: usize = 2;
 /// Batches that wait for one in front of them, at most.
-const MOST_WAITING: usize = 64;
+const MOST_WAITING: usize = 16;
+/// Attributes of more bytes count by their hash: what waits must stay small.
+const MOST_ATTRIBUTES: usize = 256;
 /// How many bytes are read at a time.
 const CHUNK: usize = 1 << 17;
 
@@ -275,6 +277,8 @@ impl<'scope, 'env> Look<'scope, 'env> {
         if (self.sources.stopped)() {
             return Err(interrupted(&GuestPath::root()));
         }
+        let bytes = head.len() + facts.content.len() + facts.witness.len();
+        self.batch.bytes = self.batch.bytes.saturating_add(bytes as u64);
         self.batch.entries.push((head, Known::All(facts)));
         self.send_full_batch()
     }
@@ -459,7 +463,11 @@ fn attributes(metadata: &Metadata, xattrs: &Xattrs, owner: OwnerPolicy) -> Vec<u
 fn xattrs_text(xattrs: &Xattrs, from: OwnerPolicy) -> Vec<u8> {
     let copied = xattrs.iter().filter(|(key, _)| travels(key, from));
     let bytes: Vec<u8> = copied.flat_map(|(key, value)| [text(key), text(value)].concat()).collect();
-    text(&bytes)
+    if bytes.len() <= MOST_ATTRIBUTES {
+        return text(&bytes);
+    }
+    // No length is like this.
+    [&u64::MAX.to_le_bytes(), Digest::of(&bytes).hex().as_bytes()].concat()
 }
 
 /// What changes, or stays, with the content of a file.
@@ -607,6 +615,13 @@ mod tests {
             set(name, key, value).unwrap();
             let now = of();
             assert_ne!(now, last, "{name} {key}");
+            last = now;
+        }
+        // Long ones count to their end.
+        for end in [b"1", b"2"] {
+            set("f", "user.long", &[vec![b'x'; MOST_ATTRIBUTES], end.to_vec()].concat()).unwrap();
+            let now = of();
+            assert_ne!(now, last);
             last = now;
         }
         if set("f", "trusted.overlay.opaque", b"y").is_ok() {
