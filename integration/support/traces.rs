@@ -214,14 +214,14 @@ impl Running {
         (!ended).then(|| self.stderr.lock().expect("stderr").lines().count())
     }
 
-    /// Sends a signal to the process.
+    /// Sends a signal to the process, which may have ended.
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("kill");
+        sent(kill_process(self.pid(), signal));
     }
 
     /// Sends a signal to its group, as a terminal does.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        kill_process_group(self.pid(), signal).expect("kill");
+        sent(kill_process_group(self.pid(), signal));
     }
 
     fn pid(&self) -> Pid {
@@ -262,4 +262,8 @@ impl Drop for Running {
             let _ = self.child.wait();
         }
     }
+}
+
+fn sent(result: rustix::io::Result<()>) {
+    assert!(matches!(result, Ok(()) | Err(rustix::io::Errno::SRCH)), "kill: {result:?}");
 }

@@ -89,12 +89,14 @@ const SETTINGS: [Setting; 15] = [
     ),
     bytes(
         layer::Limits::WINDOW,
-        "the window of a zstd frame, or the dictionary of an xz archive: memory that unpacking takes",
+        "the window of a zstd frame, or of the dictionary or the index (16 a block) of an xz archive: memory that unpacking takes",
         |limits| &mut limits.layers.window,
     ),
-    bytes(layer::Limits::WRITTEN, "all files of a layer that a step makes, holes included", |limits| {
-        &mut limits.layers.written
-    }),
+    bytes(
+        layer::Limits::WRITTEN,
+        "all files of a layer that a step makes, holes included; of COPY and ADD also of all sources together, each as often as it is named",
+        |limits| &mut limits.layers.written,
+    ),
     bytes(DocumentLimits::MANIFEST, "a manifest", |limits| &mut limits.documents.manifest),
     bytes(DocumentLimits::INDEX, "an index, `index.json` of a layout included", |limits| {
         &mut limits.documents.index

@@ -111,7 +111,9 @@ fn run_in(world: World, filter: &[&str]) {
         Err(error) => return eprintln!("skipped: {program}: {error}"),
     }
     let this = std::env::current_exe().unwrap();
-    let output = there(&[&[this.to_str().unwrap(), "--nocapture"], filter].concat()).unwrap();
+    // One after the other, as each has a process of its own elsewhere: some change the limits of theirs.
+    let options = [this.to_str().unwrap(), "--nocapture", "--test-threads=1"];
+    let output = there(&[&options, filter].concat()).unwrap();
     let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
     assert!(output.status.success() && !text.contains(" 0 passed"), "{world:?}: {text}");
     text.lines().filter(|line| line.contains("skipped: ")).for_each(|line| eprintln!("{world:?}: {line}"));
