@@ -75,7 +75,7 @@ pub(crate) fn foreign() -> Option<PathBuf> {
 #[expect(clippy::disallowed_methods, reason = "a test prepares a directory of its own on the host")]
 fn make_foreign(path: &Path) {
     use std::os::unix::fs::{PermissionsExt, chown};
-    let anybody = std::fs::Permissions::from_mode(0o755);
+    let anybody = std::fs::Permissions::from_mode(0o1777);
     std::fs::set_permissions(path.parent().unwrap(), anybody).unwrap();
     std::fs::create_dir(path).unwrap();
     if chown(path, Some(5), Some(6)).is_err() {
@@ -103,6 +103,8 @@ fn run_in(world: World, filter: &[&str]) {
     let there = |more: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).args(more).env(INSIDE, format!("{world:?}")).env(FOREIGN, &foreign);
+        // That of the tests may be closed to others.
+        command.env("TMPDIR", place.path());
         command.output()
     };
     match there(&["true"]) {

@@ -2,7 +2,7 @@
 
 use crate::layer::changes::Unrecordable;
 use crate::rootfs::{Follow, GuestPath, Rootfs};
-use crate::store::testing::{Times, can_mount, dump, dump_with};
+use crate::store::testing::{Times, can_make_devices, can_mount, dump, dump_with};
 use crate::store::unpacked::Chain;
 
 use super::SnapshotError;
@@ -490,6 +490,10 @@ const SEQUENCES: &[Sequence] = &[
 
 /// Compares what a step changed on each kind of tree with what is expected, and the trees with each other.
 fn check(what: &str, grounds: &[(Ground, Chain)], script: &str, expected: impl Fn(Kind) -> Vec<String>) {
+    // Of two devices one differs from the other; of what stands for them, none.
+    if script.contains("mknod -m") && !can_make_devices() {
+        return;
+    }
     let mut trees: Vec<String> = Vec::new();
     for (ground, base) in grounds {
         let recorded = ground.step(base.clone(), script).unwrap();
