@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::mount::{MoveMountFlags, UnmountFlags};
 
 use crate::layer::test_support::apply;
-use crate::layer::{Change, Changeset, Formats, Limits, Whiteouts, decompress, write};
+use crate::layer::{Change, Changeset, Formats, Limits, Marks, Whiteouts, decompress, write};
 use crate::rootfs::{Overrides, Rootfs};
 use crate::store::testing::{dump, links, run, settle_times};
 use crate::store::tree::Tree;
@@ -100,7 +100,17 @@ impl Ground {
         let tree = (dump(recording.root()), links(recording.root()));
         let recorded = recording.finish()?;
         let view = self.snapshotter.view(&recorded.chain)?;
-        assert_eq!((dump(view.root()), links(view.root())), tree, "{script}");
+        let shown = (dump(view.root()), links(view.root()));
+        if self.kind == Kind::Overlay && Marks::usual() == Marks::User {
+            // In a user namespace overlayfs cannot note where a file was copied up from. Once they are no longer in the
+            // kernel's cache, the name that a lower layer has and one that was linked to it seem to be two files.
+            assert_eq!(shown.0, tree.0, "{script}");
+            let one_file =
+                |names: &[String]| shown.1.iter().any(|all| names.iter().all(|name| all.contains(name)));
+            assert!(tree.1.iter().all(|names| one_file(names)), "{script}: {:?} {:?}", tree.1, shown.1);
+        } else {
+            assert_eq!(shown, tree, "{script}");
+        }
         self.check_layer(before, &recorded, view.root()).unwrap();
         Ok(recorded)
     }
