@@ -175,6 +175,19 @@ fn nothing_is_left_after_sigterm() {
     assert_stopped(interrupted("sigterm", |running| running.signal(Signal::TERM)), "SIGTERM", 143);
 }
 
+/// As timeout(1) does: it signals the process, then its group.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let twice = |running: &Running| {
+        // The kernel makes one of two that are pending.
+        for _ in 0..20 {
+            running.signal_group(Signal::TERM);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    };
+    assert_stopped(interrupted("sigterm-twice", twice), "SIGTERM", 143);
+}
+
 #[test]
 fn nothing_is_left_after_sigint_from_a_terminal() {
     assert_stopped(interrupted("sigint", |running| running.signal_group(Signal::INT)), "SIGINT", 130);

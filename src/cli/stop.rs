@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use crate::sandbox::Cancel;
@@ -10,6 +10,10 @@ use crate::sandbox::Cancel;
 /// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
 /// its files, the kernel its processes and mounts.
 const PATIENCE: Duration = Duration::from_secs(4);
+
+/// What comes so soon after the first signal was not meant to be a second: timeout(1), for one, signals the process and then
+/// its group.
+const ECHO: Duration = Duration::from_millis(300);
 
 /// Stops a command when a signal asks for it.
 pub(super) struct Stop {
@@ -50,7 +54,13 @@ impl Stop {
         let cancel = self.cancel.clone();
         let received = Arc::clone(&self.signal);
         let work = move || {
+            let mut first = None;
             for signal in signals.forever() {
+                if first.get_or_insert_with(Instant::now).elapsed() < ECHO
+                    && received.load(Ordering::SeqCst) != 0
+                {
+                    continue;
+                }
                 if received.swap(signal, Ordering::SeqCst) != 0 {
                     // Asked for twice: the janitor and the kernel clean up.
                     std::process::exit(128 + signal);
