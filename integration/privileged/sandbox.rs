@@ -541,7 +541,13 @@ fn nothing_survives_a_killed_builder() {
         .unwrap();
     let mut lines = BufReader::new(builder.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "the step is ready"));
-    let step = processes_with("sleep 1000.0625");
+    // The shell that said so is still to become the second.
+    let began = std::time::Instant::now();
+    let mut step = processes_with("sleep 1000.0625");
+    while step.len() < 2 && began.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(5));
+        step = processes_with("sleep 1000.0625");
+    }
     assert_eq!(step.len(), 2, "the step and its daemon");
     let supervisors = processes_with("sandbox-supervisor").into_iter().filter(|pid| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
