@@ -1,7 +1,6 @@
 //! Results that are remembered in the store, with their layers.
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -14,6 +13,7 @@ use crate::image::digest::DiffId;
 use crate::image::manifest::{Layer, Origin};
 use crate::store::Store;
 use crate::store::blobs::BlobStore;
+use crate::store::lock::means_lacking;
 use crate::store::records::Records;
 use crate::sys;
 
@@ -177,16 +177,13 @@ impl LayerCache for Local {
                 }
                 // Some file systems have the locks of flock(2), which a store needs, and not these. Then two builds may do
                 // the same at once.
-                Err(error) if has_no_byte_locks(&error) => return Ok(Some(Turn { _lock: file })),
+                Err(error) if Errno::from_io_error(&error).is_some_and(means_lacking) => {
+                    return Ok(Some(Turn { _lock: file }));
+                }
                 Err(error) => return Err(CacheError::Turn(error)),
             }
         }
     }
-}
-
-fn has_no_byte_locks(error: &io::Error) -> bool {
-    let without = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL];
-    Errno::from_io_error(error).is_some_and(|errno| without.contains(&errno))
 }
 
 #[cfg(test)]

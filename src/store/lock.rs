@@ -52,12 +52,16 @@ pub(super) fn is_lacking(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Lacking>())
 }
 
+/// Whether a file system that has no locks, of whichever kind was asked for, says so with `errno`.
+pub(crate) fn means_lacking(errno: Errno) -> bool {
+    matches!(errno, Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)
+}
+
 fn told(error: Errno) -> io::Error {
-    match error {
-        Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => {
-            io::Error::new(io::ErrorKind::Unsupported, Lacking(error))
-        }
-        _ => error.into(),
+    if means_lacking(error) {
+        io::Error::new(io::ErrorKind::Unsupported, Lacking(error))
+    } else {
+        error.into()
     }
 }
 

@@ -23,7 +23,7 @@ pub mod extract;
 pub mod index;
 pub mod janitor;
 pub mod layout;
-mod lock;
+pub(crate) mod lock;
 pub mod mount;
 pub mod overrides;
 pub mod records;
