@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::content::{ContentWriter, InKernel, copy_in_kernel, next_data};
 use super::metadata::{
-    FileId, FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at,
+    Attribute, FileId, FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at,
     set_xattr_at, xattrs_at,
 };
 use super::visit::{Names, open_exact, visit};
@@ -42,10 +42,8 @@ pub enum CopyTreeError {
     Cancelled,
 }
 
-/// How a tree is copied.
+/// How a tree is copied. Of extended attributes it has those that are part of an image.
 pub struct TreeCopy<'a> {
-    /// Which extended attributes are copied.
-    pub keep: &'a (dyn Fn(&[u8]) -> bool + Sync),
     /// The most bytes of names that are remembered, of files with several names.
     pub names: Limit,
     /// Says whether to stop; asked often, from several threads.
@@ -209,7 +207,9 @@ impl Copier<'_> {
         let Place { from, to, name, metadata } = *place;
         let (from, to) = (from.as_fd(), to.as_fd());
         set_owner_at(to, name, metadata.owner)?;
-        for (key, value) in xattrs_at(from, name)?.iter().filter(|(key, _)| (self.rules.keep)(key)) {
+        for (key, value) in
+            xattrs_at(from, name)?.iter().filter(|(key, _)| Attribute::of(key) == Attribute::Image)
+        {
             set_xattr_at(to, name, key, value)?;
         }
         if metadata.kind != FileKind::Symlink {
@@ -342,8 +342,7 @@ mod tests {
         cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), CopyTreeError> {
         let names = Limit::new("names", names);
-        TreeCopy { keep: &|key| key != b"user.dropped", names, cancelled, jobs: 2 }
-            .copy(&Rootfs::open(from).unwrap(), &Rootfs::open(to).unwrap())
+        TreeCopy { names, cancelled, jobs: 2 }.copy(&Rootfs::open(from).unwrap(), &Rootfs::open(to).unwrap())
     }
 
     #[test]
@@ -366,8 +365,9 @@ mod tests {
              touch from/locked/inside; chmod 0 from/locked; chown 9:9 from/locked
              printf n > \"$(printf 'from/a/odd\\n\\377')\"",
         );
-        if rustix::fs::setxattr(from.join("a"), "user.kept", b"v", rustix::fs::XattrFlags::empty()).is_ok() {
-            run(directory.path(), "xattr from/a/one user.dropped v\nxattr from/a/b user.kept w");
+        let dropped = "security.dropped";
+        if rustix::fs::setxattr(from.join("a/one"), dropped, b"v", rustix::fs::XattrFlags::empty()).is_ok() {
+            run(directory.path(), "xattr from/a user.kept v\nxattr from/a/b user.kept w");
         }
         if std::process::Command::new("mknod")
             .arg(from.join("null"))
@@ -381,7 +381,7 @@ mod tests {
         run(directory.path(), "find from -depth -exec touch -h -d @1000.5 {} +");
         copy(&from, &to, 1 << 20, &|| false).unwrap();
         let trees = [&from, &to].map(|path| Rootfs::open(path).unwrap());
-        let expected = dump(&trees[0]).replace(" user.dropped=v", "");
+        let expected = dump(&trees[0]).replace(" security.dropped=v", "");
         assert_eq!(dump(&trees[1]), expected);
         assert_eq!(links(&trees[1]), links(&trees[0]));
         assert_eq!(links(&trees[1]).len(), 2);
@@ -409,9 +409,7 @@ mod tests {
         for jobs in [1, 3] {
             let trees = [&from, &to].map(|path| Rootfs::open(path).unwrap());
             let names = Limit::new("names", 1 << 20);
-            TreeCopy { keep: &|_| true, names, cancelled: &|| false, jobs }
-                .copy(&trees[0], &trees[1])
-                .unwrap();
+            TreeCopy { names, cancelled: &|| false, jobs }.copy(&trees[0], &trees[1]).unwrap();
             assert_eq!(dump(&trees[1]), dump(&trees[0]));
             let inodes = |path: &Path| {
                 let list = std::process::Command::new("find").arg(path).args(["-printf", "%i\n"]).output();
@@ -436,7 +434,7 @@ mod tests {
         );
         let (old, new) = (Rootfs::open(&from).unwrap(), Rootfs::open(&to).unwrap());
         let names = Limit::new("names", 1 << 20);
-        let rules = TreeCopy { keep: &|_| true, names, cancelled: &|| false, jobs: 1 };
+        let rules = TreeCopy { names, cancelled: &|| false, jobs: 1 };
         for (clone, ranges) in [(true, true), (false, true), (false, false)] {
             rules
                 .copy_by(&Copier {

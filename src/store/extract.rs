@@ -26,7 +26,7 @@ use crate::layer::zstd::LargeWindows;
 use crate::layer::{Application, Limits, LossKind, Losses, Owners, Restricted, Whiteouts};
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{
-    Attribute, CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
+    CopyTreeError, Escaped, FileKind, IdMap, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy,
     set_times_at,
 };
 
@@ -270,12 +270,7 @@ impl Extract<'_> {
         };
         let chain = unpacked.chain(layers, &self.unpack(&open_blob, &progress, &workspace))?;
         let view = mount::overlay(&chain.root_dirs(), None, &workspace.directory("view")?)?;
-        let copy = TreeCopy {
-            keep: &|key| Attribute::of(key) == Attribute::Image,
-            names: self.limits.names,
-            cancelled: &self.cancelled,
-            jobs: jobs(),
-        };
+        let copy = TreeCopy { names: self.limits.names, cancelled: &self.cancelled, jobs: jobs() };
         match copy.copy(&Rootfs::from_fd(view), root) {
             Err(CopyTreeError::Cancelled) => return Err(UnpackError::Cancelled.into()),
             result => result?,

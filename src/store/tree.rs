@@ -15,8 +15,7 @@ use super::workspace::{Workspace, WorkspaceError};
 use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{
-    Attribute, CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at,
-    set_times_at,
+    CopyTreeError, Learned, Overrides, Rootfs, RootfsError, Timestamp, TreeCopy, set_mode_at, set_times_at,
 };
 use crate::sys::{self, MountReach};
 
@@ -180,12 +179,7 @@ impl Tree {
     /// When it cannot be written.
     pub fn copy(&self, names: Limit) -> Result<Self, TreeError> {
         let mut tree = Self::new(&self.workspace)?;
-        let copy = TreeCopy {
-            keep: &|key| Attribute::of(key) == Attribute::Image,
-            names,
-            cancelled: &|| false,
-            jobs: jobs(),
-        };
+        let copy = TreeCopy { names, cancelled: &|| false, jobs: jobs() };
         copy.copy(&self.directory()?, &tree.directory()?)?;
         tree.overrides = Arc::clone(&self.overrides);
         tree.index = self.index.of_copy(&tree.root()?, jobs())?;
