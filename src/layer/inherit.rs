@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::changes::of_image;
@@ -28,10 +27,8 @@ pub enum Recipient {
 /// When either has no such directory, or its metadata cannot be read or set.
 pub fn copy_metadata(from: &Rootfs, to: &Rootfs, path: &GuestPath, recipient: Recipient) -> io::Result<()> {
     let open = |tree: &Rootfs| {
-        let name = if path.is_root() { b"." } else { path.relative() };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        rustix::fs::openat2(tree, name, flags, Mode::empty(), resolve)
+        let directory = tree.exact_directory(path).map_err(io::Error::other)?;
+        directory.ok_or_else(|| io::Error::from(Errno::NOENT))
     };
     let (model, directory) = (open(from)?, open(to)?);
     let metadata = metadata_of(&model)?;

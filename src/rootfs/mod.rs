@@ -94,7 +94,8 @@ impl RootfsError {
     }
 }
 
-fn at<T, E: Into<io::Error>>(
+/// Says what was tried, and with which entry.
+pub(crate) fn at<T, E: Into<io::Error>>(
     result: Result<T, E>,
     action: &'static str,
     path: &GuestPath,

@@ -11,7 +11,7 @@ use super::metadata::{FileKind, Metadata, metadata_at};
 use super::{GuestPath, Rootfs, RootfsError, at};
 
 /// How many links a path may lead through, as in Linux.
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 
 /// One component of a path, and what is there.
 #[derive(Debug, Clone, Copy)]

@@ -1,10 +1,9 @@
 //! Making a layer that was unpacked alone equal to one that was applied to the layers below it.
 
-use std::io;
 use std::os::fd::AsFd;
 
 use crate::layer::{Applied, Recipient, apply::remove_whiteouts, copy_metadata};
-use crate::rootfs::{FileKind, GuestPath, Rootfs, RootfsError, metadata_of, remove_tree, set_times_at};
+use crate::rootfs::{FileKind, GuestPath, Rootfs, RootfsError, at, metadata_of, remove_tree, set_times_at};
 
 /// Whether a layer says what its root is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,10 +76,6 @@ pub(super) fn settle(
         at(copy_metadata(lower, root, &path, Recipient::Owner), "set the metadata of", &path)?;
     }
     Ok(Settled::Done)
-}
-
-fn at<T>(result: io::Result<T>, action: &'static str, path: &GuestPath) -> Result<T, RootfsError> {
-    result.map_err(|source| RootfsError::Io { action, path: path.clone(), source })
 }
 
 /// Removes an entry without a trace in the directory it is in.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::{CopyError, Excluded, SourceTree, child};
 use crate::context::glob::{DoubleStar, Glob};
+use crate::rootfs::walk::MAX_LINKS;
 use crate::rootfs::{Escaped, FileKind, Follow, GuestPath, Metadata};
 
 /// Something that exists and is to be copied.
@@ -149,7 +150,6 @@ enum Lookup {
 
 /// Follows `path` inside the tree as if what is ignored were not there: neither links nor what they point to may be.
 fn look_up(from: &SourceTree<'_>, path: &GuestPath) -> Result<Lookup, CopyError> {
-    const MAX_LINKS: usize = 40;
     let mut pending: VecDeque<Vec<u8>> = path.components().map(<[u8]>::to_vec).collect();
     let mut current = GuestPath::root();
     let mut links = 0;

@@ -15,7 +15,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::rootfs::visit::{Names, open_exact};
-use crate::rootfs::{FileKind, GuestPath, Learned, Metadata, Overrides, Rootfs, RootfsError, metadata_at};
+use crate::rootfs::{
+    FileKind, GuestPath, Learned, Metadata, Overrides, Rootfs, RootfsError, at, metadata_at,
+};
 
 pub(super) use directory::after_step;
 pub(super) use layers::stacked;
@@ -112,8 +114,3 @@ fn shown(tree: &Rootfs, path: &GuestPath) -> Result<Option<Metadata>, RootfsErro
 
 /// What reading an extended attribute is called in errors.
 const ATTRIBUTES: &str = "read extended attributes of";
-
-/// Says what was tried, and with which entry.
-fn at<T>(result: io::Result<T>, action: &'static str, path: &GuestPath) -> Result<T, RootfsError> {
-    result.map_err(|source| RootfsError::Io { action, path: path.clone(), source })
-}
