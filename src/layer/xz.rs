@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Read};
 
 use super::compression::invalid;
 use crate::limit::Limit;
+use crate::rootfs::content::read_full;
 
 /// Undoes xz (The .xz File Format 1.2.1): several streams with padding between them are one.
 ///
@@ -94,15 +95,7 @@ struct Gate<R> {
 impl<R: BufRead> Read for Gate<R> {
     /// Fills `buffer` unless the file ends: the decoder takes less for damage, even between two of our reads.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut done = 0;
-        while done < buffer.len() {
-            match self.file.read(&mut buffer[done..]) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let done = read_full(&mut self.file, buffer)?;
         self.look(&buffer[..done])?;
         Ok(done)
     }
@@ -239,6 +232,9 @@ impl<R: BufRead> Gate<R> {
     }
 }
 
+/// The number of the filter (section 5.3.1).
+const LZMA2: u64 = 0x21;
+
 /// The bytes of the dictionary that a block header asks for (sections 3.1 and 5.3.1). Its filter is the last and no other is
 /// of its kind: the end of another LZMA2 around it could come in the middle of what this one reads, and from there on the
 /// decoder and [`Gate`] would not agree on what the bytes are.
@@ -255,25 +251,21 @@ fn dictionary(header: &[u8]) -> Option<u64> {
             number(&mut rest)?;
         }
     }
-    let last = flags & 3;
-    let mut all = 0;
-    for position in 0..=last {
-        let filter = number(&mut rest)?;
+    let mut filter = || {
+        let kind = number(&mut rest)?;
         let size = usize::try_from(number(&mut rest)?).ok()?;
         let (properties, others) = rest.split_at_checked(size)?;
         rest = others;
-        if (filter == 0x21) != (position == last) {
-            return None;
-        }
-        if filter == 0x21 {
-            let [bits] = properties else { return None };
-            all = match u32::from(*bits) {
-                bits @ 0..40 => (2 | u64::from(bits & 1)) << (bits / 2 + 11),
-                _ => u64::from(u32::MAX),
-            };
-        }
+        Some((kind, properties))
+    };
+    for _ in 0..flags & 3 {
+        filter().filter(|(kind, _)| *kind != LZMA2)?;
     }
-    Some(all)
+    let (LZMA2, [bits]) = filter()? else { return None };
+    Some(match u32::from(*bits) {
+        bits @ 0..40 => (2 | u64::from(bits & 1)) << (bits / 2 + 11),
+        _ => u64::from(u32::MAX),
+    })
 }
 
 /// The number at the beginning of `bytes`, seven bits a byte (section 1.2), and how many bytes it has.

@@ -152,7 +152,10 @@ pub fn same(one: &File, other: &File) -> io::Result<bool> {
 }
 
 /// Reads until `buffer` is full or the file ends.
-fn read_full(mut file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+///
+/// # Errors
+/// Those of reading.
+pub(crate) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read(&mut buffer[filled..]) {
