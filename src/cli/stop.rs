@@ -54,17 +54,15 @@ impl Stop {
         let cancel = self.cancel.clone();
         let received = Arc::clone(&self.signal);
         let work = move || {
-            let mut first = None;
+            let mut first: Option<Instant> = None;
             for signal in signals.forever() {
-                if first.get_or_insert_with(Instant::now).elapsed() < ECHO
-                    && received.load(Ordering::SeqCst) != 0
-                {
-                    continue;
-                }
-                if received.swap(signal, Ordering::SeqCst) != 0 {
+                match first {
+                    Some(first) if first.elapsed() < ECHO => continue,
                     // Asked for twice: the janitor and the kernel clean up.
-                    std::process::exit(128 + signal);
+                    Some(_) => std::process::exit(128 + signal),
+                    None => first = Some(Instant::now()),
                 }
+                received.store(signal, Ordering::SeqCst);
                 cancel.cancel("a signal asked for it");
                 wake();
                 // Without one, only a second signal ends what does not stop by itself.
