@@ -140,18 +140,8 @@ impl Ground {
         layers: &[(DiffId, Descriptor)],
         workspace: &Arc<Workspace>,
     ) -> Result<Chain, UnpackError> {
-        Trees::new(Arc::clone(workspace)).chain(
-            layers,
-            &Unpack {
-                open_blob: &|digest, _| File::open(self.blob(digest)),
-                workspace,
-                progress: &|_| (),
-                cancelled: &|| false,
-                jobs: 2,
-                limits: &Limits::default(),
-                owners: Owners::Required,
-            },
-        )
+        let trees = Trees::new(Arc::clone(workspace));
+        self.unpacking(|unpack| trees.chain(layers, &Unpack { workspace, ..*unpack }))
     }
 
     pub(crate) fn view(&self, chain: &Layers) -> Rootfs {

@@ -333,20 +333,13 @@ mod tests {
 
     /// Unpacks `layers` with two threads that open blobs by `open_blob`.
     fn opened_by(
+        ground: &Ground,
         layers: &[(DiffId, Descriptor)],
         workspace: &Arc<Workspace>,
         open_blob: &OpenBlob<'_>,
     ) -> Result<Chain, UnpackError> {
-        let unpack = Unpack {
-            open_blob,
-            workspace,
-            progress: &|_| (),
-            cancelled: &|| false,
-            jobs: 2,
-            limits: &Limits::default(),
-            owners: Owners::Required,
-        };
-        Trees::new(Arc::clone(workspace)).chain(layers, &unpack)
+        let trees = Trees::new(Arc::clone(workspace));
+        ground.unpacking(|unpack| trees.chain(layers, &Unpack { open_blob, workspace, ..*unpack }))
     }
 
     #[test]
@@ -365,7 +358,7 @@ mod tests {
             told.store(unwanted(), Ordering::SeqCst);
             Err(io::ErrorKind::TimedOut.into())
         };
-        let error = opened_by(&layers, &workspace(&ground), &open_blob).unwrap_err();
+        let error = opened_by(&ground, &layers, &workspace(&ground), &open_blob).unwrap_err();
         assert!(matches!(&error, UnpackError::Open { blob, .. } if *blob == layers[0].1.digest), "{error}");
         // If it was begun at all.
         assert!(told.load(Ordering::SeqCst) || began.elapsed().as_secs() < 20);
@@ -377,7 +370,7 @@ mod tests {
         let layers = layers(&ground, &["a", "b"]);
         let workspace = workspace(&ground);
         let open_blob = |_: &Digest, _: &(dyn Fn() -> bool + Sync)| panic!("on purpose");
-        let unpack = || drop(opened_by(&layers, &workspace, &open_blob));
+        let unpack = || drop(opened_by(&ground, &layers, &workspace, &open_blob));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(unpack)).expect_err("a panic");
     }
 

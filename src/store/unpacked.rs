@@ -701,16 +701,22 @@ mod tests {
         assert_eq!(kind(&IdMap::new(many, vec![]), Marks::User, &root).len(), 64);
     }
 
+    /// A layer that was unpacked: itself, its root and what is noted of it.
+    fn unpacked_one(ground: &Ground) -> (Vec<(DiffId, Descriptor)>, PathBuf, PathBuf) {
+        let layers = stack(ground, &["a"]);
+        let chain = ground.chain(&layers).unwrap();
+        let root = chain.layers()[0].root_dir().to_owned();
+        let file = root.parent().unwrap().join(METADATA);
+        (layers, root, file)
+    }
+
     #[test]
     fn layers_that_may_be_damaged_are_unpacked_anew() {
         if !can_mount() {
             return;
         }
         let ground = Ground::new();
-        let layers = stack(&ground, &["a"]);
-        let chain = ground.chain(&layers).unwrap();
-        let root = chain.layers()[0].root_dir().to_owned();
-        let file = root.parent().unwrap().join(METADATA);
+        let (layers, root, file) = unpacked_one(&ground);
         let text = std::fs::read_to_string(&file).unwrap();
         let boot = ground.unpacked.boot.clone().unwrap();
         for damaged in [text.replace(&boot, "another"), "{".to_owned()] {
@@ -733,10 +739,7 @@ mod tests {
             return;
         }
         let ground = Ground::new();
-        let layers = stack(&ground, &["a"]);
-        let chain = ground.chain(&layers).unwrap();
-        let root = chain.layers()[0].root_dir().to_owned();
-        let file = root.parent().unwrap().join(METADATA);
+        let (layers, root, file) = unpacked_one(&ground);
         // Reading a directory is an error for root, too.
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
