@@ -12,8 +12,7 @@ use crate::store::Store;
 use crate::store::room::Free;
 use crate::store::sweep;
 
-/// With less room than this, what is left over goes before the build begins: it may be what fills
-/// the disk.
+/// With less room than this, what is left over goes before the build begins: it may be what fills the disk.
 const LITTLE_ROOM: Free = Free { bytes: 2 << 30, inodes: Some(200_000) };
 
 /// How often somebody who waits looks whether the build was told to stop.

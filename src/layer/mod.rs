@@ -143,8 +143,8 @@ pub enum LayerError {
 impl LayerError {
     /// Whether a layer that cannot be unpacked alone might still be applied to the layers below it.
     ///
-    /// What it is wrong by itself, has too much of, or what fails here for a reason that has nothing to do with where a
-    /// path leads, would be the same there, and everything would have been decompressed and written twice.
+    /// What is wrong with it by itself, what it has too much of, or what fails here for a reason that has nothing to do with
+    /// where a path leads, would be the same there, and everything would have been decompressed and written twice.
     #[must_use]
     pub fn depends_on_lower_layers(&self) -> bool {
         let Self::Entry { problem, .. } = self else { return false };

@@ -148,7 +148,7 @@ struct Batch {
     /// What both hashes have of each, and the rest.
     entries: Vec<(Vec<u8>, Known)>,
     files: usize,
-    /// Of the files.
+    /// Of the files, which are to be read, and of all else, which is in memory.
     bytes: u64,
 }
 
