@@ -123,6 +123,15 @@ fn a_store_on_an_overlay_will_do() {
     assert!(refused.says(&["hint:", "emptyDir"]), "{}", refused.stderr);
 }
 
+#[test]
+fn that_a_snapshot_mode_makes_no_difference_is_said_where_it_was_given() {
+    let context = context();
+    let says = |flags: &[&str]| build(&context, flags).0.says(&["--snapshot-mode makes no difference"]);
+    assert!(says(&["--snapshotter=overlayfs", "--snapshot-mode=redo"]));
+    assert!(!says(&["--snapshotter=overlayfs"]));
+    assert!(!says(&["--snapshotter=native", "--snapshot-mode=redo"]));
+}
+
 /// overlayfs stacks 499 layers; plain directories know no such number.
 #[test]
 fn more_layers_than_overlayfs_stacks_are_built_and_built_on() {

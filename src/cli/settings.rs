@@ -95,8 +95,8 @@ pub(super) struct Settings {
     pub(super) store: PathBuf,
     /// How the files of stages are kept.
     pub(super) snapshotter: Preference,
-    /// What is looked at after a step, where that is not only what it wrote.
-    pub(super) comparison: Comparison,
+    /// What is looked at after a step, where that is not only what it wrote; none if the user has not said.
+    pub(super) comparison: Option<Comparison>,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
     /// How registries are spoken to.
@@ -187,7 +187,7 @@ impl Settings {
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
             snapshotter,
-            comparison: snapshotter::comparison(args.snapshot_mode.as_deref().unwrap_or("redo"))?,
+            comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,

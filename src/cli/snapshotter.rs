@@ -85,7 +85,13 @@ pub(super) fn choose(
     };
     if settings.snapshotter != Preference::Native {
         match refusal(settings, store, workspace)? {
-            None => return overlay(),
+            None => {
+                if settings.comparison.is_some() {
+                    let note = "--snapshot-mode makes no difference with overlayfs: what a step changes is recorded as it happens";
+                    progress.tell(&Event::Note(note));
+                }
+                return overlay();
+            }
             Some(refusal) if settings.snapshotter == Preference::Overlay => {
                 return Err(refusal.failure(store));
             }
@@ -93,7 +99,8 @@ pub(super) fn choose(
         }
     }
     let limits = settings.limits.layers;
-    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), settings.comparison, limits);
+    let comparison = settings.comparison.unwrap_or(Comparison::Metadata);
+    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), comparison, limits);
     let unpacker = Unpacker::Trees(Trees::new(Arc::clone(workspace)));
     Ok(Kept { snapshotter: Box::new(snapshotter), unpacker })
 }
