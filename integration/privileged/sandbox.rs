@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use builder::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs};
 use builder::sandbox::emulation::{Emulation, Host, Registrations, availability};
 use builder::sandbox::{
-    Cancel, Exit, HOSTNAME, Isolated, Presentation, Process, Sandbox, SandboxError, Script, StartProblem,
-    Stream,
+    Cancel, Exit, HOSTNAME, Isolated, Presentation, ProcView, Process, Sandbox, SandboxError, Script,
+    StartProblem, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -91,7 +91,7 @@ struct Outcome {
 }
 
 fn isolated() -> Isolated {
-    Isolated::new(env!("CARGO_BIN_EXE_builder"))
+    Isolated::new(env!("CARGO_BIN_EXE_builder"), ProcView::Own)
 }
 
 fn run_in(root: &Rootfs, process: &Process) -> Result<Outcome, SandboxError> {

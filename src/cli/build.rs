@@ -27,7 +27,7 @@ use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Isolated, Secret};
+use crate::sandbox::{Isolated, ProcView, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::workspace::Workspace;
@@ -137,7 +137,7 @@ impl Build<'_> {
             workspace,
             snapshotter,
             // Not the program's path: an upgrade meanwhile would put another program there.
-            sandbox: &Isolated::new("/proc/self/exe"),
+            sandbox: &Isolated::new("/proc/self/exe", ProcView::Own),
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,

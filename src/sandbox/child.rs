@@ -1,16 +1,20 @@
 //! The supervisor: a small process between the builder and process 1 of the sandbox.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, waitpid,
+};
 use rustix::thread::UnshareFlags;
 
-use super::wire::{self, Report};
-use super::{Exit, Process, attach, launch, mounts};
+use super::launch::CAPABILITIES;
+use super::wire::{self, Confinement, Order, Report};
+use super::{Exit, attach, chroot, descendants, launch, mounts};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -44,8 +48,8 @@ pub fn child_main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     // Without an order, the builder is gone, or this is no sandbox at all but somebody who tries the argument.
-    let Ok((process, root)) = wire::receive_order(socket.as_fd()) else { return ExitCode::FAILURE };
-    let report = match supervise(&process, root, socket.as_fd()) {
+    let Ok(order) = wire::receive_order(socket.as_fd()) else { return ExitCode::FAILURE };
+    let report = match supervise(order, socket.as_fd()) {
         Ok(exit) => Report::Exit(exit),
         Err(report) => report,
     };
@@ -55,27 +59,62 @@ pub fn child_main() -> ExitCode {
     }
 }
 
-/// Starts process 1 and waits for its end. In process 1 this returns only when the command could not be started.
-fn supervise(process: &Process, root: OwnedFd, socket: BorrowedFd<'_>) -> Step<Exit> {
+/// Starts the command and waits for its end. In the process that becomes the command this returns only when that could
+/// not be started.
+fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
+    let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
-    let root = mounts::separate_root(root)?;
-    let clones = attach::clone_sources(process)?;
-    during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
-    match during(sys::fork_single_threaded(), "fork")? {
-        Forked::Child => Err(become_command(process, root, clones)),
-        Forked::Parent(first) => {
-            drop((root, clones));
-            during(wait(first, socket), "wait for the process")
+    match confinement {
+        Confinement::Namespaces { .. } => {
+            let root = mounts::separate_root(root)?;
+            let clones = attach::clone_sources(&process)?;
+            during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
+            start(root, socket, Left::Nothing, |root| {
+                mounts::enter(&process, root, clones).and_then(|()| launch::launch(&process, CAPABILITIES))
+            })
+        }
+        Confinement::Chroot => start(root, socket, Left::Descendants, |root| {
+            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES))
+        }),
+        Confinement::InPlace => {
+            start(root, socket, Left::Descendants, |_| launch::launch(&process, chroot::CAPABILITIES))
         }
     }
 }
 
-/// Process 1: makes itself at home in `root`, then executes the command.
-fn become_command(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd>>) -> Report {
-    match mounts::enter(process, root, clones).and_then(|()| launch::launch(process)) {
-        Ok(never) => match never {},
-        Err(report) => report,
+/// What may be left when the command has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// The command is process 1 of a pid namespace: the kernel ends what is in that.
+    Nothing,
+    /// What the command started.
+    Descendants,
+}
+
+/// Forks a process that becomes the command by `become_command`, and waits for its end.
+fn start(
+    root: OwnedFd,
+    socket: BorrowedFd<'_>,
+    left: Left,
+    become_command: impl FnOnce(OwnedFd) -> Step<Infallible>,
+) -> Step<Exit> {
+    if left == Left::Descendants {
+        during(set_child_subreaper(Some(getpid())), "become the parent of orphans")?;
+    }
+    match during(sys::fork_single_threaded(), "fork")? {
+        Forked::Child => match become_command(root) {
+            Ok(never) => match never {},
+            Err(report) => Err(report),
+        },
+        Forked::Parent(first) => {
+            drop((root, become_command));
+            let exit = during(wait(first, socket), "wait for the process");
+            if left == Left::Descendants {
+                during(descendants::end_all(), "end what the process left running")?;
+            }
+            exit
+        }
     }
 }
 

@@ -167,14 +167,15 @@ impl StartProblem {
     }
 }
 
-/// Gives this process the rights and surroundings of the command, and becomes it. It already is inside the root.
-pub(super) fn launch(process: &Process) -> Step<Infallible> {
+/// Gives this process the surroundings of the command and at most the rights `capabilities`, and becomes it. It already is
+/// inside the root.
+pub(super) fn launch(process: &Process, capabilities: CapabilitySet) -> Step<Infallible> {
     let strings = during(Strings::new(process), "pass an argument or a variable with a NUL byte")?;
     during(check_identity(process), "take the identity of the user")?;
     during(connect_standard_input(), "open `/dev/null`")?;
     enter_directory(process)?;
-    during(limit(process), "set the limits of the process")?;
-    during(take_identity(process), "take the identity of the user")?;
+    during(limit(process, capabilities), "set the limits of the process")?;
+    during(take_identity(process, capabilities), "take the identity of the user")?;
     if process.presentation == Presentation::ThirtyTwoBit {
         during(sys::set_32_bit_personality(), "present a 32-bit machine")?;
     }
@@ -233,7 +234,7 @@ fn enter_directory(process: &Process) -> Step<()> {
 }
 
 /// What is not about the user.
-fn limit(process: &Process) -> rustix::io::Result<()> {
+fn limit(process: &Process, capabilities: CapabilitySet) -> rustix::io::Result<()> {
     // The pipes belong to whoever made them, and `echo > /dev/stderr` opens them anew.
     let owner = (Some(Uid::from_raw(process.user.owner.uid)), Some(Gid::from_raw(process.user.owner.gid)));
     let _ = rustix::fs::fchown(rustix::stdio::stdout(), owner.0, owner.1);
@@ -245,7 +246,7 @@ fn limit(process: &Process) -> rustix::io::Result<()> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match rustix::thread::capability_is_in_bounding_set(capability) {
-            Ok(true) if !CAPABILITIES.contains(capability) => {
+            Ok(true) if !capabilities.contains(capability) => {
                 rustix::thread::remove_capability_from_bounding_set(capability)?;
             }
             Ok(_) => {}
@@ -264,7 +265,7 @@ fn check_identity(process: &Process) -> rustix::io::Result<()> {
     if all_are_ids { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-fn take_identity(process: &Process) -> rustix::io::Result<()> {
+fn take_identity(process: &Process, capabilities: CapabilitySet) -> rustix::io::Result<()> {
     let user = &process.user;
     // With the primary group among the supplementary ones, a setgid program cannot be used to get rid of it
     // (CVE-2022-36109).
@@ -282,7 +283,7 @@ fn take_identity(process: &Process) -> rustix::io::Result<()> {
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     // Another user than root has lost its capabilities by now; setuid programs get back what the bounding set allows.
-    let kept = rustix::thread::capabilities(None)?.permitted & CAPABILITIES;
+    let kept = rustix::thread::capabilities(None)?.permitted & capabilities;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets)?;
     rustix::thread::clear_ambient_capability_set()

@@ -12,13 +12,18 @@
 mod attach;
 mod cancel;
 mod child;
+mod chroot;
+mod descendants;
 pub mod emulation;
+mod in_place;
 mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
 pub mod own;
 mod refusal;
+mod running;
+mod strategy;
 mod stubs;
 mod subordinate;
 mod wire;
@@ -27,9 +32,12 @@ use std::io;
 
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
+pub use chroot::Chroot;
+pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
-pub use namespaces::Isolated;
+pub use namespaces::{Isolated, ProcView};
+pub use strategy::{Strategy, UnknownStrategy};
 
 use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
 

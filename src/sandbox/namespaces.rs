@@ -1,37 +1,37 @@
 //! The builder's side of a step in namespaces of its own.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
-use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
-
+use super::running::{self, Command};
 use super::stubs::Stubs;
-use super::wire::{self, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, Sandbox, SandboxError, Stream};
-use crate::rootfs::{IdMap, ResolvedUser, Rootfs};
+use super::wire::Confinement;
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream};
+use crate::rootfs::Rootfs;
 
-/// The most that is handed to `output` at once, in bytes.
-const CHUNK: usize = 1 << 16;
+/// Which /proc a step in namespaces has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcView {
+    /// One of its own: it sees only its own processes, numbered from 1.
+    Own,
+    /// The builder's, where parts of that are hidden, as in containers, and the kernel allows no new one in a user
+    /// namespace. The step is in the builder's pid namespace then, so that numbers mean the same everywhere.
+    Shared,
+}
 
-/// Runs steps in their own mount, pid, ipc, uts and control group namespaces, on the network of the machine. Needs
-/// CAP_SYS_ADMIN in the user namespace that this process is in: see [`super::own`].
+/// Runs steps in their own mount, ipc, uts and control group namespaces, and in a pid namespace with [`ProcView::Own`],
+/// on the network of the machine. Needs CAP_SYS_ADMIN in the user namespace that this process is in: see [`super::own`].
 #[derive(Debug, Clone)]
 pub struct Isolated {
     program: PathBuf,
+    proc: ProcView,
 }
 
 impl Isolated {
-    /// `program` is what calls [`super::child_main`] when its first argument is [`CHILD_ARGUMENT`]: usually
+    /// `program` is what calls [`super::child_main`] when its first argument is [`super::CHILD_ARGUMENT`]: usually
     /// `/proc/self/exe`.
     #[must_use]
-    pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into() }
+    pub fn new(program: impl Into<PathBuf>, proc: ProcView) -> Self {
+        Self { program: program.into(), proc }
     }
 }
 
@@ -43,223 +43,13 @@ impl Sandbox for Isolated {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
-        not_cancelled(cancel)?;
-        check_ids(process)?;
+        running::check(process, cancel)?;
         let mut stubs = Stubs::make(root, &process.mounts)?;
-        let result = Running::start(self, root, process).and_then(|mut step| step.watch(output, cancel));
+        let confinement = Confinement::Namespaces { proc: self.proc };
+        let result = Command { program: &self.program, confinement, process }.run(root, output, cancel);
         let removed = stubs.remove();
-        // A step that was ended early did not fail by itself.
-        not_cancelled(cancel)?;
-        let exit = match result? {
-            Report::Exit(exit) => exit,
-            failure => return Err(error_of(failure, process)),
-        };
+        let exit = result?;
         removed.map_err(SandboxError::Restore)?;
         Ok(exit)
-    }
-}
-
-fn not_cancelled(cancel: &Cancel) -> Result<(), SandboxError> {
-    match cancel.reason() {
-        None => Ok(()),
-        Some(reason) => Err(SandboxError::Cancelled { reason: reason.to_owned() }),
-    }
-}
-
-/// Whether the kernel will let the process be who it is to be. Where there is one group only, supplementary ones cannot be
-/// had at all: then nobody expects them, least of all an image's root, who often is in many.
-fn check_ids(process: &Process) -> Result<(), SandboxError> {
-    // The supervisor says so if there is no /proc.
-    let Ok(ids) = IdMap::of_this_process() else { return Ok(()) };
-    let ResolvedUser { owner, groups, .. } = &process.user;
-    let wanted = if ids.groups().is_one() { &[] } else { &groups[..] };
-    let secrets = process.mounts.iter().filter_map(|mount| match &mount.content {
-        Content::Secret(file) => Some(file.owner),
-        Content::Bind(_) | Content::Tmpfs { .. } => None,
-    });
-    let (uids, gids): (Vec<u32>, Vec<u32>) =
-        std::iter::once(*owner).chain(secrets).map(|owner| (owner.uid, owner.gid)).unzip();
-    let unknown =
-        |kind, id, available: String, file| Err(SandboxError::UnknownId { kind, id, available, file });
-    if let Some(uid) = uids.into_iter().find(|uid| !ids.users().contain(*uid)) {
-        return unknown("user", uid, ids.users().to_string(), "/etc/subuid");
-    }
-    match gids.iter().chain(wanted).find(|gid| !ids.groups().contain(**gid)) {
-        Some(gid) => unknown("group", *gid, ids.groups().to_string(), "/etc/subgid"),
-        None => Ok(()),
-    }
-}
-
-fn error_of(report: Report, process: &Process) -> SandboxError {
-    match report {
-        Report::Setup { step, errno } => {
-            SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
-        }
-        Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
-        Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
-        Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
-            path: process.cwd.clone(),
-            source: io::Error::from_raw_os_error(errno),
-        },
-        Report::Start(problem) => SandboxError::Start(problem),
-        // Not a failure; whoever reports it twice has lost track.
-        Report::Exit(_) => SandboxError::Lost,
-    }
-}
-
-/// A step between its start and its end. Dropped early, it ends.
-struct Running {
-    supervisor: Child,
-    /// Closing it, or its writing half, ends the step.
-    socket: OwnedFd,
-    pipes: [(Stream, Option<OwnedFd>); 2],
-}
-
-impl Running {
-    fn start(isolated: &Isolated, root: &Rootfs, process: &Process) -> Result<Self, SandboxError> {
-        let (socket, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(|error| SandboxError::Connection(error.into()))?;
-        let (out, stdout) = pipe()?;
-        let (error, stderr) = pipe()?;
-        // Neither arguments nor environment tell anything: both can be read by everybody on the machine.
-        let supervisor = Command::new(&isolated.program)
-            .arg(CHILD_ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::from(stdout))
-            .stderr(Stdio::from(stderr))
-            .spawn()
-            .map_err(SandboxError::Spawn)?;
-        let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let running = Self { supervisor, socket, pipes };
-        // A supervisor that cannot take the order is gone, which shows when its report is waited for.
-        match wire::send_order(running.socket.as_fd(), process, root.as_fd()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
-            _ => Ok(running),
-        }
-    }
-
-    /// Hands on output until the supervisor has reported, and then what is still in the pipes.
-    fn watch(
-        &mut self,
-        output: &mut dyn FnMut(Stream, &[u8]),
-        cancel: &Cancel,
-    ) -> Result<Report, SandboxError> {
-        let mut buffer = vec![0; CHUNK];
-        let mut received = Vec::new();
-        let mut told = false;
-        let report = loop {
-            let ready = self.wait(if told { None } else { Some(cancel) })?;
-            if !told && cancel.is_cancelled() {
-                told = true;
-                // Fails only when the other end is gone, and then there is nothing to end.
-                let _ = shutdown(&self.socket, Shutdown::Write);
-            }
-            for (index, (stream, pipe)) in self.pipes.iter_mut().enumerate() {
-                if ready.pipes[index]
-                    && let Some(end) = pipe
-                {
-                    match read(end.as_fd(), &mut buffer)? {
-                        Some(0) => *pipe = None,
-                        Some(length) => output(*stream, &buffer[..length]),
-                        None => {}
-                    }
-                }
-            }
-            if ready.socket {
-                let length = read(self.socket.as_fd(), &mut buffer)?;
-                received.extend_from_slice(&buffer[..length.unwrap_or(0)]);
-                if let Some(frame) = wire::next_frame(&mut received) {
-                    match wire::decode_report(&frame) {
-                        // Process 1 may have failed to become the command; its end comes after.
-                        Some(report) => break report,
-                        None => return Err(SandboxError::Connection(io::ErrorKind::InvalidData.into())),
-                    }
-                }
-                if length == Some(0) {
-                    return Err(SandboxError::Lost);
-                }
-            }
-        };
-        if matches!(report, Report::Exit(_)) {
-            self.drain(output, &mut buffer)?;
-        }
-        Ok(report)
-    }
-
-    /// Waits for any end to have something to say, or for cancellation.
-    fn wait(&self, cancel: Option<&Cancel>) -> Result<Ready, SandboxError> {
-        let mut waiting = vec![PollFd::new(&self.socket, PollFlags::IN)];
-        let open = self.pipes.iter().filter_map(|(_, pipe)| pipe.as_ref());
-        waiting.extend(open.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        waiting.extend(cancel.map(|cancel| PollFd::new(cancel, PollFlags::IN)));
-        match poll(&mut waiting, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(SandboxError::Connection(error.into())),
-        }
-        let mut happened = waiting.iter().map(|entry| !entry.revents().is_empty());
-        let socket = happened.next() == Some(true);
-        let pipes = self.pipes.each_ref().map(|(_, pipe)| pipe.is_some() && happened.next() == Some(true));
-        Ok(Ready { socket, pipes })
-    }
-
-    /// Reads what was written before the end: not more than a pipe holds, since a process of the machine could have got
-    /// hold of the other end and go on.
-    fn drain(
-        &mut self,
-        output: &mut dyn FnMut(Stream, &[u8]),
-        buffer: &mut [u8],
-    ) -> Result<(), SandboxError> {
-        for (stream, pipe) in &mut self.pipes {
-            let Some(end) = pipe.take() else { continue };
-            let mut left = fcntl_getpipe_size(&end).unwrap_or(CHUNK);
-            while left > 0 {
-                match read(end.as_fd(), buffer)? {
-                    Some(0) | None => break,
-                    Some(length) => {
-                        output(*stream, &buffer[..length]);
-                        left = left.saturating_sub(length);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Which ends have something to say.
-struct Ready {
-    socket: bool,
-    pipes: [bool; 2],
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Ends the step if it has not ended by itself. The supervisor waits for the last process of the namespace.
-        let _ = shutdown(&self.socket, Shutdown::Both);
-        let _ = self.supervisor.wait();
-    }
-}
-
-/// A pipe whose reading end never blocks.
-fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
-    let make = || {
-        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC)?;
-        rustix::fs::fcntl_setfl(&reading, OFlags::NONBLOCK)?;
-        Ok((reading, writing))
-    };
-    make().map_err(|error: Errno| SandboxError::Connection(error.into()))
-}
-
-/// What is there; none when nothing is for now.
-fn read(from: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Option<usize>, SandboxError> {
-    match rustix::io::read(from, buffer) {
-        Ok(length) => Ok(Some(length)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-        // The supervisor was killed with our order half read.
-        Err(Errno::CONNRESET) => Ok(Some(0)),
-        Err(error) => Err(SandboxError::Connection(error.into())),
     }
 }

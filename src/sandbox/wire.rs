@@ -12,7 +12,7 @@ use rustix::net::{
 
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
-use super::{Exit, MAX_MOUNTS, Presentation, Process, Script};
+use super::{Exit, MAX_MOUNTS, Presentation, ProcView, Process, Script};
 use crate::rootfs::{GuestPath, Owner, ResolvedUser};
 
 /// The largest frame that is accepted: both ends are ours, this only bounds the damage of a mistake.
@@ -20,6 +20,46 @@ const MAX_FRAME: usize = 1 << 30;
 
 /// The most descriptors that go with an order: the root, and two for each bind mount.
 const MAX_DESCRIPTORS: usize = 1 + 2 * MAX_MOUNTS;
+
+/// How the supervisor keeps a process apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Confinement {
+    /// In namespaces of its own.
+    Namespaces { proc: ProcView },
+    /// In a root of its own.
+    Chroot,
+    /// In the builder's root.
+    InPlace,
+}
+
+impl Confinement {
+    fn number(self) -> u8 {
+        match self {
+            Self::Namespaces { proc: ProcView::Own } => 0,
+            Self::Namespaces { proc: ProcView::Shared } => 1,
+            Self::Chroot => 2,
+            Self::InPlace => 3,
+        }
+    }
+
+    fn of_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Namespaces { proc: ProcView::Own }),
+            1 => Some(Self::Namespaces { proc: ProcView::Shared }),
+            2 => Some(Self::Chroot),
+            3 => Some(Self::InPlace),
+            _ => None,
+        }
+    }
+}
+
+/// What a supervisor is told to do.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) confinement: Confinement,
+    pub(super) process: Process,
+    pub(super) root: OwnedFd,
+}
 
 /// What a child has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -301,8 +341,15 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Sends an order together with the descriptors of the root and of what is mounted in it.
-pub(super) fn send_order(socket: BorrowedFd<'_>, process: &Process, root: BorrowedFd<'_>) -> io::Result<()> {
-    let frame = framed(&encode_process(process));
+pub(super) fn send_order(
+    socket: BorrowedFd<'_>,
+    confinement: Confinement,
+    process: &Process,
+    root: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let mut payload = vec![confinement.number()];
+    payload.extend_from_slice(&encode_process(process));
+    let frame = framed(&payload);
     let sent: Vec<BorrowedFd<'_>> = std::iter::once(root).chain(descriptors(process)).collect();
     if sent.len() > MAX_DESCRIPTORS {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "more mounts than a process may have"));
@@ -315,8 +362,8 @@ pub(super) fn send_order(socket: BorrowedFd<'_>, process: &Process, root: Borrow
     write_all(socket, &frame[sent..])
 }
 
-/// The order and the root that [`send_order`] sent.
-pub(super) fn receive_order(socket: BorrowedFd<'_>) -> io::Result<(Process, OwnedFd)> {
+/// The order that [`send_order`] sent.
+pub(super) fn receive_order(socket: BorrowedFd<'_>) -> io::Result<Order> {
     let mut first = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -344,7 +391,10 @@ pub(super) fn receive_order(socket: BorrowedFd<'_>) -> io::Result<(Process, Owne
     let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= MAX_FRAME);
     let mut payload = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
     reader.read_exact(&mut payload)?;
-    Ok((decode_process(&payload, descriptors).ok_or(io::ErrorKind::InvalidData)?, root))
+    let (confinement, process) = payload.split_first().ok_or(io::ErrorKind::InvalidData)?;
+    let confinement = Confinement::of_number(*confinement).ok_or(io::ErrorKind::InvalidData)?;
+    let process = decode_process(process, descriptors).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Order { confinement, process, root })
 }
 
 /// Sends a report.
@@ -440,16 +490,16 @@ mod tests {
         let root = std::fs::File::open("/").unwrap();
         let received = std::thread::scope(|scope| {
             let receiver = scope.spawn(|| receive_order(other.as_fd()).unwrap());
-            send_order(one.as_fd(), &process(), root.as_fd()).unwrap();
+            send_order(one.as_fd(), Confinement::Chroot, &process(), root.as_fd()).unwrap();
             receiver.join().unwrap()
         });
-        assert_eq!(encode_process(&received.0), encode_process(&process()));
+        assert_eq!(encode_process(&received.process), encode_process(&process()));
         let same = |one: BorrowedFd<'_>, other: BorrowedFd<'_>| {
             let (one, other) = (rustix::fs::fstat(one).unwrap(), rustix::fs::fstat(other).unwrap());
             (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
         };
-        assert!(same(root.as_fd(), received.1.as_fd()));
-        for (sent, got) in descriptors(&process()).zip(descriptors(&received.0)) {
+        assert!(same(root.as_fd(), received.root.as_fd()));
+        for (sent, got) in descriptors(&process()).zip(descriptors(&received.process)) {
             assert!(same(sent, got));
         }
     }
@@ -463,10 +513,10 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let root = std::fs::File::open("/").unwrap();
         crowded.scripts.clear();
-        send_order(one.as_fd(), &crowded, root.as_fd()).unwrap();
-        assert_eq!(receive_order(other.as_fd()).unwrap().0.mounts.len(), MAX_MOUNTS);
+        send_order(one.as_fd(), Confinement::InPlace, &crowded, root.as_fd()).unwrap();
+        assert_eq!(receive_order(other.as_fd()).unwrap().process.mounts.len(), MAX_MOUNTS);
         crowded.mounts.push(crowded.mounts[0].clone());
-        let error = send_order(one.as_fd(), &crowded, root.as_fd()).unwrap_err();
+        let error = send_order(one.as_fd(), Confinement::InPlace, &crowded, root.as_fd()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -510,5 +560,19 @@ mod tests {
         assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[6].clone()));
         assert!(buffer.is_empty());
         assert_eq!(decode_report(b"\x09\0\0\0"), None);
+    }
+
+    #[test]
+    fn every_confinement_is_understood_as_it_was_sent() {
+        let all = [
+            Confinement::Namespaces { proc: ProcView::Own },
+            Confinement::Namespaces { proc: ProcView::Shared },
+            Confinement::Chroot,
+            Confinement::InPlace,
+        ];
+        for confinement in all {
+            assert_eq!(Confinement::of_number(confinement.number()), Some(confinement));
+        }
+        assert_eq!(Confinement::of_number(4), None);
     }
 }

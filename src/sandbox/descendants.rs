@@ -1,0 +1,130 @@
+//! Ends what a process has started, where no pid namespace does that.
+//!
+//! Processes may leave their group, their session and their parent; they stay descendants of the nearest subreaper above
+//! them (`PR_SET_CHILD_SUBREAPER` of prctl(2)).
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+
+/// How long descendants may go on starting others while they are ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait for processes that were ended, before they are looked for again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Ends all descendants of this process and waits until none is left. It must be their subreaper, and have one thread.
+///
+/// # Errors
+/// `ETIMEDOUT` when they start others faster than they are ended, and those of reading /proc.
+pub(super) fn end_all() -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        if reap() == Children::None {
+            return Ok(());
+        }
+        for process in of(getpid())? {
+            // It may be gone already.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Children {
+    None,
+    Some,
+}
+
+/// Takes leave of all children that have ended; says whether there are others.
+fn reap() -> Children {
+    loop {
+        match waitpid(None, WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return Children::Some,
+            Err(_) => return Children::None,
+        }
+    }
+}
+
+/// All descendants of `ancestor` that exist now.
+fn of(ancestor: Pid) -> io::Result<Vec<Pid>> {
+    let mut parents: Vec<(Pid, Pid)> = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(process) = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else {
+            continue;
+        };
+        // Ended since.
+        let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else { continue };
+        if let Some(parent) = parent_of(&stat) {
+            parents.push((process, parent));
+        }
+    }
+    let mut found = vec![ancestor];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process));
+        next += 1;
+    }
+    found.remove(0);
+    Ok(found)
+}
+
+/// The parent that a `stat` file of proc(5) names: the second number behind the name, which may hold anything.
+fn parent_of(stat: &[u8]) -> Option<Pid> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_found_behind_any_name() {
+        let cases: [(&[u8], Option<i32>); 5] = [
+            (b"7 (sh) S 3 7 7 0", Some(3)),
+            (b"7 (a) b) S 9 (x) R 4 7", Some(4)),
+            (b"1 (init) S 0 1 1", None),
+            (b"7 (sh", None),
+            (b"", None),
+        ];
+        for (stat, parent) in cases {
+            assert_eq!(
+                parent_of(stat).map(|pid| pid.as_raw_nonzero().get()),
+                parent,
+                "{}",
+                stat.escape_ascii()
+            );
+        }
+    }
+
+    #[test]
+    fn children_of_children_are_descendants() {
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", "sleep 1000.03125 & echo ready; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
+        let found = of(getpid()).unwrap();
+        let shell = Pid::from_raw(child.id().cast_signed()).unwrap();
+        assert!(found.contains(&shell));
+        let below = of(shell).unwrap();
+        assert_eq!(below.len(), 1);
+        assert!(found.contains(&below[0]));
+        kill_process(below[0], Signal::KILL).unwrap();
+        child.wait().unwrap();
+    }
+}
