@@ -190,6 +190,16 @@ pub fn has_32_bit_personality() -> bool {
     }
 }
 
+/// Keeps everybody with no more rights than this process from tracing it, and from reading its memory, environment and
+/// descriptors and going through its root and directories in /proc. Its files there belong to root from now on. So it is
+/// with the processes that it forks, until they execute a program or change who they are.
+///
+/// # Errors
+/// Those of prctl(2), `PR_SET_DUMPABLE`; there are none that are expected.
+pub fn refuse_tracing() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
 /// Leaves the inherited session keyring for a new, empty one.
 ///
 /// # Errors

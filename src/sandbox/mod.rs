@@ -20,6 +20,7 @@ mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
+mod old_root;
 pub mod own;
 mod refusal;
 mod running;
