@@ -48,10 +48,11 @@ const MASKED: [&str; 11] = [
 const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
 /// Names in /dev with major and minor number.
-const DEVICES: [(&str, u32, u32); 6] =
+pub(super) const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-const LINKS: [(&str, &str); 6] = [
+/// Links in /dev, and where they lead.
+pub(super) const LINKS: [(&str, &str); 6] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"),
@@ -215,7 +216,7 @@ fn existing(result: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<Ow
     }
 }
 
-fn describe(kind: FileType) -> &'static str {
+pub(super) fn describe(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "file",
         FileType::Directory => "directory",
