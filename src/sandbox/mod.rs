@@ -21,6 +21,7 @@ mod mount;
 mod mounts;
 mod namespaces;
 pub mod own;
+pub mod probe;
 mod refusal;
 mod running;
 mod strategy;
