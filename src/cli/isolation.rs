@@ -12,7 +12,7 @@ use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::rootfs::Rootfs;
 use crate::sandbox::own;
-use crate::sandbox::probe::{Explanation, Ground, Place, Working, is_own_image};
+use crate::sandbox::probe::{Care, Explanation, Ground, Place, Working, is_own_image};
 use crate::sandbox::{
     Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
 };
@@ -86,7 +86,7 @@ impl Isolation {
     fn strongest(ground: &Ground<'_>) -> Self {
         let mut isolation = Self { taken: None, refused: Vec::new(), place: ground.place };
         for strategy in Strategy::ALL.into_iter().filter(|strategy| unasked(*strategy)) {
-            match ground.attempt(strategy) {
+            match ground.attempt(strategy, Care::Usual) {
                 Ok(working) => {
                     isolation.taken = Some((strategy, working));
                     break;
@@ -98,7 +98,7 @@ impl Isolation {
     }
 
     fn only(strategy: Strategy, ground: &Ground<'_>) -> Result<Self, Failure> {
-        let taken = ground.attempt(strategy).map_err(|obstacle| {
+        let taken = ground.attempt(strategy, Care::Usual).map_err(|obstacle| {
             let explanation = ground.explain(strategy, &obstacle);
             let failure =
                 Failure::new(format!("`{strategy}` does not work here: {}", explanation.cause)).of_flag(FLAG);

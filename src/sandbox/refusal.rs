@@ -28,6 +28,8 @@ pub(super) struct Facts {
     pub(super) confined: Option<String>,
     /// Whether there are users of the machine that do not exist here.
     pub(super) in_user_namespace: bool,
+    /// Whether parts of /proc are covered, which makes the kernel refuse a new one in a user namespace.
+    hidden_proc: bool,
     /// Who the process is.
     pub(super) uid: u32,
     /// What the process may do.
@@ -53,10 +55,17 @@ impl Facts {
             filtered: status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
             unmapped: ids.as_ref().is_ok_and(|ids| !ids.users().contain(uid) || !ids.groups().contain(gid)),
             confined: confined(),
+            hidden_proc: fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| hides_proc(&mounts)),
             in_user_namespace: ids.is_ok_and(|ids| !ids.is_whole()),
             uid,
             capabilities: own::capabilities(),
         }
+    }
+
+    /// Whether what namespaces allow is not limited by anything else here.
+    pub(super) fn are_clear(&self) -> bool {
+        !(self.filtered || self.in_chroot || self.in_user_namespace || self.hidden_proc)
+            && self.confined.is_none()
     }
 
     /// A machine with nothing in the way, and a process that may do nothing.
@@ -71,10 +80,18 @@ impl Facts {
             unmapped: false,
             confined: None,
             in_user_namespace: false,
+            hidden_proc: false,
             uid: 0,
             capabilities: CapabilitySet::empty(),
         }
     }
+}
+
+/// Whether one of the `mounts` in the form of mountinfo covers a part of /proc. The directory that is there for
+/// binfmt_misc alone hides nothing.
+fn hides_proc(mounts: &str) -> bool {
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.any(|point| point.starts_with("/proc/") && point != "/proc/sys/fs/binfmt_misc")
 }
 
 /// What a security module says of this process; none where there is none, or it lets everything pass.
@@ -200,6 +217,19 @@ pub(super) fn errno_words(errno: Errno) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_mounted_over_a_part_of_proc_hides_it() {
+        let proc = "22 1 0:21 / /proc rw - proc proc rw\n";
+        for (line, hides) in [
+            ("", false),
+            ("30 22 0:30 / /proc/sys/fs/binfmt_misc rw - binfmt_misc none rw\n", false),
+            ("31 22 0:31 / /proc/acpi ro - tmpfs tmpfs ro\n", true),
+            ("32 1 0:32 / /process rw - tmpfs tmpfs rw\n", false),
+        ] {
+            assert_eq!(hides_proc(&format!("{proc}{line}")), hides, "{line}");
+        }
+    }
 
     #[test]
     fn the_cause_is_named_with_what_to_do() {

@@ -88,6 +88,16 @@ pub enum Obstacle {
     },
 }
 
+/// How much is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// Everything.
+    Full,
+    /// Not what is sure to work, once the namespaces are there, where no filter, security module or user namespace is
+    /// around this process: a step. A build that need not run any shall not pay for one.
+    Usual,
+}
+
 /// Where strategies are tried.
 #[derive(Debug, Clone, Copy)]
 pub struct Ground<'a> {
@@ -104,7 +114,7 @@ impl Ground<'_> {
     ///
     /// # Errors
     /// What is in the way.
-    pub fn attempt(&self, strategy: Strategy) -> Result<Working, Obstacle> {
+    pub fn attempt(&self, strategy: Strategy, care: Care) -> Result<Working, Obstacle> {
         let uid = rustix::process::geteuid().as_raw();
         match strategy {
             Strategy::SecondContainer => Err(Obstacle::Unfinished),
@@ -114,7 +124,9 @@ impl Ground<'_> {
             }
             Strategy::MountNamespace if !own::may_mount() => Err(Obstacle::NoAdministrator),
             Strategy::InPlace => try_root(),
-            Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => self.in_child(strategy),
+            Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
+                self.in_child(strategy, care)
+            }
         }
     }
 
@@ -124,14 +136,14 @@ impl Ground<'_> {
         explain::explain(strategy, obstacle, self.place, &Facts::read())
     }
 
-    fn in_child(&self, strategy: Strategy) -> Result<Working, Obstacle> {
+    fn in_child(&self, strategy: Strategy, care: Care) -> Result<Working, Obstacle> {
         let root = self.directory.join(ROOT);
         let made = rustix::fs::mkdir(&root, Mode::from_raw_mode(0o755));
         made.map_err(|error| Obstacle::Step {
             step: "make a directory".to_owned(),
             errno: error.raw_os_error(),
         })?;
-        let result = report_of(|| self.as_a_build_would(strategy, &root));
+        let result = report_of(|| self.as_a_build_would(strategy, care, &root));
         // What cannot be removed goes with the directory.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = rustix::fs::open(self.directory, flags, Mode::empty())
@@ -139,7 +151,8 @@ impl Ground<'_> {
         result
     }
 
-    fn as_a_build_would(&self, strategy: Strategy, root: &Path) -> Result<Working, Obstacle> {
+    fn as_a_build_would(&self, strategy: Strategy, care: Care, root: &Path) -> Result<Working, Obstacle> {
+        let clear = care == Care::Usual && self.place == Place::Machine && Facts::read().are_clear();
         let own = match strategy {
             Strategy::UserNamespace => own::enter_user_namespace(Wish::All),
             _ => own::stay(),
@@ -150,6 +163,9 @@ impl Ground<'_> {
             return Ok(working(own, None));
         }
         sys::enter_private_mounts().map_err(|error| obstacle_of(&OwnError::of_mounts(&error)))?;
+        if clear {
+            return Ok(working(own, Some(ProcView::Own)));
+        }
         let mut result = Err(Obstacle::Unfinished);
         for proc in [ProcView::Own, ProcView::Shared] {
             result = try_step(&Isolated::new(self.program, proc), root).map(|()| proc);

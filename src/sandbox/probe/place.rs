@@ -35,8 +35,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// Looks for signs of a container. Those that may be there on a machine as well count only where the root directory or
-    /// the process numbers are not those of a machine.
+    /// Looks for signs of a container. But for that of builder's own image they count only where the root directory or the
+    /// process numbers are not those of a machine: virtual machines have been made of images, `/.dockerenv` and all.
     #[must_use]
     pub fn find(hints: Hints) -> Self {
         Self::by(Path::new("/"), hints, apart())
@@ -44,10 +44,10 @@ impl Place {
 
     fn by(root: &Path, hints: Hints, apart: bool) -> Self {
         let exists = |path: &str| root.join(path.trim_start_matches('/')).exists();
-        if exists(SERVICE_ACCOUNT) || (hints.kubernetes && apart) {
+        if apart && (hints.kubernetes || exists(SERVICE_ACCOUNT)) {
             return Self::Pod;
         }
-        if MARKS.into_iter().any(exists) || exists(OWN_IMAGE) || (hints.container && apart) {
+        if exists(OWN_IMAGE) || apart && (hints.container || MARKS.into_iter().any(exists)) {
             return Self::Container;
         }
         Self::Machine
@@ -85,11 +85,12 @@ mod tests {
             ("", container, false, Place::Machine),
             ("", kubernetes, true, Place::Pod),
             ("", container, true, Place::Container),
-            (".dockerenv", Hints::default(), false, Place::Container),
+            (".dockerenv", Hints::default(), false, Place::Machine),
+            (".dockerenv", Hints::default(), true, Place::Container),
             (".dockerenv", kubernetes, true, Place::Pod),
-            ("run/.containerenv", Hints::default(), false, Place::Container),
+            ("run/.containerenv", Hints::default(), true, Place::Container),
             (".builder-image", Hints::default(), false, Place::Container),
-            ("var/run/secrets/kubernetes.io/serviceaccount", Hints::default(), false, Place::Pod),
+            ("var/run/secrets/kubernetes.io/serviceaccount", Hints::default(), true, Place::Pod),
         ] {
             let root = tempfile::tempdir().unwrap();
             if !file.is_empty() {
