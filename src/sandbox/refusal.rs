@@ -32,7 +32,7 @@ pub(super) struct Facts {
     hidden_proc: bool,
     /// Who the process is.
     pub(super) uid: u32,
-    /// What the process may do.
+    /// What the process may do; of one that is not root, what it might if it were.
     pub(super) capabilities: CapabilitySet,
 }
 
@@ -58,7 +58,7 @@ impl Facts {
             hidden_proc: fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| hides_proc(&mounts)),
             in_user_namespace: ids.is_ok_and(|ids| !ids.is_whole()),
             uid,
-            capabilities: own::capabilities(),
+            capabilities: if uid == 0 { own::capabilities() } else { bounding_set() },
         }
     }
 
@@ -85,6 +85,12 @@ impl Facts {
             capabilities: CapabilitySet::empty(),
         }
     }
+}
+
+/// What this process, or what it starts, can ever be allowed to do.
+fn bounding_set() -> CapabilitySet {
+    let all = CapabilitySet::all().iter_names().map(|(_, one)| one);
+    all.filter(|one| rustix::thread::capability_is_in_bounding_set(*one) == Ok(true)).collect()
 }
 
 /// Whether one of the `mounts` in the form of mountinfo covers a part of /proc. The directory that is there for

@@ -8,6 +8,30 @@ use super::{Obstacle, Place};
 use crate::sandbox::Strategy;
 use crate::sandbox::own::Part;
 
+/// What root has in every container, unless that is taken away, and cannot do without.
+const BASIC: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::SETUID);
+
+/// What root needs to map all ids that it has.
+const MAPPING: CapabilitySet =
+    CapabilitySet::SETFCAP.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID);
+
+/// What root must be allowed for `strategy`.
+fn needed(strategy: Strategy) -> CapabilitySet {
+    match strategy {
+        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN,
+        Strategy::UserNamespace => MAPPING,
+        Strategy::Chroot => BASIC | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
+        Strategy::SecondContainer | Strategy::InPlace => BASIC,
+    }
+}
+
 /// Why a strategy cannot be had, and what would make it possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
@@ -79,21 +103,41 @@ impl Explain<'_> {
 
     fn not_root(&self, uid: u32) -> Explanation {
         let cause = format!("user {uid} is not root");
-        let mut explanation =
-            self.by_place(cause, "securityContext.runAsUser: 0", "--user 0", "run it as root");
-        if self.place == Place::Pod && self.strategy == Strategy::MountNamespace {
-            explanation.changes.push(capability_change("SYS_ADMIN"));
-        }
-        explanation
+        let root = self.by_place(cause, "securityContext.runAsUser: 0", "--user 0", "run it as root");
+        self.with_capabilities(root)
     }
 
-    fn capability(&self, name: &str) -> Explanation {
-        self.by_place(
-            format!("no CAP_{name}"),
-            capability_change(name),
-            format!("--cap-add {name}"),
-            &format!("run it as root with CAP_{name}"),
-        )
+    /// The process lacks `capability`, which is where it ended; it may lack others as well.
+    fn capability(&self, capability: &str) -> Explanation {
+        self.with_capabilities(Explanation::new(format!("no CAP_{capability}")))
+    }
+
+    /// Adds to `explanation` what of the capabilities that the strategy needs is not there.
+    fn with_capabilities(&self, mut explanation: Explanation) -> Explanation {
+        let lacking = needed(self.strategy).difference(self.facts.capabilities);
+        let names: Vec<&str> = lacking.iter_names().map(|(name, _)| name).collect();
+        if names.is_empty() {
+            return explanation;
+        }
+        match self.place {
+            Place::Pod => {
+                let names = names.join(", ");
+                explanation.changes.push(format!("securityContext.capabilities.add: [{names}]"));
+            }
+            Place::Container => {
+                let options: Vec<String> = names.iter().map(|name| format!("--cap-add {name}")).collect();
+                let options = options.join(" ");
+                explanation.advice = Some(match explanation.advice {
+                    Some(advice) => format!("{advice} {options}"),
+                    None => format!("start the container with {options}"),
+                });
+            }
+            Place::Machine => {
+                let names: Vec<String> = names.iter().map(|name| format!("CAP_{name}")).collect();
+                explanation.advice = Some(format!("run it as root with {}", names.join(", ")));
+            }
+        }
+        explanation
     }
 
     fn filter(&self, call: &str) -> Explanation {
@@ -135,6 +179,10 @@ impl Explain<'_> {
                 explanation
             }
             Part::Map => Explanation::new(format!("cannot map ids: {}", errno_words(errno))),
+            // Root maps ids itself, once it may.
+            Part::UserNamespace if by_filter && self.facts.uid == 0 => {
+                self.with_capabilities(self.filter("unshare(2)"))
+            }
             Part::UserNamespace if by_filter => self.filter("unshare(2)"),
             Part::Mounts if errno == Errno::ACCESS => self.security_module("mount(2)"),
             Part::Mounts if by_filter => self.filter("unshare(2) or mount(2)"),
@@ -176,7 +224,12 @@ impl Explain<'_> {
         let about_devices = step.contains("/dev/");
         match errno {
             Errno::PERM | Errno::NOSYS if !about_devices && lacks(CapabilitySet::SYS_CHROOT) => {
-                Some(self.capability("SYS_CHROOT"))
+                let explanation = self.capability("SYS_CHROOT");
+                Some(if self.facts.in_user_namespace {
+                    self.without_user_namespace(explanation)
+                } else {
+                    explanation
+                })
             }
             Errno::PERM | Errno::NOSYS if !about_devices && self.facts.filtered => {
                 Some(self.filter("chroot(2)"))
@@ -203,8 +256,17 @@ impl Explain<'_> {
             _ => None,
         }
     }
-}
 
-fn capability_change(name: &str) -> String {
-    format!("securityContext.capabilities.add: [{name}]")
+    /// Adds that there must be no user namespace, in which nobody can make devices.
+    fn without_user_namespace(&self, mut explanation: Explanation) -> Explanation {
+        let other = self.by_place(
+            String::new(),
+            "spec.hostUsers: true",
+            "the machine's users",
+            "run it outside of the user namespace",
+        );
+        explanation.changes.extend(other.changes);
+        explanation.advice = explanation.advice.or(other.advice);
+        explanation
+    }
 }

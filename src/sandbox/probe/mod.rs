@@ -9,7 +9,7 @@ mod explain;
 mod place;
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -17,6 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use explain::Explanation;
@@ -143,12 +144,16 @@ impl Ground<'_> {
             step: "make a directory".to_owned(),
             errno: error.raw_os_error(),
         })?;
-        let result = report_of(|| self.as_a_build_would(strategy, care, &root));
+        let result = told_by_child(|| self.as_a_build_would(strategy, care, &root));
         // What cannot be removed goes with the directory.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = rustix::fs::open(self.directory, flags, Mode::empty())
             .map(|directory| remove_tree(std::os::fd::AsFd::as_fd(&directory), ROOT.as_bytes()));
-        result
+        let other = |message| Err(Obstacle::Other { message });
+        match result {
+            Ok(told) => told.unwrap_or_else(|| other("the process that tried it was killed".to_owned())),
+            Err(error) => other(format!("cannot start a process: {error}")),
+        }
     }
 
     fn as_a_build_would(&self, strategy: Strategy, care: Care, root: &Path) -> Result<Working, Obstacle> {
@@ -245,25 +250,24 @@ fn try_root() -> Result<Working, Obstacle> {
     Ok(working(own, None))
 }
 
-/// Runs `body` in a child, and gives what it gives.
-fn report_of(body: impl FnOnce() -> Result<Working, Obstacle>) -> Result<Working, Obstacle> {
-    let lost = |message: String| Obstacle::Other { message };
-    let (report, reporting) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|error| lost(format!("cannot make a pipe: {error}")))?;
+/// Runs `body` in a child, which has a copy of everything but descriptors, and gives what it gives; none when it was
+/// killed before. To be called before there is any other thread.
+///
+/// # Errors
+/// When no child can be started.
+pub fn told_by_child<T: Serialize + DeserializeOwned>(body: impl FnOnce() -> T) -> io::Result<Option<T>> {
+    let (report, reporting) = pipe_with(PipeFlags::CLOEXEC)?;
     let tell = |[reporting]: [OwnedFd; 1]| {
-        let mut text = serde_json::to_vec(&body()).unwrap_or_default();
-        text.truncate(LONGEST_REPORT as usize);
-        let mut text = &text[..];
-        while let Ok(length @ 1..) = rustix::io::write(&reporting, text) {
-            text = text.get(length..).unwrap_or_default();
+        let text = serde_json::to_vec(&body()).unwrap_or_default();
+        let mut left = &text[..];
+        while let Ok(length @ 1..) = rustix::io::write(&reporting, left) {
+            left = left.get(length..).unwrap_or_default();
         }
     };
-    let child = sys::fork_helper([reporting], tell)
-        .map_err(|error| lost(format!("cannot start a process: {error}")))?;
+    let child = sys::fork_helper([reporting], tell)?;
     let mut text = Vec::new();
     let _ = File::from(report).take(LONGEST_REPORT).read_to_end(&mut text);
     // It fails where SIGCHLD is ignored: then the kernel has reaped it.
     while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
-    serde_json::from_slice(&text)
-        .unwrap_or_else(|_| Err(lost("the process that tried it was killed".to_owned())))
+    Ok(serde_json::from_slice(&text).ok())
 }
