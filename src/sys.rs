@@ -349,13 +349,15 @@ pub fn ignore_ending_signals() {
     }
 }
 
-/// Gives the calling thread, and what it starts from now on, a mount namespace of its own.
+/// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
+/// mounts made outside still come and from which none go out. To be called before there is any other thread.
 ///
 /// # Errors
-/// Those of unshare(2).
-pub fn unshare_mounts() -> io::Result<()> {
-    // SAFETY: CLONE_NEWNS does not touch the table of descriptors.
-    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?)
+/// Those of unshare(2), `EPERM` without `CAP_SYS_ADMIN`, and of mount(2).
+pub fn enter_private_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    let change = rustix::mount::MountPropagationFlags::DOWNSTREAM | rustix::mount::MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", change)?)
 }
 
 /// Gives the calling thread a current directory of its own.

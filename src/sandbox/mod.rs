@@ -23,6 +23,7 @@ mod mounts;
 mod namespaces;
 mod old_root;
 pub mod own;
+pub mod probe;
 mod refusal;
 mod running;
 mod strategy;
