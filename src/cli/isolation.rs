@@ -11,13 +11,14 @@ use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::rootfs::Rootfs;
-use crate::sandbox::own;
+use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::sandbox::probe::{Care, Explanation, Ground, Place, Working, is_own_image};
 use crate::sandbox::{
     Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
 };
 use crate::store::Store;
 use crate::store::workspace::Workspace;
+use crate::sys;
 
 /// What becomes the supervisor of a step. Not the program's path: an upgrade meanwhile would put another program there.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
@@ -48,7 +49,7 @@ impl Preference {
     }
 }
 
-/// What this process becomes for a build.
+/// What a process becomes for a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Surroundings {
     /// It stays where it is, and mounts nothing.
@@ -57,6 +58,35 @@ pub(super) enum Surroundings {
     Mounts,
     /// It gets users and mounts of its own.
     UsersAndMounts,
+}
+
+impl Surroundings {
+    /// What `strategy` needs.
+    pub(super) fn of(strategy: Option<Strategy>) -> Self {
+        match strategy {
+            Some(Strategy::MountNamespace) => Self::Mounts,
+            Some(Strategy::UserNamespace) => Self::UsersAndMounts,
+            Some(Strategy::SecondContainer | Strategy::Chroot | Strategy::InPlace) | None => Self::Unchanged,
+        }
+    }
+
+    /// Enters the user namespace, if there is to be one. To be called before any other thread exists.
+    pub(super) fn enter_users(self) -> Result<Own, OwnError> {
+        match self {
+            Self::UsersAndMounts => own::enter_user_namespace(Wish::All),
+            Self::Mounts | Self::Unchanged => own::stay(),
+        }
+    }
+
+    /// Enters the mount namespace, if there is to be one, after [`Surroundings::enter_users`].
+    pub(super) fn enter_mounts(self) -> Result<(), OwnError> {
+        match self {
+            Self::UsersAndMounts | Self::Mounts => {
+                sys::enter_private_mounts().map_err(|error| OwnError::of_mounts(&error))
+            }
+            Self::Unchanged => Ok(()),
+        }
+    }
 }
 
 /// What was found out, and taken.
@@ -112,13 +142,7 @@ impl Isolation {
 
     /// What the process is to become.
     pub(super) fn surroundings(&self) -> Surroundings {
-        match self.strategy() {
-            Some(Strategy::MountNamespace) => Surroundings::Mounts,
-            Some(Strategy::UserNamespace) => Surroundings::UsersAndMounts,
-            Some(Strategy::SecondContainer | Strategy::Chroot | Strategy::InPlace) | None => {
-                Surroundings::Unchanged
-            }
-        }
+        Surroundings::of(self.strategy())
     }
 
     /// What was taken.
