@@ -12,7 +12,7 @@ use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::rootfs::Rootfs;
 use crate::sandbox::own::{self, Own, OwnError, Wish};
-use crate::sandbox::probe::{Care, Explanation, Ground, Place, Working, is_own_image};
+use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
 use crate::sandbox::{
     Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
 };
@@ -95,6 +95,8 @@ pub(super) struct Isolation {
     taken: Option<(Strategy, Working)>,
     /// What was tried before and does not work, strongest first.
     refused: Vec<(Strategy, Explanation)>,
+    /// What works, too, and is taken only by who asks for it.
+    on_request: Option<Strategy>,
     place: Place,
 }
 
@@ -114,13 +116,15 @@ impl Isolation {
 
     /// The strongest that works, for who has not said.
     fn strongest(ground: &Ground<'_>) -> Self {
-        let mut isolation = Self { taken: None, refused: Vec::new(), place: ground.place };
-        for strategy in Strategy::ALL.into_iter().filter(|strategy| unasked(*strategy)) {
+        let mut isolation = Self { taken: None, refused: Vec::new(), on_request: None, place: ground.place };
+        for strategy in Strategy::ALL {
             match ground.attempt(strategy, Care::Usual) {
+                Ok(_) if !unasked(strategy) => isolation.on_request = Some(strategy),
                 Ok(working) => {
                     isolation.taken = Some((strategy, working));
                     break;
                 }
+                Err(Obstacle::Unfinished) => {}
                 Err(obstacle) => isolation.refused.push((strategy, ground.explain(strategy, &obstacle))),
             }
         }
@@ -137,7 +141,8 @@ impl Isolation {
                 None => failure.hint("`builder doctor` says what works here"),
             }
         })?;
-        Ok(Self { taken: Some((strategy, taken)), refused: Vec::new(), place: ground.place })
+        let (taken, refused) = (Some((strategy, taken)), Vec::new());
+        Ok(Self { taken, refused, on_request: None, place: ground.place })
     }
 
     /// What the process is to become.
@@ -188,7 +193,10 @@ impl Isolation {
         });
         let mut failure = Failure::new(message);
         failure.causes = causes.collect();
-        Refused(failure.hint("each line in brackets has what would allow it; `builder doctor` says more"))
+        Refused(failure.hint(match self.on_request {
+            Some(strategy) => format!("--isolation={strategy} works, if the step may see what is in this container; `builder doctor` says more"),
+            None => "what is in brackets would allow it; `builder doctor` says more".to_owned(),
+        }))
     }
 
     /// The line that tells what was taken and why nothing stronger; none where there is nothing to tell.
@@ -210,7 +218,7 @@ impl Isolation {
         if working.proc == Some(ProcView::Shared) {
             line.push_str(" with the /proc of the container");
         }
-        let reasons = self.refused.iter().filter(|(strategy, _)| *strategy != Strategy::SecondContainer);
+        let reasons = self.refused.iter();
         let reasons: Vec<String> =
             reasons.map(|(strategy, explanation)| format!("{strategy}: {}", explanation.cause)).collect();
         if !reasons.is_empty() {

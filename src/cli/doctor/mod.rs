@@ -16,6 +16,7 @@ use super::snapshotter::word;
 use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
 use crate::sandbox::Strategy;
+use crate::sandbox::own::may_give_files;
 use crate::sandbox::probe::{Care, Explanation, Ground, Hints, Place};
 use report::{Isolation, Report, Tried};
 use store::Site;
@@ -109,7 +110,7 @@ fn isolation(place: Place, site: &Site) -> Isolation {
         });
     }
     let taken = strategies.iter().find(|tried| tried.works && tried.unasked).map(|tried| tried.name);
-    Isolation { taken, strategies }
+    Isolation { taken, files: taken.is_some() || may_give_files(), strategies }
 }
 
 fn taken(isolation: &Isolation) -> Option<Strategy> {

@@ -68,7 +68,6 @@ fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> r
         Emulation::Unknown => {
             found.how = "unknown";
             found.cause = Some("the list of handlers cannot be read here (binfmt_misc)".to_owned());
-            found.advice = Some("a build tries it".to_owned());
         }
     }
     found

@@ -23,6 +23,8 @@ pub(super) struct Report {
 pub(super) struct Isolation {
     /// What a build takes that is not told otherwise.
     pub(super) taken: Option<&'static str>,
+    /// Whether a build without RUN works.
+    pub(super) files: bool,
     /// All of them, strongest first.
     pub(super) strategies: Vec<Tried>,
 }

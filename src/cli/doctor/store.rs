@@ -66,8 +66,10 @@ impl Site {
         found.snapshotter = Some("native");
         let surroundings = Surroundings::of(strategy);
         if surroundings == Surroundings::Unchanged {
-            let what = strategy.map_or("without any way to mount", Strategy::name);
-            found.cause = Some(format!("{what}: nothing is mounted"));
+            found.cause = Some(match strategy {
+                Some(strategy) => format!("{strategy} mounts nothing"),
+                None => "nothing can be mounted here".to_owned(),
+            });
             return found;
         }
         match self.overlay(surroundings) {

@@ -24,7 +24,10 @@ pub(super) fn render(report: &Report) -> String {
     }
     let taken = match report.isolation.taken {
         Some(name) => format!("A build takes `{name}`, unless --isolation says otherwise."),
-        None => "A build with a RUN fails; one without needs nothing of this.".to_owned(),
+        None if report.isolation.files => {
+            "A build with a RUN fails; one without it needs nothing of this.".to_owned()
+        }
+        None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
     };
     paragraph(&mut text, "", 0, &taken);
     text.push('\n');
@@ -33,16 +36,22 @@ pub(super) fn render(report: &Report) -> String {
     for platform in &report.platforms {
         emulation(&mut text, platform);
     }
+    // Said once: with the next platform, no more than its name is another.
+    let unknown = report.platforms.iter().find(|platform| platform.how == "unknown");
+    if let Some(cause) = unknown.and_then(|platform| platform.cause.as_deref()) {
+        paragraph(&mut text, "", 0, &format!("> unknown: {cause}; a build tries"));
+    }
+    let missing =
+        report.platforms.iter().find(|platform| platform.how == "missing" && platform.advice.is_some());
+    if let Some(advice) = missing.and_then(|platform| platform.advice.as_deref()) {
+        paragraph(&mut text, "", 0, &format!("> {advice}"));
+    }
     text
 }
 
 fn strategy(text: &mut String, tried: &Tried, taken: bool) {
     let mark = if taken { '*' } else { ' ' };
-    let verdict = match (tried.works, tried.unasked) {
-        (true, true) => "yes",
-        (true, false) => "asked",
-        (false, _) => "no",
-    };
+    let verdict = if tried.works { "yes" } else { "no" };
     let head = format!("{mark} {:<18}{verdict:<7}", tried.name);
     match (&tried.details, &tried.cause) {
         (Some(details), _) => paragraph(text, &head, INDENT, &how(tried, details)),
@@ -107,12 +116,11 @@ fn emulation(text: &mut String, platform: &Platform) {
         ("native", _) => "natively".to_owned(),
         ("predecessor", _) => "natively, as the 32-bit predecessor".to_owned(),
         (_, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
-        ("unknown", _) => format!("perhaps: {}", platform.cause.as_deref().unwrap_or_default()),
+        ("unknown", _) => "unknown".to_owned(),
         _ => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };
     paragraph(text, &format!("  {:<25}", platform.platform), INDENT, &how);
-    for line in platform.warnings.iter().chain(platform.advice.as_ref().filter(|_| platform.how == "missing"))
-    {
+    for line in &platform.warnings {
         paragraph(text, "", INDENT - 2, &format!("> {line}"));
     }
 }
