@@ -27,6 +27,7 @@ mod memory;
 mod ordinary_user;
 mod own_image;
 mod privileged;
+mod process_one;
 mod registry_hostile;
 mod run_mounts;
 mod run_secrets;

@@ -190,6 +190,16 @@ pub fn has_32_bit_personality() -> bool {
     }
 }
 
+/// Keeps everybody with no more rights than this process from tracing it, and from reading its memory, environment and
+/// descriptors and going through its root and directories in /proc. Its files there belong to root from now on. So it is
+/// with the processes that it forks, until they execute a program or change who they are.
+///
+/// # Errors
+/// Those of prctl(2), `PR_SET_DUMPABLE`; there are none that are expected.
+pub fn refuse_tracing() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
 /// Leaves the inherited session keyring for a new, empty one.
 ///
 /// # Errors
@@ -306,6 +316,21 @@ fn wait_for(process: libc::pid_t) -> io::Result<i32> {
         }
     }
     if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Ok(libc::EINTR) }
+}
+
+/// Waits until a child of this process has ended, whichever; gives its number. It stays to be waited for.
+///
+/// # Errors
+/// Those of waitid(2): `ECHILD` when there is no child at all.
+pub fn wait_for_any_child() -> io::Result<Pid> {
+    // SAFETY: the kernel writes no more than `info`, for which all zero is a valid value.
+    let ended = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOWAIT;
+        check(libc::c_long::from(libc::waitid(libc::P_ALL, 0, &raw mut info, options)))?;
+        info.si_pid()
+    };
+    Pid::from_raw(ended).ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
 }
 
 /// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file

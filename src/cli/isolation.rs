@@ -155,14 +155,14 @@ impl Isolation {
         self.taken.as_ref().map(|(strategy, _)| *strategy)
     }
 
-    /// What runs the steps.
-    pub(super) fn sandbox(&self) -> Box<dyn Sandbox> {
+    /// What runs the steps of the build that `workspace` belongs to.
+    pub(super) fn sandbox(&self, workspace: &Path) -> Box<dyn Sandbox> {
         let Some((strategy, working)) = &self.taken else { return Box::new(Nowhere) };
         match strategy {
             Strategy::MountNamespace | Strategy::UserNamespace => {
                 Box::new(Isolated::new(PROGRAM, working.proc.unwrap_or(ProcView::Own)))
             }
-            Strategy::Chroot => Box::new(Chroot::new(PROGRAM)),
+            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, workspace)),
             Strategy::InPlace => Box::new(InPlace::new(PROGRAM)),
             Strategy::SecondContainer => Box::new(Nowhere),
         }

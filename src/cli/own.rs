@@ -36,6 +36,10 @@ fn begin(own: Result<Own, OwnError>, progress: &dyn Progress) -> Result<Entered,
     if let Some(shortage) = &own.shortage {
         progress.tell(&Event::Note(shortage));
     }
+    // Where a step runs without a pid namespace, it sees this process and the janitor. Not before the ids are mapped: the
+    // files of such a process in /proc belong to a root who may not exist in the namespace.
+    crate::sys::refuse_tracing()
+        .map_err(|error| Failure::new(format!("cannot keep steps from tracing this process: {error}")))?;
     // In this order: the janitor removes files of all ids there are, and must outlive the mounts.
     let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
     Ok(Entered { own, janitor })

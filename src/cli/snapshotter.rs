@@ -10,7 +10,7 @@ use crate::build::progress::{Event, Progress};
 use crate::image::document::MOST_LAYERS;
 use crate::limit::Limit;
 use crate::rootfs::IdMap;
-use crate::snapshot::native::Comparison;
+use crate::snapshot::native::{Comparison, Mounts};
 use crate::snapshot::{NativeSnapshotter, OverlaySnapshotter, SnapshotError, Snapshotter};
 use crate::store::Store;
 use crate::store::mount::MAX_LAYERS;
@@ -87,7 +87,9 @@ pub(super) fn choose(
             .map_err(|error| Failure::from_error(&error))?;
         Ok(Kept { snapshotter: Box::new(snapshotter), unpacker: Unpacker::Layers(unpacked) })
     };
+    let mut mounts = Mounts::Own;
     if isolation.surroundings() == Surroundings::Unchanged {
+        mounts = Mounts::None;
         if settings.snapshotter == Preference::Overlay {
             return Err(unmountable(isolation));
         }
@@ -108,7 +110,7 @@ pub(super) fn choose(
     }
     let limits = settings.limits.layers;
     let comparison = settings.comparison.unwrap_or(Comparison::Metadata);
-    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), comparison, limits);
+    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), comparison, limits).with(mounts);
     let unpacker = Unpacker::Trees(Trees::new(Arc::clone(workspace)));
     Ok(Kept { snapshotter: Box::new(snapshotter), unpacker })
 }

@@ -22,6 +22,7 @@ use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 use rustix::thread::{CapabilitySet, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
+use super::child::{Step, during};
 use super::refusal;
 use super::subordinate::Subordinate;
 use crate::rootfs::{IdMap, Owner};
@@ -273,6 +274,34 @@ impl Writer {
                         .map_err(|error| format!("cannot write {name}: {error}"))?;
                 }
                 Ok(())
+            }
+        }
+    }
+}
+
+/// A user namespace inside the one that this process is in, with the same ids, which is yet to be entered.
+///
+/// A step that sees processes of others in /proc is kept off them by it: to trace a process, or to read its memory,
+/// environment and descriptors and go through its root and directories, takes CAP_SYS_PTRACE in the namespace of that
+/// process when it is another (ptrace(2), "Ptrace access mode checking"). All capabilities of the step count in its own.
+pub(super) struct Inner(Helper);
+
+impl Inner {
+    /// Starts the process that will map the ids. It has the root that this process has now, with its /proc.
+    pub(super) fn prepare() -> Step<Self> {
+        let ids = during(IdMap::of_this_process(), "read which ids there are")?;
+        let writer = Writer::Caller { users: ids.users().identity(), groups: ids.groups().identity() };
+        during(Helper::start(writer), "start the process that maps ids").map(Self)
+    }
+
+    /// Moves this process into the namespace, where it has all capabilities.
+    pub(super) fn enter(self) -> Step<()> {
+        during(sys::unshare(UnshareFlags::NEWUSER), "make a user namespace of its own")?;
+        match self.0.map() {
+            None => Ok(()),
+            // Mapping many takes CAP_SETUID, CAP_SETGID and, since Linux 5.12, CAP_SETFCAP outside.
+            Some(problem) => {
+                during(Err(Errno::PERM), format!("map ids in a user namespace of its own: {problem}"))
             }
         }
     }

@@ -169,7 +169,7 @@ impl Ground<'_> {
         };
         let own = own.map_err(|error| obstacle_of(&error))?;
         if strategy == Strategy::Chroot {
-            try_step(&Chroot::new(self.program), root)?;
+            try_step(&Chroot::new(self.program, self.directory), root)?;
             return Ok(working(own, None));
         }
         sys::enter_private_mounts().map_err(|error| obstacle_of(&OwnError::of_mounts(&error)))?;
