@@ -197,7 +197,7 @@ impl Settings {
             layout: args.oci_layout_path.clone(),
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
-            store: store(args, environment)?,
+            store: store(args.store.as_deref(), environment)?,
             isolation: isolation(args, environment)?,
             hints: environment.hints(),
             snapshotter,
@@ -343,8 +343,9 @@ fn isolation(args: &BuildArgs, environment: &Environment) -> Result<isolation::P
     named.map_or(Ok(isolation::Preference::Auto), |text| isolation::Preference::parse(&text))
 }
 
-fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {
-    if let Some(path) = &args.store {
+/// The store: the one that was `given`, that of the environment, or the usual one.
+pub(super) fn store(given: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
+    if let Some(path) = given {
         return absolute(path);
     }
     if let Some(path) = environment.get("BUILDER_STORE") {

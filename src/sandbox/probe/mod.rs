@@ -66,6 +66,8 @@ pub enum Obstacle {
     },
     /// The process lacks CAP_SYS_ADMIN.
     NoAdministrator,
+    /// The process is root, without what makes root what it is.
+    Powerless,
     /// The root that it would use is that of a machine.
     NoContainer,
     /// The kernel refused a namespace.
@@ -124,6 +126,9 @@ impl Ground<'_> {
                 Err(Obstacle::NotRoot { uid })
             }
             Strategy::MountNamespace if !own::may_mount() => Err(Obstacle::NoAdministrator),
+            Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace if !own::may_give_files() => {
+                Err(Obstacle::Powerless)
+            }
             Strategy::InPlace => try_root(),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
