@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::advice::advice_for_store;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::isolation::{self, Isolation};
@@ -202,8 +203,13 @@ fn check_machine() -> Result<(), Failure> {
 
 /// Opens the store and tells what was wrong with it.
 fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
-    let store =
-        Store::open(&settings.store).map_err(|error| Failure::from_error(&error).advised(&settings.store))?;
+    let store = Store::open(&settings.store).map_err(|error| {
+        let failure = Failure::from_error(&error);
+        match advice_for_store(&error, &settings.store) {
+            Some(advice) => failure.hint(advice),
+            None => failure.advised(&settings.store),
+        }
+    })?;
     for warning in store.warnings() {
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }
