@@ -27,7 +27,7 @@ use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
 use crate::sandbox::own::Wish;
-use crate::sandbox::{Isolated, ProcView, Secret};
+use crate::sandbox::{Isolated, ProcView, Secret, can_filter_system_calls};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::workspace::Workspace;
@@ -87,6 +87,11 @@ impl Build<'_> {
         let store = open_store(settings, self.progress)?;
         check_machine()?;
         hide_outputs(&mut self.opened.context, settings)?;
+        if !can_filter_system_calls() {
+            self.progress.tell(&Event::Detail(
+                "system calls of RUN are not filtered: the kernel, or the filter in force, allows no seccomp filters",
+            ));
+        }
         let sweep = Sweep::begin(&store, self.progress)?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
             .map_err(|error| Failure::from_error(&error).advised(store.root()))?;

@@ -13,6 +13,7 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
+use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Order, Report};
 use super::{Exit, attach, chroot, descendants, launch, mounts};
 use crate::sys::{self, Forked};
@@ -65,21 +66,23 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
+    let unfiltered = SystemCalls::AsForTheBuilder;
     match confinement {
         Confinement::Namespaces { .. } => {
             let root = mounts::separate_root(root)?;
             let clones = attach::clone_sources(&process)?;
             during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
             start(root, socket, Left::Nothing, |root| {
-                mounts::enter(&process, root, clones).and_then(|()| launch::launch(&process, CAPABILITIES))
+                mounts::enter(&process, root, clones)
+                    .and_then(|()| launch::launch(&process, CAPABILITIES, SystemCalls::Filtered))
             })
         }
         Confinement::Chroot => start(root, socket, Left::Descendants, |root| {
-            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES))
+            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
-        Confinement::InPlace => {
-            start(root, socket, Left::Descendants, |_| launch::launch(&process, chroot::CAPABILITIES))
-        }
+        Confinement::InPlace => start(root, socket, Left::Descendants, |_| {
+            launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+        }),
     }
 }
 

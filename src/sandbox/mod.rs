@@ -23,6 +23,7 @@ mod namespaces;
 pub mod own;
 mod refusal;
 mod running;
+mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
@@ -37,6 +38,7 @@ pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
