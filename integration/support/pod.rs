@@ -71,7 +71,8 @@ impl Pod {
     /// One of this kind; see [`available`].
     pub(crate) fn new(profile: Profile) -> Self {
         // Where everybody may go, the pod's ids too, and on a disk.
-        let directory = tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
+        let directory =
+            tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
         let mut pod = Self {
             confinement: profile.confinement(),
             mounts: Mounts::Allowed,
@@ -171,7 +172,8 @@ impl Pod {
         let mut script = String::new();
         for (command, words) in commands.iter().enumerate() {
             self.write(&output(command, "code"), "");
-            let line: Vec<String> = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+            let line: Vec<String> =
+                words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
             let [code, out, error] = ["code", "out", "error"].map(|kind| output(command, kind));
             script += &format!("{} >/data/{out} 2>/data/{error}; echo $? >/data/{code}\n", line.join(" "));
         }
@@ -222,7 +224,20 @@ impl Pod {
     /// What the image of the container has.
     fn make_root(&self) {
         let lower = self.directory.path().join("lower");
-        for directory in ["bin", "dev", "etc", "kaniko/.docker", "proc", "root", "run", "sys", "tmp", "usr/local/bin", "var/run", "var/tmp"] {
+        for directory in [
+            "bin",
+            "dev",
+            "etc",
+            "kaniko/.docker",
+            "proc",
+            "root",
+            "run",
+            "sys",
+            "tmp",
+            "usr/local/bin",
+            "var/run",
+            "var/tmp",
+        ] {
             fs::create_dir_all(lower.join(directory)).expect("directory");
         }
         for directory in ["tmp", "var/tmp"] {

@@ -29,7 +29,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::Secret;
+use crate::sandbox::{Secret, can_filter_system_calls};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::workspace::Workspace;
@@ -100,6 +100,11 @@ impl Build<'_> {
     fn run(mut self, store: &Store) -> Result<(), Failure> {
         let settings = self.settings;
         hide_outputs(&mut self.opened.context, settings)?;
+        if !can_filter_system_calls() {
+            self.progress.tell(&Event::Detail(
+                "system calls of RUN are not filtered: the kernel, or the filter in force, allows no seccomp filters",
+            ));
+        }
         let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;

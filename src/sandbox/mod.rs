@@ -26,6 +26,7 @@ pub mod own;
 pub mod probe;
 mod refusal;
 mod running;
+mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
@@ -42,6 +43,7 @@ pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use crate::rootfs::{CopyTreeError, GuestPath, ResolvedUser, Rootfs, RootfsError};
