@@ -190,6 +190,16 @@ pub fn has_32_bit_personality() -> bool {
     }
 }
 
+/// Keeps everybody with no more rights than this process from tracing it, and from reading its memory, environment and
+/// descriptors and going through its root and directories in /proc. Its files there belong to root from now on. So it is
+/// with the processes that it forks, until they execute a program or change who they are.
+///
+/// # Errors
+/// Those of prctl(2), `PR_SET_DUMPABLE`; there are none that are expected.
+pub fn refuse_tracing() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
 /// Leaves the inherited session keyring for a new, empty one.
 ///
 /// # Errors
@@ -339,13 +349,15 @@ pub fn ignore_ending_signals() {
     }
 }
 
-/// Gives the calling thread, and what it starts from now on, a mount namespace of its own.
+/// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
+/// mounts made outside still come and from which none go out. To be called before there is any other thread.
 ///
 /// # Errors
-/// Those of unshare(2).
-pub fn unshare_mounts() -> io::Result<()> {
-    // SAFETY: CLONE_NEWNS does not touch the table of descriptors.
-    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?)
+/// Those of unshare(2), `EPERM` without `CAP_SYS_ADMIN`, and of mount(2).
+pub fn enter_private_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    let change = rustix::mount::MountPropagationFlags::DOWNSTREAM | rustix::mount::MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", change)?)
 }
 
 /// Gives the calling thread a current directory of its own.

@@ -167,6 +167,11 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) insecure_registry: Vec<String>,
 
+    /// How a RUN is kept apart: mount-namespace, user-namespace, chroot or in-place, strongest first; auto takes the first
+    /// that works here [env: BUILDER_ISOLATION] [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub(super) isolation: Option<String>,
+
     /// How the files of stages are kept: overlayfs stacks layers, native copies them into plain directories, auto tries
     /// the first [env: BUILDER_SNAPSHOTTER] [default: auto]
     #[arg(long, value_name = "NAME")]

@@ -6,6 +6,7 @@ mod build;
 mod extract;
 mod failure;
 mod hints;
+mod isolation;
 mod limits;
 mod outputs;
 mod own;

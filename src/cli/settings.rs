@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::BuildArgs;
 use super::failure::Failure;
+use super::isolation;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
@@ -19,6 +20,7 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
+use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
@@ -65,6 +67,12 @@ impl Environment {
         self.get("NO_COLOR").is_some() || self.get("TERM") == Some(OsStr::new("dumb"))
     }
 
+    /// What it says of what is around this process.
+    pub(super) fn hints(&self) -> Hints {
+        let is_set = |name| self.get(name).is_some();
+        Hints { kubernetes: is_set("KUBERNETES_SERVICE_HOST"), container: is_set("container") }
+    }
+
     /// A variable in its upper or lower-case spelling.
     fn either(&self, name: &str) -> Option<String> {
         self.text(name).or_else(|| self.text(&name.to_ascii_lowercase()))
@@ -93,6 +101,10 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// How steps are kept apart.
+    pub(super) isolation: isolation::Preference,
+    /// What the environment says of what is around.
+    pub(super) hints: Hints,
     /// How the files of stages are kept.
     pub(super) snapshotter: Preference,
     /// What is looked at after a step, where that is not only what it wrote; none if the user has not said.
@@ -186,6 +198,8 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args, environment)?,
+            isolation: isolation(args, environment)?,
+            hints: environment.hints(),
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
@@ -322,6 +336,11 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
 fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference, Failure> {
     let named = args.snapshotter.clone().or_else(|| environment.text("BUILDER_SNAPSHOTTER"));
     named.map_or(Ok(Preference::Auto), |text| Preference::parse(&text))
+}
+
+fn isolation(args: &BuildArgs, environment: &Environment) -> Result<isolation::Preference, Failure> {
+    let named = args.isolation.clone().or_else(|| environment.text("BUILDER_ISOLATION"));
+    named.map_or(Ok(isolation::Preference::Auto), |text| isolation::Preference::parse(&text))
 }
 
 fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::failure::Failure;
+use super::isolation::{Isolation, Surroundings};
 use super::settings::Settings;
 use crate::build::progress::{Event, Progress};
 use crate::image::document::MOST_LAYERS;
@@ -72,6 +73,7 @@ pub(super) struct Kept {
 /// Chooses, and tells if it is not what is best.
 pub(super) fn choose(
     settings: &Settings,
+    isolation: &Isolation,
     store: &Store,
     workspace: &Arc<Workspace>,
     ids: &IdMap,
@@ -83,7 +85,11 @@ pub(super) fn choose(
             .map_err(|error| Failure::from_error(&error))?;
         Ok(Kept { snapshotter: Box::new(snapshotter), unpacker: Unpacker::Layers(unpacked) })
     };
-    if settings.snapshotter != Preference::Native {
+    if isolation.surroundings() == Surroundings::Unchanged {
+        if settings.snapshotter == Preference::Overlay {
+            return Err(unmountable(isolation));
+        }
+    } else if settings.snapshotter != Preference::Native {
         match refusal(settings, store, workspace)? {
             None => {
                 if settings.comparison.is_some() {
@@ -103,6 +109,17 @@ pub(super) fn choose(
     let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), comparison, limits);
     let unpacker = Unpacker::Trees(Trees::new(Arc::clone(workspace)));
     Ok(Kept { snapshotter: Box::new(snapshotter), unpacker })
+}
+
+/// Where this process has no mounts of its own, there is nothing to try.
+fn unmountable(isolation: &Isolation) -> Failure {
+    let message = match isolation.strategy() {
+        Some(strategy) => {
+            format!("overlayfs cannot be mounted with --isolation={strategy}, which mounts nothing")
+        }
+        None => "overlayfs cannot be mounted: there is no way to mount anything here".to_owned(),
+    };
+    Failure::new(message).of_flag("--snapshotter").hint("leave it out, or see what `builder doctor` says")
 }
 
 /// Why overlayfs cannot be used.

@@ -176,6 +176,8 @@ pub(super) fn launch(process: &Process, capabilities: CapabilitySet) -> Step<Inf
     enter_directory(process)?;
     during(limit(process, capabilities), "set the limits of the process")?;
     during(take_identity(process, capabilities), "take the identity of the user")?;
+    // As before: who changes its identity gets what `fs.suid_dumpable` says.
+    during(sys::refuse_tracing(), "keep others from tracing the process")?;
     if process.presentation == Presentation::ThirtyTwoBit {
         during(sys::set_32_bit_personality(), "present a 32-bit machine")?;
     }

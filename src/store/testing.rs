@@ -9,7 +9,7 @@ use rustix::fs::CWD;
 
 use crate::image::digest::Digest;
 use crate::rootfs::{Attribute, FileId, FileKind, Follow, GuestPath, Rootfs};
-use crate::store::mount::enter_private_mounts;
+use crate::sys::enter_private_mounts;
 
 /// Whether this thread is in a mount namespace of its own from now on and may mount overlays; says so if not.
 pub(crate) fn can_mount() -> bool {
