@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::failure::{Excerpt, Failure};
@@ -278,14 +278,12 @@ pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
     }
 }
 
-/// What stays where it is in the root of the container: what the builder itself uses, and what it was given.
+/// What stays where it is in the root of the container: what the builder reads and writes while steps run. Its program is
+/// not among it: a directory like `/usr/local/bin` has to be the image's then, and the supervisor is started from memory.
 fn protected(settings: &Settings) -> Vec<GuestPath> {
     let given = [&settings.store, &settings.context].into_iter();
     let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
-    let program = std::env::current_exe().ok();
-    let program = program.as_deref().and_then(Path::parent).filter(|directory| *directory != Path::new(ROOT));
-    let paths = given.map(PathBuf::as_path).chain(named.into_iter().flatten().map(PathBuf::as_path));
-    let absolute = paths.chain(program).filter_map(|path| std::path::absolute(path).ok());
+    let absolute = given.chain(named.into_iter().flatten()).filter_map(|path| std::path::absolute(path).ok());
     absolute.filter_map(|path| GuestPath::parse(path.as_os_str().as_bytes()).ok()).collect()
 }
 
