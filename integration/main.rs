@@ -26,6 +26,7 @@ mod layering;
 mod memory;
 mod ordinary_user;
 mod own_image;
+mod pods;
 mod privileged;
 mod process_one;
 mod read_only_root;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::advice::advice_for_store;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
+use super::isolation::{self, Isolation};
 use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
@@ -28,8 +29,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::own::Wish;
-use crate::sandbox::{Isolated, ProcView, Secret};
+use crate::sandbox::{Secret, can_filter_system_calls};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::workspace::Workspace;
@@ -74,10 +74,15 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
-    let entered = own::enter(Wish::All, &*progress)?;
+    check_machine()?;
+    let store = open_store(settings, &progress)?;
+    let isolation = Isolation::of_build(settings, &store)?;
+    progress.tell(&Event::Detail(&isolation.summary()));
+    let entered = own::enter_for(&isolation, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new(at_once)?;
-    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
+    let result =
+        Build { settings, progress: &progress, opened, secrets, isolation, entered, stop: &stop }.run(&store);
     stop.judge(result)
 }
 
@@ -86,23 +91,26 @@ struct Build<'a> {
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
     secrets: BTreeMap<String, Secret>,
+    isolation: Isolation,
     entered: Entered,
     stop: &'a Stop,
 }
 
 impl Build<'_> {
-    fn run(mut self) -> Result<(), Failure> {
+    fn run(mut self, store: &Store) -> Result<(), Failure> {
         let settings = self.settings;
-        let store = open_store(settings, self.progress)?;
-        check_machine()?;
         hide_outputs(&mut self.opened.context, settings)?;
-        let sweep = Sweep::begin(&store, self.progress)?;
+        if !can_filter_system_calls() {
+            self.progress.tell(&Event::Detail(
+                "system calls of RUN are not filtered: the kernel, or the filter in force, allows no seccomp filters",
+            ));
+        }
+        let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
         let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
             .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        self.run_in(&Arc::new(workspace), &store, &client)
-            .map_err(|failure| failure.advised(store.root()))?;
+        self.run_in(&Arc::new(workspace), store, &client).map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
@@ -111,8 +119,14 @@ impl Build<'_> {
     fn run_in(&self, workspace: &Arc<Workspace>, store: &Store, client: &Client) -> Result<(), Failure> {
         let settings = self.settings;
         let progress: &dyn Progress = &**self.progress;
-        let Kept { snapshotter, unpacker } =
-            snapshotter::choose(settings, store, workspace, &self.entered.own.ids, progress)?;
+        let Kept { snapshotter, unpacker } = snapshotter::choose(
+            settings,
+            &self.isolation,
+            store,
+            workspace,
+            &self.entered.own.ids,
+            progress,
+        )?;
         let unpacking =
             Unpacking { unpacker, workspace, cancel: &self.stop.cancel, limits: settings.limits.layers };
         let images =
@@ -125,6 +139,12 @@ impl Build<'_> {
         }
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
+        self.isolation.check(&plan, &self.opened.found)?;
+        if isolation::runs(&plan)
+            && let Some(line) = self.isolation.line()
+        {
+            progress.tell(&Event::Note(&line));
+        }
         let image = self.execute(&plan, &images, &*snapshotter, workspace)?;
         publish(settings, &images, &image, plan.clock)
     }
@@ -140,8 +160,7 @@ impl Build<'_> {
             source: images,
             workspace,
             snapshotter,
-            // Not the program's path: an upgrade meanwhile would put another program there.
-            sandbox: &Isolated::new("/proc/self/exe", ProcView::Own),
+            sandbox: &*self.isolation.sandbox(workspace.path()),
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,

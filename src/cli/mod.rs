@@ -3,9 +3,11 @@
 mod advice;
 mod args;
 mod build;
+mod doctor;
 mod extract;
 mod failure;
 mod hints;
+mod isolation;
 mod limits;
 mod outputs;
 mod own;
@@ -24,6 +26,7 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{Command, CommandLine, ImageCommand};
+use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
 use progress::Colour;
@@ -62,6 +65,13 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             ImageCommand::Extract(args) => ExtractSettings::resolve(&args, &environment)
                 .and_then(|settings| extract::extract(&settings, colour, &at_once)),
         },
+        Command::Doctor(args) => {
+            match DoctorSettings::resolve(&args, &environment).and_then(|settings| doctor::doctor(&settings))
+            {
+                Ok(code) => return code,
+                Err(failure) => Err(failure),
+            }
+        }
         Command::Version => print(&format!("builder {}\n", env!("CARGO_PKG_VERSION"))),
     };
     match done {

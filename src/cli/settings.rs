@@ -9,6 +9,7 @@ use rustix::fs::Access;
 
 use super::args::BuildArgs;
 use super::failure::Failure;
+use super::isolation;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
@@ -21,6 +22,7 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
+use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
@@ -67,6 +69,12 @@ impl Environment {
         self.get("NO_COLOR").is_some() || self.get("TERM") == Some(OsStr::new("dumb"))
     }
 
+    /// What it says of what is around this process.
+    pub(super) fn hints(&self) -> Hints {
+        let is_set = |name| self.get(name).is_some();
+        Hints { kubernetes: is_set("KUBERNETES_SERVICE_HOST"), container: is_set("container") }
+    }
+
     /// A variable in its upper or lower-case spelling.
     fn either(&self, name: &str) -> Option<String> {
         self.text(name).or_else(|| self.text(&name.to_ascii_lowercase()))
@@ -95,6 +103,10 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// How steps are kept apart.
+    pub(super) isolation: isolation::Preference,
+    /// What the environment says of what is around.
+    pub(super) hints: Hints,
     /// How the files of stages are kept.
     pub(super) snapshotter: Preference,
     /// What is looked at after a step, where that is not only what it wrote; none if the user has not said.
@@ -187,7 +199,9 @@ impl Settings {
             layout: args.oci_layout_path.clone(),
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
-            store: store(args, environment)?,
+            store: store(args.store.as_deref(), environment)?,
+            isolation: isolation(args, environment)?,
+            hints: environment.hints(),
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
@@ -326,8 +340,14 @@ fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference
     named.map_or(Ok(Preference::Auto), |text| Preference::parse(&text))
 }
 
-fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {
-    if let Some(path) = &args.store {
+fn isolation(args: &BuildArgs, environment: &Environment) -> Result<isolation::Preference, Failure> {
+    let named = args.isolation.clone().or_else(|| environment.text("BUILDER_ISOLATION"));
+    named.map_or(Ok(isolation::Preference::Auto), |text| isolation::Preference::parse(&text))
+}
+
+/// The store: the one that was `given`, that of the environment, or the usual one.
+pub(super) fn store(given: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
+    if let Some(path) = given {
         return absolute(path);
     }
     if let Some(path) = environment.get("BUILDER_STORE") {
