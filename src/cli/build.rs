@@ -79,7 +79,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let secrets = secrets::read(&settings.secrets)?;
     check_machine()?;
     let store = open_store(settings, &progress)?;
-    let isolation = Isolation::of_build(settings, &store)?;
+    let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
     progress.tell(&Event::Detail(&isolation.summary()));
     let entered = own::enter_for(&isolation, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
