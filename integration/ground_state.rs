@@ -127,7 +127,8 @@ fn there_can_be_pods() {
         let read = ["grep", "-E", "^(CapBnd|Seccomp|NoNewPrivs):", "/proc/1/status"];
         Pod::new(profile).run(&read).success().stdout
     };
-    let text = |new, bounding, filter| format!("CapBnd:\t{bounding}\nNoNewPrivs:\t{new}\nSeccomp:\t{filter}\n");
+    let text =
+        |new, bounding, filter| format!("CapBnd:\t{bounding}\nNoNewPrivs:\t{new}\nSeccomp:\t{filter}\n");
     assert_eq!(status(Profile::Unset), text(0, "00000000a80425fb", 0));
     assert_eq!(status(Profile::Default), text(0, "00000000a80425fb", 2));
     assert_eq!(status(Profile::Crio), text(0, "00000000000005fb", 2));

@@ -28,6 +28,8 @@ mod ordinary_user;
 mod own_image;
 mod pods;
 mod privileged;
+mod process_one;
+mod read_only_root;
 mod registry_hostile;
 mod run_mounts;
 mod run_secrets;

@@ -58,10 +58,7 @@ const ROWS: [Row; 12] = [
     Row { capability: NO_CAPABILITY, ..row(Profile::Crio, Asked, "in-place") },
     Row { capability: NO_CAPABILITY, ..row(Profile::Crio, OwnImage, "in-place") },
     // A user who is not root has one id.
-    Row {
-        owners: Refused(&["chown", "Invalid argument"]),
-        ..row(Profile::Rootless, No, "user-namespace")
-    },
+    Row { owners: Refused(&["chown", "Invalid argument"]), ..row(Profile::Rootless, No, "user-namespace") },
     // Devices can neither be made nor mounted, so there is nothing for a /dev.
     row(Profile::HostusersFalse, Asked, "in-place"),
     row(Profile::HostusersFalse, OwnImage, "in-place"),
@@ -79,7 +76,15 @@ const EPOCH: &str = "SOURCE_DATE_EPOCH=1700000000";
 
 /// Build contexts by name: the Dockerfile and the other files.
 const CONTEXTS: [(&str, &str, &[(&str, &str)]); 6] = [
-    ("install", INSTALL, &[("package/DEBIAN/control", CONTROL), ("package/DEBIAN/postinst", POSTINST), ("package/etc/demo.conf", "a = b\n")]),
+    (
+        "install",
+        INSTALL,
+        &[
+            ("package/DEBIAN/control", CONTROL),
+            ("package/DEBIAN/postinst", POSTINST),
+            ("package/etc/demo.conf", "a = b\n"),
+        ],
+    ),
     ("fails", "FROM {debian}\nRUN touch /half && mkdir /etc/half && exit 3\n", &[]),
     ("owners", OWNERS, &[("files/one", "1"), ("files/sub/two", "2")]),
     ("capability", CAPABILITY, &[]),
@@ -170,7 +175,8 @@ fn write_contexts(directory: &Path) {
         let dockerfile = dockerfile.replace("{debian}", &ground.name("debian:latest"));
         let dockerfile = dockerfile.replace("{busybox}", &ground.name("busybox:latest"));
         fs::write(context.join("Dockerfile"), dockerfile).expect("Dockerfile");
-        fs::copy(ground.package("libcap2-bin"), context.join("libcap2-bin.deb")).expect("a package of the ground");
+        fs::copy(ground.package("libcap2-bin"), context.join("libcap2-bin.deb"))
+            .expect("a package of the ground");
         for (file, content) in files {
             let path = context.join(file);
             fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
@@ -259,7 +265,12 @@ impl Row {
             let layout = pod.data().join("out").join(output);
             let problems = self.judge(&finished, outcome, &layout, &expected.join(context));
             if !problems.is_empty() {
-                wrong.push(format!("{}: {output}: {}\n{}", self.name(), problems.join("; "), finished.stderr));
+                wrong.push(format!(
+                    "{}: {output}: {}\n{}",
+                    self.name(),
+                    problems.join("; "),
+                    finished.stderr
+                ));
             }
         }
         eprintln!("{} judged {:?}", self.name(), began.elapsed());
@@ -269,7 +280,8 @@ impl Row {
     }
 
     fn command(&self, context: &str, output: &str) -> Vec<String> {
-        let mut words = ["builder", "--verbosity=debug", "--no-push", "--build-arg", EPOCH].map(str::to_owned).to_vec();
+        let mut words =
+            ["builder", "--verbosity=debug", "--no-push", "--build-arg", EPOCH].map(str::to_owned).to_vec();
         words.push(format!("--context=/contexts/{context}"));
         words.push(format!("--oci-layout-path=/data/out/{output}"));
         if self.in_place == Asked {

@@ -69,7 +69,8 @@ pub(crate) fn available(test: &str) -> bool {
 
 /// A directory on a disk where everybody may go, the ids of pods too, removed on drop.
 pub(crate) fn shared_scratch() -> TempDir {
-    let directory = tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
+    let directory =
+        tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
     directory
 }
@@ -175,7 +176,8 @@ impl Pod {
         let mut script = String::new();
         for (command, words) in commands.iter().enumerate() {
             self.write(&output(command, "code"), "");
-            let line: Vec<String> = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+            let line: Vec<String> =
+                words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
             let [code, out, error] = ["code", "out", "error"].map(|kind| output(command, kind));
             script += &format!("{} >/data/{out} 2>/data/{error}; echo $? >/data/{code}\n", line.join(" "));
         }
@@ -226,7 +228,20 @@ impl Pod {
     /// What the image of the container has.
     fn make_root(&self) {
         let lower = self.directory.path().join("lower");
-        for directory in ["bin", "dev", "etc", "kaniko/.docker", "proc", "root", "run", "sys", "tmp", "usr/local/bin", "var/run", "var/tmp"] {
+        for directory in [
+            "bin",
+            "dev",
+            "etc",
+            "kaniko/.docker",
+            "proc",
+            "root",
+            "run",
+            "sys",
+            "tmp",
+            "usr/local/bin",
+            "var/run",
+            "var/tmp",
+        ] {
             fs::create_dir_all(lower.join(directory)).expect("directory");
         }
         for directory in ["tmp", "var/tmp"] {

@@ -1,14 +1,20 @@
 //! Ends what a process has started, where no pid namespace does that.
 //!
 //! Processes may leave their group, their session and their parent; they stay descendants of the nearest subreaper above
-//! them (`PR_SET_CHILD_SUBREAPER` of prctl(2)).
+//! them (`PR_SET_CHILD_SUBREAPER` of prctl(2)), and they keep their root directory unless they may change it.
 
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
+
+use crate::rootfs::{Metadata, metadata_of};
 
 /// How long descendants may go on starting others while they are ended.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,6 +43,39 @@ pub(super) fn end_all() -> io::Result<()> {
     }
 }
 
+/// Ends the processes whose root directory is `root`, as far as they can be seen: for what is left of a step that has killed
+/// its supervisor. Whether they have ended is only waited for, for a while: they are somebody else's children.
+pub(super) fn end_all_in(root: BorrowedFd<'_>) {
+    let Ok(root) = metadata_of(root) else { return };
+    // Never everybody, whatever a caller has got wrong.
+    if !root_of(getpid()).is_ok_and(|own| !own.same_file(&root)) {
+        return;
+    }
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let Ok(processes) = all() else { return };
+        let mut found = false;
+        for process in processes {
+            // In this order: the number may be used again, the descriptor stands for this one process.
+            let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { continue };
+            if root_of(process).is_ok_and(|of| of.same_file(&root)) {
+                found |= pidfd_send_signal(&handle, Signal::KILL).is_ok();
+            }
+        }
+        if !found {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Of a process that has ended and is not reaped yet there is none.
+fn root_of(process: Pid) -> io::Result<Metadata> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let path = format!("/proc/{}/root", process.as_raw_nonzero());
+    metadata_of(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Children {
     None,
@@ -54,14 +93,20 @@ fn reap() -> Children {
     }
 }
 
+/// All processes that exist now.
+fn all() -> io::Result<Vec<Pid>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        found.extend(name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw));
+    }
+    Ok(found)
+}
+
 /// All descendants of `ancestor` that exist now.
 fn of(ancestor: Pid) -> io::Result<Vec<Pid>> {
     let mut parents: Vec<(Pid, Pid)> = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(process) = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else {
-            continue;
-        };
+    for process in all()? {
         // Ended since.
         let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else { continue };
         if let Some(parent) = parent_of(&stat) {

@@ -15,31 +15,38 @@ mod child;
 mod chroot;
 mod descendants;
 pub mod emulation;
+mod furnish;
 mod in_place;
 mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
+mod old_root;
 pub mod own;
+pub mod probe;
 mod refusal;
 mod running;
+mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
 mod wire;
 
 use std::io;
+use std::path::PathBuf;
 
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
+pub use furnish::try_devices;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
-use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{CopyTreeError, GuestPath, ResolvedUser, Rootfs, RootfsError};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -178,8 +185,26 @@ pub enum SandboxError {
         #[source]
         source: RootfsError,
     },
-    /// What was made for mounts could not be taken away.
-    #[error("cannot take away what was made to mount something")]
+    /// Device files cannot be opened where the files of steps are.
+    #[error("devices cannot be opened below `{path}`: that file system is mounted with `nodev`")]
+    NoDevices {
+        /// A directory there.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// What cannot be mounted could not be copied either.
+    #[error("cannot copy what is to be mounted at `{path}`")]
+    Copy {
+        /// Where it was to be.
+        path: GuestPath,
+        /// Why not.
+        #[source]
+        source: CopyTreeError,
+    },
+    /// What was made for mounts, or put in their place, could not be taken away.
+    #[error("cannot take away what was there for this step only")]
     Restore(#[source] RootfsError),
     /// Nothing can be mounted there.
     #[error("cannot mount at `{path}`: {problem}")]

@@ -19,17 +19,8 @@ const CONTAINERD: &[&str] = &[
 ];
 
 /// Capabilities that CRI-O gives (CRI-O, `internal/config/capabilities`).
-const CRIO: &[&str] = &[
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FSETID",
-    "FOWNER",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "NET_BIND_SERVICE",
-    "KILL",
-];
+const CRIO: &[&str] =
+    &["CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE", "KILL"];
 
 /// All capabilities by number (capabilities(7)), as a privileged container has them.
 const ALL: &[&str] = &[
@@ -220,8 +211,9 @@ impl Confinement {
     /// for a user namespace, where all are there.
     pub(super) fn bounding(&self) -> Vec<&'static str> {
         let machine = machine_capabilities();
-        let number =
-            |name: &str| ALL.iter().position(|one| *one == name).unwrap_or_else(|| panic!("capability {name}"));
+        let number = |name: &str| {
+            ALL.iter().position(|one| *one == name).unwrap_or_else(|| panic!("capability {name}"))
+        };
         let given = self.capabilities.iter().copied().chain(self.added);
         given.filter(|name| self.users == Users::Own || machine >> number(name) & 1 == 1).collect()
     }

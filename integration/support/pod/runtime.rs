@@ -66,7 +66,8 @@ impl Container<'_> {
     /// `config.json` of the bundle.
     pub(super) fn config(&self) -> Value {
         let Confinement { user, no_new_privileges, .. } = self.confinement;
-        let named = |names: Vec<&str>| names.into_iter().map(|name| format!("CAP_{name}")).collect::<Vec<_>>();
+        let named =
+            |names: Vec<&str>| names.into_iter().map(|name| format!("CAP_{name}")).collect::<Vec<_>>();
         let effective = named(self.confinement.effective());
         let mut config = json!({
             "ociVersion": "1.0.2",
@@ -95,9 +96,7 @@ impl Container<'_> {
     }
 
     fn mounts(&self) -> Vec<Value> {
-        let mount = |target: &str, kind: &str, source: &str, options: &str| {
-            json!({"destination": target, "type": kind, "source": source, "options": options.split(',').collect::<Vec<_>>()})
-        };
+        let mount = |target: &str, kind: &str, source: &str, options: &str| json!({"destination": target, "type": kind, "source": source, "options": options.split(',').collect::<Vec<_>>()});
         let mut mounts = vec![
             mount("/proc", "proc", "proc", "nosuid,noexec,nodev"),
             mount("/dev", "tmpfs", "tmpfs", "nosuid,strictatime,mode=755,size=65536k"),

@@ -1,0 +1,291 @@
+//! What an obstacle means, and which setting would take it away.
+
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use super::super::refusal::{self, Culprit, Facts, errno_words};
+use super::{Obstacle, Place};
+use crate::sandbox::Strategy;
+use crate::sandbox::own::Part;
+
+/// What root has in every container, unless that is taken away, and cannot do without.
+const BASIC: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::SETUID);
+
+/// What takes AppArmor away.
+const NO_APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
+
+/// What root needs to map all ids that it has.
+const MAPPING: CapabilitySet =
+    CapabilitySet::SETFCAP.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID);
+
+/// What root must be allowed for `strategy`.
+fn needed(strategy: Strategy) -> CapabilitySet {
+    match strategy {
+        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN,
+        Strategy::UserNamespace => MAPPING,
+        Strategy::Chroot => BASIC | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
+        Strategy::SecondContainer | Strategy::InPlace => BASIC,
+    }
+}
+
+/// Why a strategy cannot be had, and what would make it possible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// Why, in a few words.
+    pub cause: String,
+    /// What to set in the pod's manifest, each a path and a value in YAML; a path that begins with `securityContext` is
+    /// that of the container. Empty outside of pods, and where nothing in a manifest would help.
+    pub changes: Vec<String>,
+    /// What else to do; absent where `changes` say all, or nothing helps.
+    pub advice: Option<String>,
+}
+
+impl Explanation {
+    /// What to do, in one line.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        let changes = (!self.changes.is_empty()).then(|| self.changes.join(" and "));
+        let parts: Vec<String> = changes.into_iter().chain(self.advice.clone()).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    fn new(cause: impl Into<String>) -> Self {
+        Self { cause: cause.into(), changes: Vec::new(), advice: None }
+    }
+}
+
+/// Explains `obstacle`, which is in the way of `strategy`, by the `facts` of the machine.
+pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, facts: &Facts) -> Explanation {
+    let explain = Explain { strategy, place, facts };
+    let mut explanation = match obstacle {
+        Obstacle::Unfinished => Explanation::new("not in this version yet"),
+        Obstacle::NotRoot { uid } => explain.not_root(*uid),
+        Obstacle::NoAdministrator => explain.capability("SYS_ADMIN"),
+        Obstacle::Powerless => explain.powerless(),
+        Obstacle::NoContainer => Explanation {
+            advice: Some("run it in a container".to_owned()),
+            ..Explanation::new("this is no container: the root would be that of the machine")
+        },
+        Obstacle::Namespace { part, errno } => explain.namespace(*part, Errno::from_raw_os_error(*errno)),
+        Obstacle::Step { step, errno } => explain.step(step, Errno::from_raw_os_error(*errno)),
+        Obstacle::Other { message } => Explanation::new(message.clone()),
+    };
+    // What comes next where mounts are to be made: AppArmor's usual profile for containers forbids them.
+    let mounts = matches!(strategy, Strategy::MountNamespace | Strategy::UserNamespace);
+    if mounts && !explanation.changes.is_empty() && facts.confined.is_some() && !facts.is_label() {
+        let change = NO_APPARMOR.to_owned();
+        if !explanation.changes.contains(&change) {
+            explanation.changes.push(change);
+        }
+    }
+    explanation
+}
+
+struct Explain<'a> {
+    strategy: Strategy,
+    place: Place,
+    facts: &'a Facts,
+}
+
+impl Explain<'_> {
+    /// `change` in a pod's manifest, `option` of a container's engine, or what `otherwise` says.
+    fn by_place(
+        &self,
+        cause: String,
+        change: impl Into<String>,
+        option: impl Into<String>,
+        otherwise: &str,
+    ) -> Explanation {
+        let mut explanation = Explanation::new(cause);
+        match self.place {
+            Place::Pod => explanation.changes.push(change.into()),
+            Place::Container => {
+                explanation.advice = Some(format!("start the container with {}", option.into()))
+            }
+            Place::Machine => explanation.advice = Some(otherwise.to_owned()),
+        }
+        explanation
+    }
+
+    fn not_root(&self, uid: u32) -> Explanation {
+        let cause = format!("user {uid} is not root");
+        let root = self.by_place(cause, "securityContext.runAsUser: 0", "--user 0", "run it as root");
+        self.with_capabilities(root)
+    }
+
+    /// The process lacks `capability`, which is where it ended; it may lack others as well.
+    fn capability(&self, capability: &str) -> Explanation {
+        self.with_capabilities(Explanation::new(format!("no CAP_{capability}")))
+    }
+
+    fn powerless(&self) -> Explanation {
+        let explanation =
+            self.with_capabilities(Explanation::new("root lacks capabilities that it usually has"));
+        let devices = self.strategy == Strategy::Chroot && self.facts.in_user_namespace;
+        if devices { self.without_user_namespace(explanation) } else { explanation }
+    }
+
+    /// Adds to `explanation` what of the capabilities that the strategy needs is not there.
+    fn with_capabilities(&self, mut explanation: Explanation) -> Explanation {
+        let lacking = needed(self.strategy).difference(self.facts.capabilities);
+        let names: Vec<&str> = lacking.iter_names().map(|(name, _)| name).collect();
+        if names.is_empty() {
+            return explanation;
+        }
+        match self.place {
+            Place::Pod => {
+                let names = names.join(", ");
+                explanation.changes.push(format!("securityContext.capabilities.add: [{names}]"));
+            }
+            Place::Container => {
+                let options: Vec<String> = names.iter().map(|name| format!("--cap-add {name}")).collect();
+                let options = options.join(" ");
+                explanation.advice = Some(match explanation.advice {
+                    Some(advice) => format!("{advice} {options}"),
+                    None => format!("start the container with {options}"),
+                });
+            }
+            Place::Machine => {
+                let names: Vec<String> = names.iter().map(|name| format!("CAP_{name}")).collect();
+                explanation.advice = Some(format!("run it as root with {}", names.join(", ")));
+            }
+        }
+        explanation
+    }
+
+    fn filter(&self, call: &str) -> Explanation {
+        let cause = format!("a seccomp profile forbids {call}");
+        self.by_place(
+            cause,
+            "securityContext.seccompProfile: {type: Unconfined}",
+            "--security-opt seccomp=unconfined",
+            "run it without that filter of system calls",
+        )
+    }
+
+    fn security_module(&self, call: &str) -> Explanation {
+        let module = match &self.facts.confined {
+            Some(profile) => format!("the security module's profile `{profile}`"),
+            None => "a security module (AppArmor, SELinux)".to_owned(),
+        };
+        let mut explanation = self.by_place(
+            format!("{module} forbids {call}"),
+            NO_APPARMOR,
+            "--security-opt apparmor=unconfined",
+            "give this program a profile that allows it",
+        );
+        if self.facts.is_label() {
+            explanation.changes.clear();
+            explanation.advice = Some("have the node's SELinux policy allow it".to_owned());
+        }
+        explanation
+    }
+
+    fn namespace(&self, part: Part, errno: Errno) -> Explanation {
+        let by_filter = Culprit::of(errno, self.facts) == Culprit::Filter;
+        let has = |capability| self.facts.capabilities.contains(capability);
+        match part {
+            Part::Map if errno == Errno::PERM && self.facts.uid == 0 && !has(CapabilitySet::SETFCAP) => {
+                let mut explanation = self.capability("SETFCAP");
+                explanation.cause = "no CAP_SETFCAP, without which root cannot map ids".to_owned();
+                explanation
+            }
+            Part::Map => Explanation::new(format!("cannot map ids: {}", errno_words(errno))),
+            // Root maps ids itself, once it may.
+            Part::UserNamespace if by_filter && self.facts.uid == 0 => {
+                self.with_capabilities(self.filter("unshare(2)"))
+            }
+            Part::UserNamespace if by_filter => self.filter("unshare(2)"),
+            Part::Mounts if errno == Errno::ACCESS => self.security_module("mount(2)"),
+            Part::Mounts if by_filter => self.filter("unshare(2) or mount(2)"),
+            Part::Mounts if errno == Errno::INVAL => Explanation {
+                advice: Some("in a chroot, bind-mount its root onto itself first".to_owned()),
+                ..Explanation::new("the root directory is no mount point")
+            },
+            Part::UserNamespace | Part::Mounts => {
+                let refusal::Refusal { cause, remedy } = refusal::explain_by(errno, self.facts);
+                let node = if self.place == Place::Machine { "" } else { "on the node, " };
+                Explanation { advice: Some(format!("{node}{remedy}")), ..Explanation::new(cause) }
+            }
+        }
+    }
+
+    fn step(&self, step: &str, errno: Errno) -> Explanation {
+        let cause = format!("cannot {step}: {}", errno_words(errno));
+        match (self.strategy, errno) {
+            (Strategy::Chroot, _) => {
+                self.step_in_chroot(step, errno).unwrap_or_else(|| Explanation::new(cause))
+            }
+            (Strategy::InPlace, Errno::ROFS) => self.by_place(
+                "the root file system can only be read".to_owned(),
+                "securityContext.readOnlyRootFilesystem: false",
+                "a root that can be written to",
+                "",
+            ),
+            (Strategy::InPlace, _) => Explanation::new(cause),
+            (_, Errno::ACCESS) => self.security_module(&format!("mounts (cannot {step})")),
+            (_, Errno::PERM | Errno::NOSYS) if self.facts.filtered => {
+                self.filter(&format!("a part of it (cannot {step})"))
+            }
+            _ => Explanation::new(cause),
+        }
+    }
+
+    fn step_in_chroot(&self, step: &str, errno: Errno) -> Option<Explanation> {
+        let lacks = |capability| !self.facts.capabilities.contains(capability);
+        let about_devices = step.contains("/dev/");
+        match errno {
+            Errno::PERM | Errno::NOSYS if !about_devices && lacks(CapabilitySet::SYS_CHROOT) => {
+                let explanation = self.capability("SYS_CHROOT");
+                Some(if self.facts.in_user_namespace {
+                    self.without_user_namespace(explanation)
+                } else {
+                    explanation
+                })
+            }
+            Errno::PERM | Errno::NOSYS if !about_devices && self.facts.filtered => {
+                Some(self.filter("chroot(2)"))
+            }
+            Errno::PERM if about_devices && self.facts.in_user_namespace => {
+                let cause = "devices cannot be made in a user namespace";
+                let other = "run it outside of the user namespace";
+                Some(self.by_place(
+                    cause.to_owned(),
+                    "spec.hostUsers: true",
+                    "the host's user namespace",
+                    other,
+                ))
+            }
+            Errno::PERM if about_devices && lacks(CapabilitySet::MKNOD) => Some(self.capability("MKNOD")),
+            // A device that was made and cannot be opened.
+            Errno::ACCESS if about_devices => Some(Explanation {
+                advice: Some("put the store on another volume (--store), in a pod an emptyDir".to_owned()),
+                ..Explanation::new("no device can be opened on the store's file system (mounted nodev)")
+            }),
+            Errno::PERM if about_devices => {
+                Some(Explanation::new("the container's device rules do not allow /dev/null and the like"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds that there must be no user namespace, in which nobody can make devices.
+    fn without_user_namespace(&self, mut explanation: Explanation) -> Explanation {
+        let other = self.by_place(
+            String::new(),
+            "spec.hostUsers: true",
+            "the machine's users",
+            "run it outside of the user namespace",
+        );
+        explanation.changes.extend(other.changes);
+        explanation.advice = explanation.advice.or(other.advice);
+        explanation
+    }
+}
