@@ -318,6 +318,21 @@ fn wait_for(process: libc::pid_t) -> io::Result<i32> {
     if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Ok(libc::EINTR) }
 }
 
+/// Waits until a child of this process has ended, whichever; gives its number. It stays to be waited for.
+///
+/// # Errors
+/// Those of waitid(2): `ECHILD` when there is no child at all.
+pub fn wait_for_any_child() -> io::Result<Pid> {
+    // SAFETY: the kernel writes no more than `info`, for which all zero is a valid value.
+    let ended = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOWAIT;
+        check(libc::c_long::from(libc::waitid(libc::P_ALL, 0, &raw mut info, options)))?;
+        info.si_pid()
+    };
+    Pid::from_raw(ended).ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
+}
+
 /// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file
 /// that is longer than the limit (`ulimit -f`) fails instead of ending the process without a word.
 pub fn settle_inherited_signals() {

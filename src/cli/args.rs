@@ -17,7 +17,7 @@ use crate::dockerfile::suggest;
     disable_help_subcommand = true,
     subcommand_required = true,
     after_help = "The flags of build and plan: builder build --help",
-    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR"
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder doctor [FLAGS]"
 )]
 pub(super) struct CommandLine {
     #[command(subcommand)]
@@ -33,8 +33,27 @@ pub(super) enum Command {
     Plan(Box<BuildArgs>),
     /// Commands about images
     Image(ImageArgs),
+    /// Say how a RUN can be kept apart here, what is in the way of better, and what is emulated
+    Doctor(DoctorArgs),
     /// Print the version
     Version,
+}
+
+/// The flags of `doctor`.
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// How to print it: text or json
+    #[arg(long, short = 'o', value_name = "FORMAT", default_value = "text")]
+    pub(super) output: String,
+
+    /// Directory for blobs and unpacked layers, as for a build; it is not made [env: BUILDER_STORE] [default:
+    /// /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    /// Platform to look at besides the usual ones (repeatable)
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    pub(super) custom_platform: Vec<String>,
 }
 
 /// `builder image`.
@@ -200,6 +219,7 @@ pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("image") => "image extract",
         Some("plan") => "plan",
+        Some("doctor") => "doctor",
         _ => "build",
     }
 }
@@ -209,6 +229,7 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     let name = flag.strip_prefix("--")?.split('=').next()?;
     let command = match command {
         "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
+        "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
         _ => BuildArgs::augment_args(clap::Command::new("build")),
     };
     let names: Vec<String> = command
@@ -220,7 +241,7 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     suggest(name, &names).map(|near| format!("--{near}"))
 }
 
-const COMMANDS: [&str; 4] = ["build", "plan", "image", "version"];
+const COMMANDS: [&str; 5] = ["build", "plan", "image", "doctor", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.

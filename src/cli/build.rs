@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::advice::advice_for_store;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
+use super::in_place::{self, Hold};
 use super::isolation::{self, Isolation};
 use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
@@ -15,19 +17,20 @@ use super::progress::{Colour, Lines};
 use super::secrets;
 use super::settings::{Given, Settings};
 use super::snapshotter::{self, Kept};
-use super::stop::Stop;
+use super::stop::{AtOnce, Stop};
 use super::sweep::Sweep;
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
+use crate::children::reap_orphans;
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::Secret;
+use crate::sandbox::{Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::workspace::Workspace;
@@ -41,28 +44,37 @@ struct Opened {
 }
 
 /// Prints what a build would give.
-pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
+pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let opened = open(settings, &*progress)?;
     let store = open_store(settings, &progress)?;
     let client = client(settings, &progress)?;
-    let images = Images {
-        client: &client,
-        store: &store,
-        progress: &*progress,
-        limits: settings.limits.documents,
-        unpacking: None,
-    };
-    let plan = make_plan(&opened, settings, &images)?;
-    warn_of_arguments(&plan, &*progress);
+    let stop = Stop::new(at_once)?;
+    watch(&stop, &client)?;
+    stop.judge(print_plan(settings, &progress, &opened, &store, &client))
+}
+
+fn print_plan(
+    settings: &Settings,
+    progress: &Arc<Lines<std::io::Stderr>>,
+    opened: &Opened,
+    store: &Store,
+    client: &Client,
+) -> Result<(), Failure> {
+    let images =
+        Images { client, store, progress: &**progress, limits: settings.limits.documents, unpacking: None };
+    let plan = make_plan(opened, settings, &images)?;
+    warn_of_arguments(&plan, &**progress);
     let document: Value = build::preview::document(&plan);
     let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
     super::print(&format!("{text}\n"))
 }
 
 /// Builds, writes and pushes.
-pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
+pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    // First of all: the context may be in the root, and aside.
+    in_place::repair(&*progress)?;
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
     check_machine()?;
@@ -71,7 +83,7 @@ pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> 
     progress.tell(&Event::Detail(&isolation.summary()));
     let entered = own::enter_for(&isolation, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
-    let stop = Stop::new()?;
+    let stop = Stop::new(at_once)?;
     let result =
         Build { settings, progress: &progress, opened, secrets, isolation, entered, stop: &stop }.run(&store);
     stop.judge(result)
@@ -89,21 +101,30 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn run(mut self, store: &Store) -> Result<(), Failure> {
-        hide_outputs(&mut self.opened.context, self.settings)?;
+        let settings = self.settings;
+        hide_outputs(&mut self.opened.context, settings)?;
         let sweep = Sweep::begin(store, self.progress)?;
-        let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
+        let client = client(settings, self.progress)?;
+        watch(self.stop, &client)?;
+        // Goes last: what is in it goes with the workspace.
+        let hold = Hold::take(&self.isolation)?;
+        let workspace = Workspace::create(&hold.temporary(store), Some(&self.entered.janitor))
             .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        self.run_in(&Arc::new(workspace), store).map_err(|failure| failure.advised(store.root()))?;
+        self.run_in(&hold, &Arc::new(workspace), store, &client)
+            .map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
 
     /// Builds with `workspace` for temporary files.
-    fn run_in(&self, workspace: &Arc<Workspace>, store: &Store) -> Result<(), Failure> {
+    fn run_in(
+        &self,
+        hold: &Hold,
+        workspace: &Arc<Workspace>,
+        store: &Store,
+        client: &Client,
+    ) -> Result<(), Failure> {
         let settings = self.settings;
-        let client = client(settings, self.progress)?;
-        let waiting = client.clone();
-        self.stop.watch(move || waiting.cancel())?;
         let progress: &dyn Progress = &**self.progress;
         let Kept { snapshotter, unpacker } = snapshotter::choose(
             settings,
@@ -115,13 +136,8 @@ impl Build<'_> {
         )?;
         let unpacking =
             Unpacking { unpacker, workspace, cancel: &self.stop.cancel, limits: settings.limits.layers };
-        let images = Images {
-            client: &client,
-            store,
-            progress,
-            limits: settings.limits.documents,
-            unpacking: Some(unpacking),
-        };
+        let images =
+            Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
         check_outputs(settings, &self.opened.found)?;
         for destination in &settings.push {
             client
@@ -135,8 +151,9 @@ impl Build<'_> {
             && let Some(line) = self.isolation.line()
         {
             progress.tell(&Event::Note(&line));
+            hold.warn(settings, progress)?;
         }
-        let image = self.execute(&plan, &images, &*snapshotter, workspace)?;
+        let image = self.execute(&plan, &images, &*snapshotter, hold, workspace)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -145,13 +162,18 @@ impl Build<'_> {
         plan: &Plan,
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
+        hold: &Hold,
         workspace: &Workspace,
     ) -> Result<Image, Failure> {
+        let sandbox: Box<dyn Sandbox> = match hold.sandbox(self.settings) {
+            Some(in_place) => Box::new(in_place),
+            None => self.isolation.sandbox(workspace.path()),
+        };
         let services = Services {
             source: images,
             workspace,
             snapshotter,
-            sandbox: &*self.isolation.sandbox(),
+            sandbox: &*sandbox,
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
@@ -174,6 +196,14 @@ impl Build<'_> {
     }
 }
 
+/// Has signals stop what waits for a registry, too; and orphans find a parent that looks after them.
+fn watch(stop: &Stop, client: &Arc<Client>) -> Result<(), Failure> {
+    let waiting = client.clone();
+    stop.watch(move || waiting.cancel())?;
+    reap_orphans();
+    Ok(())
+}
+
 /// What files cannot have here; none where they can have everything.
 fn restriction(ids: &IdMap) -> Option<String> {
     let marks = Marks::usual();
@@ -191,8 +221,13 @@ fn check_machine() -> Result<(), Failure> {
 
 /// Opens the store and tells what was wrong with it.
 fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
-    let store =
-        Store::open(&settings.store).map_err(|error| Failure::from_error(&error).advised(&settings.store))?;
+    let store = Store::open(&settings.store).map_err(|error| {
+        let failure = Failure::from_error(&error);
+        match advice_for_store(&error, &settings.store) {
+            Some(advice) => failure.hint(advice),
+            None => failure.advised(&settings.store),
+        }
+    })?;
     for warning in store.warnings() {
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }

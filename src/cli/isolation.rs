@@ -11,13 +11,14 @@ use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::rootfs::Rootfs;
-use crate::sandbox::own;
-use crate::sandbox::probe::{Care, Explanation, Ground, Place, Working, is_own_image};
+use crate::sandbox::own::{self, Own, OwnError, Wish};
+use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
 use crate::sandbox::{
-    Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
+    Cancel, Chroot, Exit, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
 };
 use crate::store::Store;
 use crate::store::workspace::Workspace;
+use crate::sys;
 
 /// What becomes the supervisor of a step. Not the program's path: an upgrade meanwhile would put another program there.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
@@ -48,7 +49,7 @@ impl Preference {
     }
 }
 
-/// What this process becomes for a build.
+/// What a process becomes for a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Surroundings {
     /// It stays where it is, and mounts nothing.
@@ -59,12 +60,43 @@ pub(super) enum Surroundings {
     UsersAndMounts,
 }
 
+impl Surroundings {
+    /// What `strategy` needs.
+    pub(super) fn of(strategy: Option<Strategy>) -> Self {
+        match strategy {
+            Some(Strategy::MountNamespace) => Self::Mounts,
+            Some(Strategy::UserNamespace) => Self::UsersAndMounts,
+            Some(Strategy::SecondContainer | Strategy::Chroot | Strategy::InPlace) | None => Self::Unchanged,
+        }
+    }
+
+    /// Enters the user namespace, if there is to be one. To be called before any other thread exists.
+    pub(super) fn enter_users(self) -> Result<Own, OwnError> {
+        match self {
+            Self::UsersAndMounts => own::enter_user_namespace(Wish::All),
+            Self::Mounts | Self::Unchanged => own::stay(),
+        }
+    }
+
+    /// Enters the mount namespace, if there is to be one, after [`Surroundings::enter_users`].
+    pub(super) fn enter_mounts(self) -> Result<(), OwnError> {
+        match self {
+            Self::UsersAndMounts | Self::Mounts => {
+                sys::enter_private_mounts().map_err(|error| OwnError::of_mounts(&error))
+            }
+            Self::Unchanged => Ok(()),
+        }
+    }
+}
+
 /// What was found out, and taken.
 pub(super) struct Isolation {
     /// None where nothing works: then there can be no RUN.
     taken: Option<(Strategy, Working)>,
     /// What was tried before and does not work, strongest first.
     refused: Vec<(Strategy, Explanation)>,
+    /// What works, too, and is taken only by who asks for it.
+    on_request: Option<Strategy>,
     place: Place,
 }
 
@@ -84,13 +116,15 @@ impl Isolation {
 
     /// The strongest that works, for who has not said.
     fn strongest(ground: &Ground<'_>) -> Self {
-        let mut isolation = Self { taken: None, refused: Vec::new(), place: ground.place };
-        for strategy in Strategy::ALL.into_iter().filter(|strategy| unasked(*strategy)) {
+        let mut isolation = Self { taken: None, refused: Vec::new(), on_request: None, place: ground.place };
+        for strategy in Strategy::ALL {
             match ground.attempt(strategy, Care::Usual) {
+                Ok(_) if !unasked(strategy) => isolation.on_request = Some(strategy),
                 Ok(working) => {
                     isolation.taken = Some((strategy, working));
                     break;
                 }
+                Err(Obstacle::Unfinished) => {}
                 Err(obstacle) => isolation.refused.push((strategy, ground.explain(strategy, &obstacle))),
             }
         }
@@ -107,18 +141,13 @@ impl Isolation {
                 None => failure.hint("`builder doctor` says what works here"),
             }
         })?;
-        Ok(Self { taken: Some((strategy, taken)), refused: Vec::new(), place: ground.place })
+        let (taken, refused) = (Some((strategy, taken)), Vec::new());
+        Ok(Self { taken, refused, on_request: None, place: ground.place })
     }
 
     /// What the process is to become.
     pub(super) fn surroundings(&self) -> Surroundings {
-        match self.strategy() {
-            Some(Strategy::MountNamespace) => Surroundings::Mounts,
-            Some(Strategy::UserNamespace) => Surroundings::UsersAndMounts,
-            Some(Strategy::SecondContainer | Strategy::Chroot | Strategy::InPlace) | None => {
-                Surroundings::Unchanged
-            }
-        }
+        Surroundings::of(self.strategy())
     }
 
     /// What was taken.
@@ -126,16 +155,15 @@ impl Isolation {
         self.taken.as_ref().map(|(strategy, _)| *strategy)
     }
 
-    /// What runs the steps.
-    pub(super) fn sandbox(&self) -> Box<dyn Sandbox> {
+    /// What runs the steps of the build that `workspace` belongs to, unless they run in the container's root.
+    pub(super) fn sandbox(&self, workspace: &Path) -> Box<dyn Sandbox> {
         let Some((strategy, working)) = &self.taken else { return Box::new(Nowhere) };
         match strategy {
             Strategy::MountNamespace | Strategy::UserNamespace => {
                 Box::new(Isolated::new(PROGRAM, working.proc.unwrap_or(ProcView::Own)))
             }
-            Strategy::Chroot => Box::new(Chroot::new(PROGRAM)),
-            Strategy::InPlace => Box::new(InPlace::new(PROGRAM)),
-            Strategy::SecondContainer => Box::new(Nowhere),
+            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, workspace)),
+            Strategy::InPlace | Strategy::SecondContainer => Box::new(Nowhere),
         }
     }
 
@@ -164,7 +192,10 @@ impl Isolation {
         });
         let mut failure = Failure::new(message);
         failure.causes = causes.collect();
-        Refused(failure.hint("each line in brackets has what would allow it; `builder doctor` says more"))
+        Refused(failure.hint(match self.on_request {
+            Some(strategy) => format!("--isolation={strategy} works, if the step may see what is in this container; `builder doctor` says more"),
+            None => "what is in brackets would allow it; `builder doctor` says more".to_owned(),
+        }))
     }
 
     /// The line that tells what was taken and why nothing stronger; none where there is nothing to tell.
@@ -186,7 +217,7 @@ impl Isolation {
         if working.proc == Some(ProcView::Shared) {
             line.push_str(" with the /proc of the container");
         }
-        let reasons = self.refused.iter().filter(|(strategy, _)| *strategy != Strategy::SecondContainer);
+        let reasons = self.refused.iter();
         let reasons: Vec<String> =
             reasons.map(|(strategy, explanation)| format!("{strategy}: {}", explanation.cause)).collect();
         if !reasons.is_empty() {

@@ -5,7 +5,6 @@ use super::isolation::{Isolation, Surroundings};
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::store::janitor::Janitor;
-use crate::sys;
 
 /// What a command has after it entered its namespaces.
 pub(super) struct Entered {
@@ -18,14 +17,8 @@ pub(super) struct Entered {
 /// Enters what `isolation` needs. To be called before any thread exists; tells what came of it.
 pub(super) fn enter_for(isolation: &Isolation, progress: &dyn Progress) -> Result<Entered, Failure> {
     let surroundings = isolation.surroundings();
-    let own = match surroundings {
-        Surroundings::UsersAndMounts => own::enter_user_namespace(Wish::All),
-        Surroundings::Mounts | Surroundings::Unchanged => own::stay(),
-    };
-    let entered = begin(own, progress)?;
-    if surroundings != Surroundings::Unchanged {
-        enter_mounts()?;
-    }
+    let entered = begin(surroundings.enter_users(), progress)?;
+    surroundings.enter_mounts().map_err(|error| refused(&error))?;
     Ok(entered)
 }
 
@@ -33,7 +26,7 @@ pub(super) fn enter_for(isolation: &Isolation, progress: &dyn Progress) -> Resul
 /// exists; tells what came of it.
 pub(super) fn enter(wish: Wish, progress: &dyn Progress) -> Result<Entered, Failure> {
     let entered = begin(own::enter(wish), progress)?;
-    enter_mounts()?;
+    Surroundings::Mounts.enter_mounts().map_err(|error| refused(&error))?;
     Ok(entered)
 }
 
@@ -50,10 +43,6 @@ fn begin(own: Result<Own, OwnError>, progress: &dyn Progress) -> Result<Entered,
     // In this order: the janitor removes files of all ids there are, and must outlive the mounts.
     let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
     Ok(Entered { own, janitor })
-}
-
-fn enter_mounts() -> Result<(), Failure> {
-    sys::enter_private_mounts().map_err(|error| refused(&OwnError::of_mounts(&error)))
 }
 
 fn refused(error: &OwnError) -> Failure {

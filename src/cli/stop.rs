@@ -1,11 +1,16 @@
 //! Stopping in an orderly way when a signal asks for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
 use crate::sandbox::Cancel;
+
+/// The signals that ask to end.
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
 /// its files, the kernel its processes and mounts.
@@ -15,19 +20,41 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// its group.
 const ECHO: Duration = Duration::from_millis(300);
 
+/// Whether a signal ends this process at once, as it does until a command knows better.
+///
+/// That is what happens to a process that does nothing about signals, unless it is process 1 of a pid namespace, as in a
+/// container: the kernel keeps from that one whatever it has no handler for. Nor would the exit code be that of a command
+/// that was stopped.
+#[derive(Clone)]
+pub(super) struct AtOnce(Arc<AtomicBool>);
+
+impl AtOnce {
+    /// Has signals do so from now on.
+    pub(super) fn begin() -> Self {
+        let armed = Arc::new(AtomicBool::new(true));
+        for signal in SIGNALS {
+            // Fails for signals only that nobody can handle.
+            let _ =
+                signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&armed));
+        }
+        Self(armed)
+    }
+}
+
 /// Stops a command when a signal asks for it.
 pub(super) struct Stop {
     /// Goes on with the first signal.
     pub(super) cancel: Cancel,
     signal: Arc<AtomicI32>,
+    at_once: AtOnce,
 }
 
 impl Stop {
-    /// One that nobody has asked for.
-    pub(super) fn new() -> Result<Self, Failure> {
+    /// One that nobody has asked for. Until [`Stop::watch`] is called, signals end the process at once.
+    pub(super) fn new(at_once: &AtOnce) -> Result<Self, Failure> {
         let cancel = Cancel::new()
             .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
-        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
+        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)), at_once: at_once.clone() })
     }
 
     /// The signal that came, or 0.
@@ -48,8 +75,7 @@ impl Stop {
     /// Waits for signals in a thread. The first stops the command in an orderly way and calls `wake`, for what does not
     /// look at [`Stop::cancel`]; the second stops it at once.
     pub(super) fn watch(&self, wake: impl Fn() + Send + 'static) -> Result<(), Failure> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        let mut signals = signal_hook::iterator::Signals::new(SIGNALS)
             .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
         let cancel = self.cancel.clone();
         let received = Arc::clone(&self.signal);
@@ -73,7 +99,10 @@ impl Stop {
             }
         };
         match std::thread::Builder::new().spawn(work) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.at_once.0.store(false, Ordering::SeqCst);
+                Ok(())
+            }
             Err(error) => {
                 let message = format!("cannot start a thread: {error}");
                 Err(Failure { message, ..Failure::from_error(&error) })

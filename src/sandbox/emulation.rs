@@ -300,6 +300,12 @@ enum Reason {
 }
 
 impl MissingEmulation {
+    /// Why there is none.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        self.reason.to_string()
+    }
+
     /// What to do about it, on one line.
     #[must_use]
     pub fn hint(&self) -> String {

@@ -281,7 +281,7 @@ fn cover_below_sys(guest: &Guest) -> io::Result<()> {
         if covered.iter().any(|above| inside(above)) {
             continue;
         }
-        let Some(target) = existing(guest.place(&[b"sys/", point].concat()))? else { continue };
+        let Some(target) = existing(guest.place([b"sys/", point].concat()))? else { continue };
         if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
             attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)?;
         }

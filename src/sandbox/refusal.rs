@@ -62,6 +62,11 @@ impl Facts {
         }
     }
 
+    /// Whether what confines the process is a label of SELinux, which has three colons or more, and no name of AppArmor.
+    pub(super) fn is_label(&self) -> bool {
+        self.confined.as_ref().is_some_and(|profile| profile.matches(':').count() >= 3)
+    }
+
     /// Whether what namespaces allow is not limited by anything else here.
     pub(super) fn are_clear(&self) -> bool {
         !(self.filtered || self.in_chroot || self.in_user_namespace || self.hidden_proc)

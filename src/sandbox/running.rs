@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::{self, Child, Stdio};
+use std::process::{self, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 
 use super::wire::{self, Confinement, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream};
+use crate::children::{self, Awaited};
 use crate::rootfs::{IdMap, ResolvedUser};
 
 /// The most that is handed to `output` at once, in bytes.
@@ -101,7 +102,7 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
 
 /// A step between its start and its end. Dropped early, it ends.
 struct Running {
-    supervisor: Child,
+    supervisor: Awaited,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
@@ -115,15 +116,12 @@ impl Running {
         let (out, stdout) = pipe()?;
         let (error, stderr) = pipe()?;
         // Neither arguments nor environment tell anything: both can be read by everybody on the machine.
-        let supervisor = process::Command::new(command.program)
-            .arg(CHILD_ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::from(stdout))
-            .stderr(Stdio::from(stderr))
-            .spawn()
-            .map_err(SandboxError::Spawn)?;
+        let mut program = process::Command::new(command.program);
+        program.arg(CHILD_ARGUMENT).env_clear().current_dir("/");
+        program.stdin(Stdio::from(theirs)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        let supervisor = children::spawn(&mut program).map_err(SandboxError::Spawn)?;
+        // It holds the step's ends: as long as one is open, output has no end.
+        drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
         let running = Self { supervisor, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.

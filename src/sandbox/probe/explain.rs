@@ -18,6 +18,9 @@ const BASIC: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::SETUID);
 
+/// What takes AppArmor away.
+const NO_APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
+
 /// What root needs to map all ids that it has.
 const MAPPING: CapabilitySet =
     CapabilitySet::SETFCAP.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID);
@@ -61,10 +64,11 @@ impl Explanation {
 /// Explains `obstacle`, which is in the way of `strategy`, by the `facts` of the machine.
 pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, facts: &Facts) -> Explanation {
     let explain = Explain { strategy, place, facts };
-    match obstacle {
+    let mut explanation = match obstacle {
         Obstacle::Unfinished => Explanation::new("not in this version yet"),
         Obstacle::NotRoot { uid } => explain.not_root(*uid),
         Obstacle::NoAdministrator => explain.capability("SYS_ADMIN"),
+        Obstacle::Powerless => explain.powerless(),
         Obstacle::NoContainer => Explanation {
             advice: Some("run it in a container".to_owned()),
             ..Explanation::new("this is no container: the root would be that of the machine")
@@ -72,7 +76,16 @@ pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, fac
         Obstacle::Namespace { part, errno } => explain.namespace(*part, Errno::from_raw_os_error(*errno)),
         Obstacle::Step { step, errno } => explain.step(step, Errno::from_raw_os_error(*errno)),
         Obstacle::Other { message } => Explanation::new(message.clone()),
+    };
+    // What comes next where mounts are to be made: AppArmor's usual profile for containers forbids them.
+    let mounts = matches!(strategy, Strategy::MountNamespace | Strategy::UserNamespace);
+    if mounts && !explanation.changes.is_empty() && facts.confined.is_some() && !facts.is_label() {
+        let change = NO_APPARMOR.to_owned();
+        if !explanation.changes.contains(&change) {
+            explanation.changes.push(change);
+        }
     }
+    explanation
 }
 
 struct Explain<'a> {
@@ -110,6 +123,13 @@ impl Explain<'_> {
     /// The process lacks `capability`, which is where it ended; it may lack others as well.
     fn capability(&self, capability: &str) -> Explanation {
         self.with_capabilities(Explanation::new(format!("no CAP_{capability}")))
+    }
+
+    fn powerless(&self) -> Explanation {
+        let explanation =
+            self.with_capabilities(Explanation::new("root lacks capabilities that it usually has"));
+        let devices = self.strategy == Strategy::Chroot && self.facts.in_user_namespace;
+        if devices { self.without_user_namespace(explanation) } else { explanation }
     }
 
     /// Adds to `explanation` what of the capabilities that the strategy needs is not there.
@@ -157,12 +177,11 @@ impl Explain<'_> {
         };
         let mut explanation = self.by_place(
             format!("{module} forbids {call}"),
-            "securityContext.appArmorProfile: {type: Unconfined}",
+            NO_APPARMOR,
             "--security-opt apparmor=unconfined",
             "give this program a profile that allows it",
         );
-        // A label of SELinux has three colons, a name of AppArmor rarely has one.
-        if self.facts.confined.as_ref().is_some_and(|profile| profile.matches(':').count() >= 3) {
+        if self.facts.is_label() {
             explanation.changes.clear();
             explanation.advice = Some("have the node's SELinux policy allow it".to_owned());
         }

@@ -66,6 +66,8 @@ pub enum Obstacle {
     },
     /// The process lacks CAP_SYS_ADMIN.
     NoAdministrator,
+    /// The process is root, without what makes root what it is.
+    Powerless,
     /// The root that it would use is that of a machine.
     NoContainer,
     /// The kernel refused a namespace.
@@ -124,6 +126,9 @@ impl Ground<'_> {
                 Err(Obstacle::NotRoot { uid })
             }
             Strategy::MountNamespace if !own::may_mount() => Err(Obstacle::NoAdministrator),
+            Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace if !own::may_give_files() => {
+                Err(Obstacle::Powerless)
+            }
             Strategy::InPlace => try_root(),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
@@ -164,7 +169,7 @@ impl Ground<'_> {
         };
         let own = own.map_err(|error| obstacle_of(&error))?;
         if strategy == Strategy::Chroot {
-            try_step(&Chroot::new(self.program), root)?;
+            try_step(&Chroot::new(self.program, self.directory), root)?;
             return Ok(working(own, None));
         }
         sys::enter_private_mounts().map_err(|error| obstacle_of(&OwnError::of_mounts(&error)))?;
