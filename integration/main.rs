@@ -33,6 +33,7 @@ mod process_one;
 mod read_only_root;
 mod registry_hostile;
 mod run_mounts;
+mod run_network;
 mod run_secrets;
 mod snapshotters;
 mod store_killed;
