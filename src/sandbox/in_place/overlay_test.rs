@@ -27,7 +27,7 @@ impl Overlay {
     }
 
     fn try_mount(&self) -> std::io::Result<()> {
-        sys::unshare_mounts()?;
+        sys::enter_private_mounts()?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private)?;
         let top = self.0.path().display();
