@@ -7,7 +7,6 @@ mod doctor;
 mod extract;
 mod failure;
 mod hints;
-mod in_place;
 mod isolation;
 mod limits;
 mod outputs;

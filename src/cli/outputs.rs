@@ -5,20 +5,21 @@ use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::hints::service_failure;
-use super::in_place;
 use super::settings::Settings;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
 use crate::context::{Context, FoundDockerfile};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
+use crate::sandbox::in_place::PRIVATE_DIRECTORY;
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::{StoreError, archive, layout};
 use crate::transfer::Images;
 
 /// What the build itself writes must not be part of its context.
 pub(super) fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
-    let private = in_place::private_directory();
+    // Of a context that is the whole root.
+    let private = Path::new("/").join(PRIVATE_DIRECTORY);
     let own = [settings.store.as_path(), &private];
     for path in own.into_iter().chain(settings.outputs().map(|(_, path)| path)) {
         context.exclude(path).map_err(|error| Failure::from_error(&error))?;

@@ -24,7 +24,7 @@ mod troubles;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
@@ -42,22 +42,22 @@ use scripts::Scripts;
 
 /// Runs steps in the root of the container that the builder runs in.
 #[derive(Debug)]
-pub struct InPlace {
+pub struct InPlace<'a> {
     program: PathBuf,
-    claim: Arc<Claim>,
+    claim: &'a Claim,
     protected: Vec<GuestPath>,
     names: Limit,
     /// There is one root.
     turn: Mutex<()>,
 }
 
-impl InPlace {
+impl<'a> InPlace<'a> {
     /// `program` as for [`super::Isolated::new`]; it must not need files of the root, such as a dynamic loader, since those
     /// may be an image's. `protected` are the files and directories, as paths in the container's root, that the builder
     /// needs or the user gave it: they stay where they are, if they are there. The trees of stages must be in
     /// [`Claim::trees`].
     #[must_use]
-    pub fn new(program: impl Into<PathBuf>, claim: Arc<Claim>, protected: &[GuestPath]) -> Self {
+    pub fn new(program: impl Into<PathBuf>, claim: &'a Claim, protected: &[GuestPath]) -> Self {
         let protected = protected.iter().cloned().chain([Claim::private_path()]).collect();
         Self { program: program.into(), claim, protected, names: chroot::NAMES, turn: Mutex::new(()) }
     }
@@ -103,7 +103,7 @@ impl InPlace {
     }
 }
 
-impl Sandbox for InPlace {
+impl Sandbox for InPlace<'_> {
     fn run(
         &self,
         root: &Rootfs,
@@ -117,9 +117,9 @@ impl Sandbox for InPlace {
         self.check(&fixed, root, process)?;
         let step = self.claim.begin_step()?;
         let furnished = self.furnish(root, process, cancel)?;
-        let mut scripts = Scripts::make(&self.claim, &process.scripts)?;
+        let mut scripts = Scripts::make(self.claim, &process.scripts)?;
         let newcomers = Newcomers::expect();
-        let exchange = Exchange::begin(&self.claim, &fixed, root)?;
+        let exchange = Exchange::begin(self.claim, &fixed, root)?;
         // The supervisor needs to know no secrets, and no more descriptors than one: where a root would be, of which there
         // is no other, goes what says that the step is not over.
         let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
