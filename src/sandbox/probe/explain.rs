@@ -153,8 +153,11 @@ impl Explain<'_> {
                 });
             }
             Place::Machine => {
-                let names: Vec<String> = names.iter().map(|name| format!("CAP_{name}")).collect();
-                explanation.advice = Some(format!("run it as root with {}", names.join(", ")));
+                let basic = lacking.intersects(BASIC).then(|| "its usual capabilities".to_owned());
+                let others = lacking.difference(BASIC);
+                let others = others.iter_names().map(|(name, _)| format!("CAP_{name}"));
+                let all: Vec<String> = basic.into_iter().chain(others).collect();
+                explanation.advice = Some(format!("run it as root with {}", all.join(" and ")));
             }
         }
         explanation
