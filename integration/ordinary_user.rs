@@ -386,6 +386,7 @@ fn a_step_in_a_user_namespace_can_do_and_see_no_more_than_under_root() {
     assert_eq!(lines[0], lines[1]);
     assert!(lines[0].iter().all(|line| !line.contains("mounted")), "{lines:?}");
     assert_eq!(lines[0].iter().filter(|line| **line == "tried").count(), 3, "{lines:?}");
+    assert!(lines[0].contains(&"Seccomp:\t2"), "{lines:?}");
 }
 
 #[test]

@@ -452,27 +452,49 @@ pub fn write_mapped(file: impl AsFd, between: impl FnOnce() -> io::Result<()>) -
     result
 }
 
-/// Has every flock(2) of the calling thread, and of threads that it starts, fail with `errno` from now on, as on a file
-/// system without locks (seccomp(2)).
+/// Whether the kernel takes filters of system calls, and the filters in force let one ask.
+#[must_use]
+pub fn has_system_call_filters() -> bool {
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the kernel reads four bytes of `action`, which outlives the call.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
+/// Has the kernel run `program` before each system call of the calling thread, and of what that starts from now on
+/// (seccomp(2)). Takes CAP_SYS_ADMIN, or no_new_privs.
 ///
 /// # Errors
-/// Those of prctl(2).
+/// Those of seccomp(2).
+pub fn install_system_call_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+    let Ok(length) = u16::try_from(program.len()) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // Before Linux 5.16 a filter would otherwise switch on mitigations of speculation that make all of the process
+    // slower. Containers have done without since runc 1.1.
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    // SAFETY: the kernel reads `len` instructions from `filter`, writes nothing, and checks the program; both outlive the
+    // call.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    })?;
+    Ok(())
+}
+
+/// Has the system call `number` of the calling thread, and of threads that it starts, fail with `errno` from now on.
+///
+/// # Errors
+/// Those of prctl(2) and seccomp(2).
 #[cfg(test)]
-pub fn refuse_locks(errno: rustix::io::Errno) -> io::Result<()> {
+pub fn refuse_call(number: libc::c_long, errno: rustix::io::Errno) -> io::Result<()> {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filter = [
+    // SAFETY: takes no pointers.
+    check(libc::c_long::from(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }))?;
+    install_system_call_filter(&[
         // The number of the call is the first field of struct seccomp_data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_flock as u32),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno.raw_os_error() as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: prctl only reads its arguments; `program` and `filter` outlive the calls.
-    unsafe {
-        check(libc::c_long::from(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))?;
-        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
-        check(libc::c_long::from(set))?;
-    }
-    Ok(())
+    ])
 }

@@ -4,6 +4,7 @@ pub(crate) mod fake_registry;
 pub(crate) mod ground;
 pub(crate) mod group;
 pub(crate) mod oci;
+pub(crate) mod pod;
 pub(crate) mod process_one;
 pub(crate) mod traces;
 pub(crate) mod tree;

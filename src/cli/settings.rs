@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
+
 use super::args::BuildArgs;
 use super::failure::Failure;
 use super::isolation;
@@ -26,7 +28,7 @@ use crate::snapshot::native::Comparison;
 /// Where kaniko looks for its context, and what its users' pods mount.
 const DEFAULT_CONTEXT: &str = "/workspace";
 
-/// The store of root.
+/// The store of root, and of who has no home: where pods mount a volume for it.
 const ROOT_STORE: &str = "/var/lib/builder";
 
 /// The largest file of settings that is read, in bytes.
@@ -354,13 +356,27 @@ pub(super) fn store(given: Option<&Path>, environment: &Environment) -> Result<P
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_STORE));
     }
+    store_of_user(environment, |path| {
+        path.is_dir() && rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    })
+}
+
+/// The store of an ordinary user, who can write to the directories for which `is_writable` says so.
+fn store_of_user(environment: &Environment, is_writable: impl Fn(&Path) -> bool) -> Result<PathBuf, Failure> {
+    let directory = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // The XDG base directory specification wants relative paths to be ignored.
-    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
-    match data.or(home) {
+    let data = directory("XDG_DATA_HOME");
+    // Containers say `/` of users that no passwd file knows.
+    let home = directory("HOME").filter(|home| home.parent().is_some());
+    match data.or_else(|| home.map(|home| home.join(".local/share"))) {
         Some(directory) => Ok(directory.join("builder")),
-        None => Err(Failure::new("there is no place for the store: neither XDG_DATA_HOME nor HOME is set")
-            .hint("name a directory with --store")),
+        None if is_writable(Path::new(ROOT_STORE)) => Ok(PathBuf::from(ROOT_STORE)),
+        None => {
+            let message =
+                "there is no place for the store: neither XDG_DATA_HOME nor HOME names a directory for it";
+            let hint = format!("name a directory with --store; in a pod, mount a volume at `{ROOT_STORE}`");
+            Err(Failure::new(message).hint(hint))
+        }
     }
 }
 
@@ -480,6 +496,30 @@ mod tests {
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
+    }
+
+    #[test]
+    fn who_has_no_home_has_the_store_that_pods_mount() {
+        for (data, home, writable, expected) in [
+            ("/d", "/h", true, Some("/d/builder")),
+            ("d", "/h", true, Some("/h/.local/share/builder")),
+            ("", "/h", true, Some("/h/.local/share/builder")),
+            ("/", "/", true, Some("/builder")),
+            ("", "/", true, Some("/var/lib/builder")),
+            ("", "//", true, Some("/var/lib/builder")),
+            ("d", "h", true, Some("/var/lib/builder")),
+            ("", "", true, Some("/var/lib/builder")),
+            ("", "/", false, None),
+            ("", "", false, None),
+        ] {
+            let environment = Environment::of(&[("XDG_DATA_HOME", data), ("HOME", home)]);
+            let asked = |path: &Path| {
+                assert_eq!(path, Path::new("/var/lib/builder"));
+                writable
+            };
+            let store = store_of_user(&environment, asked).ok();
+            assert_eq!(store.as_deref(), expected.map(Path::new), "{data} {home}");
+        }
     }
 
     #[test]

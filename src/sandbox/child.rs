@@ -14,6 +14,7 @@ use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
 use super::own::Inner;
+use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Order, Report};
 use super::{Exit, ProcView, attach, chroot, descendants, launch, mounts};
 use crate::sys::{self, Forked};
@@ -70,6 +71,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
+    let unfiltered = SystemCalls::AsForTheBuilder;
     match confinement {
         Confinement::Namespaces { proc } => {
             let root = mounts::separate_root(root)?;
@@ -79,7 +81,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
                     start(root, socket, Left::Nothing, |root| {
                         mounts::enter(&process, root, clones, proc)?;
-                        launch::launch(&process, CAPABILITIES)
+                        launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                     })
                 }
                 ProcView::Shared => start(root, socket, Left::Descendants, |root| {
@@ -87,15 +89,22 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     let inner = Inner::prepare()?;
                     mounts::enter(&process, root, clones, proc)?;
                     inner.enter()?;
-                    launch::launch(&process, CAPABILITIES)
+                    launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                 }),
             }
         }
         Confinement::Chroot => start(root, socket, Left::Descendants, |root| {
-            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES))
+            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
         Confinement::InPlace => {
-            start(root, socket, Left::Descendants, |_| launch::launch(&process, chroot::CAPABILITIES))
+            // No root, but the lock by which the next builder knows that something of the step is left, also if this
+            // builder is dead by then.
+            let lock = during(root.try_clone(), "keep the lock of the step")?;
+            let exit = start(root, socket, Left::Descendants, |_| {
+                launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+            });
+            drop(lock);
+            exit
         }
     }
 }

@@ -16,7 +16,7 @@ mod chroot;
 mod descendants;
 pub mod emulation;
 mod furnish;
-mod in_place;
+pub mod in_place;
 mod launch;
 mod mount;
 mod mounts;
@@ -26,6 +26,7 @@ pub mod own;
 pub mod probe;
 mod refusal;
 mod running;
+mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
@@ -42,6 +43,7 @@ pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use crate::rootfs::{CopyTreeError, GuestPath, ResolvedUser, Rootfs, RootfsError};
@@ -221,6 +223,9 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The step could not run in the container's root, or has damaged it.
+    #[error(transparent)]
+    InPlace(#[from] in_place::InPlaceError),
     /// The command could not be started.
     #[error(transparent)]
     Start(#[from] StartProblem),

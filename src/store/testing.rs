@@ -35,7 +35,7 @@ pub(crate) fn can_make_devices() -> bool {
 /// Runs `test` in a thread for which file systems have no locks. Skips it, visibly, where that cannot be had.
 pub(crate) fn without_locks(test: impl FnOnce() + Send) {
     let refused = || {
-        crate::sys::refuse_locks(rustix::io::Errno::NOLCK)?;
+        crate::sys::refuse_call(libc::SYS_flock, rustix::io::Errno::NOLCK)?;
         test();
         Ok::<(), std::io::Error>(())
     };
