@@ -132,6 +132,7 @@ impl Isolation {
                     break;
                 }
                 Err(Obstacle::Unfinished) => {}
+                Err(_) if !unasked(strategy) => {}
                 Err(obstacle) => isolation.refused.push((strategy, ground.explain(strategy, &obstacle))),
             }
         }
