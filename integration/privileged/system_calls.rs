@@ -159,7 +159,8 @@ fn without_namespaces_only_the_builder_s_own_filters_hold() {
     let mut out = Vec::new();
     let mut output = |_: Stream, bytes: &[u8]| out.extend_from_slice(bytes);
     let process = command(&["/call", &arguments[0], &arguments[1]]);
-    let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"));
+    let aside = tempfile::tempdir().unwrap();
+    let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
     chroot.run(&image.root(), &process, &mut output, &Cancel::new().unwrap()).unwrap();
     assert_eq!(out, own);
     if can_filter_system_calls() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::advice::advice_for_store;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
-use super::isolation::{self, Isolation};
+use super::isolation::{self, Grounds, Isolation};
 use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
@@ -32,7 +32,6 @@ use crate::rootfs::IdMap;
 use crate::sandbox::{Secret, can_filter_system_calls};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
-use crate::store::workspace::Workspace;
 use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
@@ -72,11 +71,15 @@ fn print_plan(
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    // Before anything is opened: until then, it may be an image's.
+    if let Some(note) = isolation::repair_root()? {
+        progress.tell(&Event::Note(note));
+    }
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
     check_machine()?;
     let store = open_store(settings, &progress)?;
-    let isolation = Isolation::of_build(settings, &store)?;
+    let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
     progress.tell(&Event::Detail(&isolation.summary()));
     let entered = own::enter_for(&isolation, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
@@ -108,16 +111,16 @@ impl Build<'_> {
         let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
-        let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
-            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        self.run_in(&Arc::new(workspace), store, &client).map_err(|failure| failure.advised(store.root()))?;
+        let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
+        self.run_in(&grounds, store, &client).map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
 
-    /// Builds with `workspace` for temporary files.
-    fn run_in(&self, workspace: &Arc<Workspace>, store: &Store, client: &Client) -> Result<(), Failure> {
+    /// Builds with temporary files at `grounds`.
+    fn run_in(&self, grounds: &Grounds, store: &Store, client: &Client) -> Result<(), Failure> {
         let settings = self.settings;
+        let workspace = &grounds.workspace;
         let progress: &dyn Progress = &**self.progress;
         let Kept { snapshotter, unpacker } = snapshotter::choose(
             settings,
@@ -144,8 +147,11 @@ impl Build<'_> {
             && let Some(line) = self.isolation.line()
         {
             progress.tell(&Event::Note(&line));
+            if let Some(warning) = grounds.warning(settings)? {
+                progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
+            }
         }
-        let image = self.execute(&plan, &images, &*snapshotter, workspace)?;
+        let image = self.execute(&plan, &images, &*snapshotter, grounds)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -154,13 +160,13 @@ impl Build<'_> {
         plan: &Plan,
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
-        workspace: &Workspace,
+        grounds: &Grounds,
     ) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            workspace,
+            workspace: &grounds.workspace,
             snapshotter,
-            sandbox: &*self.isolation.sandbox(workspace.path()),
+            sandbox: &*self.isolation.sandbox(grounds, self.settings),
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,

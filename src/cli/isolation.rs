@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::failure::{Excerpt, Failure};
 use super::settings::Settings;
@@ -10,18 +12,23 @@ use super::snapshotter::word;
 use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
-use crate::rootfs::Rootfs;
+use crate::rootfs::{GuestPath, Rootfs};
+use crate::sandbox::in_place::{self, Claim, Repaired};
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
 use crate::sandbox::{
     Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
 };
 use crate::store::Store;
+use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 use crate::sys;
 
 /// What becomes the supervisor of a step. Not the program's path: an upgrade meanwhile would put another program there.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
+
+/// The root of the container.
+const ROOT: &str = "/";
 
 /// The flag, for messages.
 const FLAG: &str = "--isolation";
@@ -155,15 +162,18 @@ impl Isolation {
         self.taken.as_ref().map(|(strategy, _)| *strategy)
     }
 
-    /// What runs the steps of the build that `workspace` belongs to.
-    pub(super) fn sandbox(&self, workspace: &Path) -> Box<dyn Sandbox> {
+    /// What runs the steps of the build whose temporary files are at `grounds`.
+    pub(super) fn sandbox<'a>(&self, grounds: &'a Grounds, settings: &Settings) -> Box<dyn Sandbox + 'a> {
         let Some((strategy, working)) = &self.taken else { return Box::new(Nowhere) };
         match strategy {
             Strategy::MountNamespace | Strategy::UserNamespace => {
                 Box::new(Isolated::new(PROGRAM, working.proc.unwrap_or(ProcView::Own)))
             }
-            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, workspace)),
-            Strategy::InPlace => Box::new(InPlace::new(PROGRAM)),
+            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, grounds.workspace.path())),
+            Strategy::InPlace => match &grounds.claim {
+                Some(claim) => Box::new(InPlace::new(PROGRAM, claim, &protected(settings))),
+                None => Box::new(Nowhere),
+            },
             Strategy::SecondContainer => Box::new(Nowhere),
         }
     }
@@ -228,6 +238,55 @@ impl Isolation {
     }
 }
 
+/// Where a build has its temporary files.
+pub(super) struct Grounds {
+    /// They go before the claim on the place where they are.
+    pub(super) workspace: Arc<Workspace>,
+    /// The root of the container, where steps run in it.
+    claim: Option<Claim>,
+}
+
+impl Grounds {
+    /// Those of a build in `store` that keeps its steps apart as `isolation` says.
+    pub(super) fn prepare(isolation: &Isolation, store: &Store, janitor: &Janitor) -> Result<Self, Failure> {
+        let in_place = isolation.strategy() == Some(Strategy::InPlace);
+        let claim = in_place
+            .then(|| Claim::take(Path::new(ROOT)))
+            .transpose()
+            .map_err(|e| Failure::from_error(&e))?;
+        let temporary = claim.as_ref().map_or_else(|| store.temporary(), Claim::trees);
+        let workspace = Workspace::create(&temporary, Some(janitor))
+            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
+        Ok(Self { workspace: Arc::new(workspace), claim })
+    }
+
+    /// What to tell the user before steps run in place.
+    pub(super) fn warning(&self, settings: &Settings) -> Result<Option<String>, Failure> {
+        let Some(claim) = &self.claim else { return Ok(None) };
+        let seen = InPlace::new(PROGRAM, claim, &protected(settings)).seen_by_steps();
+        Ok(Some(in_place::warning(&seen.map_err(|error| Failure::from_error(&error))?)))
+    }
+}
+
+/// Gives the container its own root back, if a builder was killed while that was an image's.
+pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
+    match in_place::repair(Path::new(ROOT)).map_err(|error| Failure::from_error(&error))? {
+        Repaired::Nothing => Ok(None),
+        Repaired::Root => Ok(Some(
+            "a builder that was killed had left an image's files in the root of this container; its own are back",
+        )),
+    }
+}
+
+/// What stays where it is in the root of the container: what the builder reads and writes while steps run. Its program is
+/// not among it: a directory like `/usr/local/bin` has to be the image's then, and the supervisor is started from memory.
+fn protected(settings: &Settings) -> Vec<GuestPath> {
+    let given = [&settings.store, &settings.context].into_iter();
+    let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
+    let absolute = given.chain(named.into_iter().flatten()).filter_map(|path| std::path::absolute(path).ok());
+    absolute.filter_map(|path| GuestPath::parse(path.as_os_str().as_bytes()).ok()).collect()
+}
+
 /// A failure that has no place yet.
 struct Refused(Failure);
 
@@ -266,5 +325,65 @@ impl Sandbox for Nowhere {
     ) -> Result<Exit, SandboxError> {
         let source = io::ErrorKind::Unsupported.into();
         Err(SandboxError::Setup { step: "keep a process apart".to_owned(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::own::Identity;
+
+    fn working(proc: Option<ProcView>) -> Working {
+        let ids = ["0-65535", "0-65535"].map(str::to_owned);
+        Working { proc, identity: Identity::Initial, ids, shortage: None }
+    }
+
+    fn isolation(strategy: Strategy, proc: Option<ProcView>, place: Place) -> Isolation {
+        let cause = "no CAP_SYS_ADMIN".to_owned();
+        let explanation = Explanation { cause, changes: Vec::new(), advice: None };
+        let refused = vec![(Strategy::MountNamespace, explanation)];
+        Isolation { taken: Some((strategy, working(proc))), refused, on_request: None, place }
+    }
+
+    #[test]
+    fn the_words_are_the_strategies_names() {
+        assert_eq!(Preference::parse("auto").unwrap(), Preference::Auto);
+        assert_eq!(Preference::parse("in-place").unwrap(), Preference::Only(Strategy::InPlace));
+        let error = Preference::parse("second-container").unwrap_err();
+        assert_eq!(error.message, "--isolation: `second-container` is not in this version yet");
+        let error = Preference::parse("docker").unwrap_err();
+        assert_eq!(error.message, "--isolation: `docker` is no way to keep steps apart");
+        assert!(error.hint.unwrap().starts_with("auto, mount-namespace, user-namespace, "));
+    }
+
+    #[test]
+    fn a_line_says_what_was_taken_where_there_is_something_stronger() {
+        use ProcView::{Own, Shared};
+        for (strategy, proc, place, line) in [
+            (Strategy::MountNamespace, Some(Own), Place::Pod, None),
+            (Strategy::UserNamespace, Some(Own), Place::Machine, None),
+            (Strategy::UserNamespace, Some(Own), Place::Pod, Some("isolation: user-namespace (")),
+            (
+                Strategy::UserNamespace,
+                Some(Shared),
+                Place::Machine,
+                Some(
+                    "isolation: user-namespace with the /proc of the container (mount-namespace: no CAP_SYS_ADMIN); ",
+                ),
+            ),
+            (
+                Strategy::Chroot,
+                None,
+                Place::Machine,
+                Some("isolation: chroot (mount-namespace: no CAP_SYS_ADMIN); "),
+            ),
+        ] {
+            let found = isolation(strategy, proc, place).line();
+            assert_eq!(found.is_some(), line.is_some(), "{found:?}");
+            assert!(found.unwrap_or_default().starts_with(line.unwrap_or_default()), "{strategy}");
+        }
+        let nothing = Isolation { taken: None, ..isolation(Strategy::Chroot, None, Place::Pod) };
+        assert_eq!(nothing.line(), None);
+        assert_eq!(nothing.surroundings(), Surroundings::Unchanged);
     }
 }

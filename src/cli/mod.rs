@@ -66,7 +66,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
                 .and_then(|settings| extract::extract(&settings, colour, &at_once)),
         },
         Command::Doctor(args) => {
-            match DoctorSettings::resolve(&args, &environment).and_then(|settings| doctor::doctor(&settings))
+            match DoctorSettings::resolve(&args, &environment)
+                .and_then(|settings| doctor::doctor(&settings, &at_once))
             {
                 Ok(code) => return code,
                 Err(failure) => Err(failure),

@@ -1,7 +1,7 @@
 //! Stopping in an orderly way when a signal asks for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -38,6 +38,34 @@ impl AtOnce {
                 signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&armed));
         }
         Self(armed)
+    }
+
+    /// Has them wait while `body` makes and removes what nobody else would remove: then they end the process. One that
+    /// comes while another waits does so at once.
+    pub(super) fn after<T>(&self, body: impl FnOnce() -> T) -> T {
+        let came = Arc::new(AtomicUsize::new(0));
+        let ids: Vec<_> = SIGNALS
+            .into_iter()
+            .flat_map(|signal| {
+                let number = usize::try_from(signal).unwrap_or_default();
+                // In this order: what is registered later is done later, so the first does not meet its own alarm.
+                [
+                    signal_hook::flag::register_usize(signal, Arc::clone(&came), number),
+                    signal_hook::flag::register(signal, Arc::clone(&self.0)),
+                ]
+            })
+            .filter_map(Result::ok)
+            .collect();
+        self.0.store(false, Ordering::SeqCst);
+        let result = body();
+        self.0.store(true, Ordering::SeqCst);
+        for id in ids {
+            signal_hook::low_level::unregister(id);
+        }
+        match i32::try_from(came.load(Ordering::SeqCst)) {
+            Ok(signal @ 1..) => std::process::exit(128 + signal),
+            _ => result,
+        }
     }
 }
 
@@ -115,4 +143,47 @@ impl Stop {
 fn stopped(signal: i32) -> Failure {
     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
     Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    /// Tells [`is_signalled`] that it is a process of its own, and how many signals it gets.
+    const SIGNALLED: &str = "BUILDER_TEST_SIGNALS";
+
+    /// Not a test of its own: the process that the test below starts.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn is_signalled() {
+        let Ok(count) = std::env::var(SIGNALLED) else { return };
+        let raise = || kill_process(getpid(), Signal::TERM).unwrap();
+        let at_once = AtOnce::begin();
+        assert_eq!(at_once.after(|| 5), 5);
+        if count == "0" {
+            raise();
+        }
+        at_once.after(|| {
+            println!("begun");
+            (0..count.parse::<i32>().unwrap()).for_each(|_| raise());
+            println!("done");
+        });
+    }
+
+    #[test]
+    fn what_must_be_finished_is_finished_unless_a_second_signal_comes() {
+        for (count, said) in [("0", &[][..]), ("1", &["begun", "done"]), ("2", &["begun"])] {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["cli::stop::tests::is_signalled", "--exact", "--nocapture"]).env(SIGNALLED, count);
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(143), "{output:?}");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
+            assert_eq!(lines, said, "{output:?}");
+        }
+    }
 }

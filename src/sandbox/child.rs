@@ -96,9 +96,16 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
         Confinement::Chroot => start(root, socket, Left::Descendants, |root| {
             chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
-        Confinement::InPlace => start(root, socket, Left::Descendants, |_| {
-            launch::launch(&process, chroot::CAPABILITIES, unfiltered)
-        }),
+        Confinement::InPlace => {
+            // No root, but the lock by which the next builder knows that something of the step is left, also if this
+            // builder is dead by then.
+            let lock = during(root.try_clone(), "keep the lock of the step")?;
+            let exit = start(root, socket, Left::Descendants, |_| {
+                launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+            });
+            drop(lock);
+            exit
+        }
     }
 }
 

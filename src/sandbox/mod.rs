@@ -16,7 +16,7 @@ mod chroot;
 mod descendants;
 pub mod emulation;
 mod furnish;
-mod in_place;
+pub mod in_place;
 mod launch;
 mod mount;
 mod mounts;
@@ -223,6 +223,9 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The step could not run in the container's root, or has damaged it.
+    #[error(transparent)]
+    InPlace(#[from] in_place::InPlaceError),
     /// The command could not be started.
     #[error(transparent)]
     Start(#[from] StartProblem),

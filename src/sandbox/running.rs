@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 use super::wire::{self, Confinement, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream};
 use crate::children::{self, Awaited};
-use crate::rootfs::{IdMap, ResolvedUser, Rootfs};
+use crate::rootfs::{IdMap, ResolvedUser};
 
 /// The most that is handed to `output` at once, in bytes.
 const CHUNK: usize = 1 << 16;
@@ -28,14 +28,15 @@ pub(super) struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// Runs it in `root` to its end. When this returns, no process of the step is left.
+    /// Runs it in `root` to its end. When this returns, no process of the step is left. [`Confinement::InPlace`] has no
+    /// root: its descriptor is only held, until then.
     pub(super) fn run(
         &self,
-        root: &Rootfs,
+        root: impl AsFd,
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
-        let result = Running::start(self, root).and_then(|mut step| step.watch(output, cancel));
+        let result = Running::start(self, root.as_fd()).and_then(|mut step| step.watch(output, cancel));
         // A step that was ended early did not fail by itself.
         not_cancelled(cancel)?;
         match result? {
@@ -108,7 +109,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(command: &Command<'_>, root: &Rootfs) -> Result<Self, SandboxError> {
+    fn start(command: &Command<'_>, root: BorrowedFd<'_>) -> Result<Self, SandboxError> {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| SandboxError::Connection(error.into()))?;
@@ -124,7 +125,7 @@ impl Running {
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
         let running = Self { supervisor, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
-        match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root.as_fd()) {
+        match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
             _ => Ok(running),
         }

@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::isolation::{PROGRAM, unasked};
 use super::settings::{Environment, host_platform, requested_platform, store};
 use super::snapshotter::word;
+use super::stop::AtOnce;
 use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
 use crate::sandbox::Strategy;
@@ -58,22 +59,14 @@ impl DoctorSettings {
 }
 
 /// Looks, and prints what it found. The code is 0 where a build could have a RUN without being told more.
-pub(super) fn doctor(settings: &DoctorSettings) -> Result<ExitCode, Failure> {
+pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<ExitCode, Failure> {
     // As a build says it.
     IdMap::of_this_process().map_err(|error| {
         Failure::new(format!("cannot read which ids this process has: {error}; everything needs /proc"))
             .hint("mount -t proc proc /proc")
     })?;
-    let place = Place::find(settings.hints);
-    let site = Site::find(&settings.store, &settings.temporary)?;
-    let isolation = isolation(place, &site);
-    let report = Report {
-        place: report::place(place),
-        user: rustix::process::geteuid().as_raw(),
-        store: site.look(taken(&isolation)),
-        isolation,
-        platforms: platforms::look(&settings.host, &settings.platforms),
-    };
+    // What is made for the look goes before anybody is told.
+    let report = at_once.after(|| look(settings))?;
     let possible = report.isolation.taken.is_some();
     let text = match settings.format {
         Format::Text => text::render(&report),
@@ -82,10 +75,21 @@ pub(super) fn doctor(settings: &DoctorSettings) -> Result<ExitCode, Failure> {
             text + "\n"
         }
     };
-    // What was made for the look goes before anybody is told.
-    drop(site);
     super::print(&text)?;
     Ok(if possible { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn look(settings: &DoctorSettings) -> Result<Report, Failure> {
+    let place = Place::find(settings.hints);
+    let site = Site::find(&settings.store, &settings.temporary)?;
+    let isolation = isolation(place, &site);
+    Ok(Report {
+        place: report::place(place),
+        user: rustix::process::geteuid().as_raw(),
+        store: site.look(taken(&isolation)),
+        isolation,
+        platforms: platforms::look(&settings.host, &settings.platforms),
+    })
 }
 
 fn isolation(place: Place, site: &Site) -> Isolation {
