@@ -126,7 +126,7 @@ RUN useradd --system --create-home --home-dir /var/lib/demo demo
 RUN chown -R demo:demo /srv/files/sub && chgrp 7 /etc/debian_version && chmod 2751 /srv/files/sub
 USER demo
 WORKDIR /var/lib/demo
-RUN id -un >who && ! touch /etc/mine && ! cat /etc/shadow && find /srv/files -printf "%p %U:%G %m\\n" >list
+RUN id -un >who && ! touch /etc/mine && ! cat /etc/shadow && find /srv/files -printf '%p %U:%G %m\\n' >list
 ";
 
 const CAPABILITY: &str = "FROM {debian}
