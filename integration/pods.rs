@@ -1,5 +1,7 @@
 //! `builder` in pods of every kind.
 
+mod matrix;
+
 use crate::support::pod::{self, Pod, Profile};
 
 #[test]
@@ -8,7 +10,6 @@ fn the_program_starts_in_every_pod() {
         return;
     }
     for profile in Profile::ALL {
-        eprintln!("{profile:?}");
         let version = Pod::new(profile).run(&["builder", "version"]).success();
         assert!(version.stdout.contains(env!("CARGO_PKG_VERSION")), "{profile:?}: {version:?}");
     }

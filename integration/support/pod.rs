@@ -67,12 +67,17 @@ pub(crate) fn available(test: &str) -> bool {
     false
 }
 
+/// A directory on a disk where everybody may go, the ids of pods too, removed on drop.
+pub(crate) fn shared_scratch() -> TempDir {
+    let directory =
+        tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+    directory
+}
+
 impl Pod {
     /// One of this kind; see [`available`].
     pub(crate) fn new(profile: Profile) -> Self {
-        // Where everybody may go, the pod's ids too, and on a disk.
-        let directory =
-            tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
         let mut pod = Self {
             confinement: profile.confinement(),
             mounts: Mounts::Allowed,
@@ -81,10 +86,9 @@ impl Pod {
             volumes: Vec::new(),
             environment: Vec::new(),
             runtime: Runtime::find().expect("an OCI runtime"),
-            directory,
+            directory: shared_scratch(),
             started: AtomicU32::new(0),
         };
-        fs::set_permissions(pod.directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         pod.make_root();
         pod.make_volumes();
         pod.environment = [

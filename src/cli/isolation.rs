@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::failure::{Excerpt, Failure};
@@ -278,14 +278,12 @@ pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
     }
 }
 
-/// What stays where it is in the root of the container: what the builder itself uses, and what it was given.
+/// What stays where it is in the root of the container: what the builder reads and writes while steps run. Its program is
+/// not among it: a directory like `/usr/local/bin` has to be the image's then, and the supervisor is started from memory.
 fn protected(settings: &Settings) -> Vec<GuestPath> {
     let given = [&settings.store, &settings.context].into_iter();
     let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
-    let program = std::env::current_exe().ok();
-    let program = program.as_deref().and_then(Path::parent).filter(|directory| *directory != Path::new(ROOT));
-    let paths = given.map(PathBuf::as_path).chain(named.into_iter().flatten().map(PathBuf::as_path));
-    let absolute = paths.chain(program).filter_map(|path| std::path::absolute(path).ok());
+    let absolute = given.chain(named.into_iter().flatten()).filter_map(|path| std::path::absolute(path).ok());
     absolute.filter_map(|path| GuestPath::parse(path.as_os_str().as_bytes()).ok()).collect()
 }
 
@@ -327,5 +325,65 @@ impl Sandbox for Nowhere {
     ) -> Result<Exit, SandboxError> {
         let source = io::ErrorKind::Unsupported.into();
         Err(SandboxError::Setup { step: "keep a process apart".to_owned(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::own::Identity;
+
+    fn working(proc: Option<ProcView>) -> Working {
+        let ids = ["0-65535", "0-65535"].map(str::to_owned);
+        Working { proc, identity: Identity::Initial, ids, shortage: None }
+    }
+
+    fn isolation(strategy: Strategy, proc: Option<ProcView>, place: Place) -> Isolation {
+        let cause = "no CAP_SYS_ADMIN".to_owned();
+        let explanation = Explanation { cause, changes: Vec::new(), advice: None };
+        let refused = vec![(Strategy::MountNamespace, explanation)];
+        Isolation { taken: Some((strategy, working(proc))), refused, on_request: None, place }
+    }
+
+    #[test]
+    fn the_words_are_the_strategies_names() {
+        assert_eq!(Preference::parse("auto").unwrap(), Preference::Auto);
+        assert_eq!(Preference::parse("in-place").unwrap(), Preference::Only(Strategy::InPlace));
+        let error = Preference::parse("second-container").unwrap_err();
+        assert_eq!(error.message, "--isolation: `second-container` is not in this version yet");
+        let error = Preference::parse("docker").unwrap_err();
+        assert_eq!(error.message, "--isolation: `docker` is no way to keep steps apart");
+        assert!(error.hint.unwrap().starts_with("auto, mount-namespace, user-namespace, "));
+    }
+
+    #[test]
+    fn a_line_says_what_was_taken_where_there_is_something_stronger() {
+        use ProcView::{Own, Shared};
+        for (strategy, proc, place, line) in [
+            (Strategy::MountNamespace, Some(Own), Place::Pod, None),
+            (Strategy::UserNamespace, Some(Own), Place::Machine, None),
+            (Strategy::UserNamespace, Some(Own), Place::Pod, Some("isolation: user-namespace (")),
+            (
+                Strategy::UserNamespace,
+                Some(Shared),
+                Place::Machine,
+                Some(
+                    "isolation: user-namespace with the /proc of the container (mount-namespace: no CAP_SYS_ADMIN); ",
+                ),
+            ),
+            (
+                Strategy::Chroot,
+                None,
+                Place::Machine,
+                Some("isolation: chroot (mount-namespace: no CAP_SYS_ADMIN); "),
+            ),
+        ] {
+            let found = isolation(strategy, proc, place).line();
+            assert_eq!(found.is_some(), line.is_some(), "{found:?}");
+            assert!(found.unwrap_or_default().starts_with(line.unwrap_or_default()), "{strategy}");
+        }
+        let nothing = Isolation { taken: None, ..isolation(Strategy::Chroot, None, Place::Pod) };
+        assert_eq!(nothing.line(), None);
+        assert_eq!(nothing.surroundings(), Surroundings::Unchanged);
     }
 }

@@ -13,23 +13,23 @@ use crate::rootfs::IdMap;
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     /// `user.max_user_namespaces`.
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     /// `kernel.unprivileged_userns_clone`, a switch of Debian's and other kernels.
-    clone: Option<u64>,
+    pub(super) clone: Option<u64>,
     /// `kernel.apparmor_restrict_unprivileged_userns`, Ubuntu's switch.
-    apparmor: Option<u64>,
+    pub(super) apparmor: Option<u64>,
     /// Whether the root directory is certainly none of a mount.
-    in_chroot: bool,
+    pub(super) in_chroot: bool,
     /// Whether a filter of system calls is in force.
     pub(super) filtered: bool,
     /// Whether the caller's own id is missing in the namespace it is in.
-    unmapped: bool,
+    pub(super) unmapped: bool,
     /// The AppArmor profile or the security context that confines the process.
     pub(super) confined: Option<String>,
     /// Whether there are users of the machine that do not exist here.
     pub(super) in_user_namespace: bool,
     /// Whether parts of /proc are covered, which makes the kernel refuse a new one in a user namespace.
-    hidden_proc: bool,
+    pub(super) hidden_proc: bool,
     /// Who the process is.
     pub(super) uid: u32,
     /// What the process may do; of one that is not root, what it might if it were.

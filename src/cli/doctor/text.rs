@@ -147,3 +147,26 @@ fn paragraph(text: &mut String, head: &str, indent: usize, words: &str) {
     text.push_str(line.trim_end());
     text.push('\n');
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(head: &str, indent: usize, words: &str) -> String {
+        let mut text = String::new();
+        paragraph(&mut text, head, indent, words);
+        text
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_hang_behind_their_head() {
+        let words = ["word"; 30].join(" ");
+        let text = wrapped(&format!("  {:<25}", "head"), INDENT, &words);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.starts_with("  head                     word word "), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with(&" ".repeat(INDENT))), "{text}");
+        assert_eq!(text.matches("word").count(), 30);
+        let long = "x".repeat(100);
+        assert_eq!(wrapped("", 2, &format!("> {long} y")), format!("  >\n    {long}\n    y\n"));
+    }
+}

@@ -289,3 +289,171 @@ impl Explain<'_> {
         explanation
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What root of a container has.
+    const DOCKER: CapabilitySet = crate::sandbox::launch::CAPABILITIES;
+
+    fn facts() -> Facts {
+        Facts { capabilities: DOCKER, ..Facts::none() }
+    }
+
+    fn step(step: &str, errno: Errno) -> Obstacle {
+        Obstacle::Step { step: step.to_owned(), errno: errno.raw_os_error() }
+    }
+
+    fn namespace(part: Part, errno: Errno) -> Obstacle {
+        Obstacle::Namespace { part, errno: errno.raw_os_error() }
+    }
+
+    #[test]
+    fn in_a_pod_the_manifest_s_fields_are_named() {
+        const ADMIN: &str = "securityContext.capabilities.add: [SYS_ADMIN]";
+        const SECCOMP: &str = "securityContext.seccompProfile: {type: Unconfined}";
+        const ROOT: &str = "securityContext.runAsUser: 0";
+        use Strategy::{Chroot, InPlace, MountNamespace, UserNamespace};
+        let filtered = || Facts { filtered: true, ..facts() };
+        let without = |capabilities: CapabilitySet, facts: Facts| Facts {
+            capabilities: facts.capabilities.difference(capabilities),
+            ..facts
+        };
+        let crio = CapabilitySet::SYS_CHROOT | CapabilitySet::MKNOD | CapabilitySet::SETFCAP;
+        let inside = || Facts { in_user_namespace: true, ..facts() };
+        let profile =
+            Facts { confined: Some("cri-containerd.apparmor.d (enforce)".to_owned()), ..filtered() };
+        let label = "system_u:system_r:container_t:s0:c1,c2".to_owned();
+        let unshare = |errno| namespace(Part::UserNamespace, errno);
+        let cases: Vec<(Strategy, Obstacle, Facts, &str, &[&str])> = vec![
+            (MountNamespace, Obstacle::NoAdministrator, facts(), "no CAP_SYS_ADMIN", &[ADMIN]),
+            (
+                MountNamespace,
+                Obstacle::NotRoot { uid: 1000 },
+                facts(),
+                "user 1000 is not root",
+                &[ROOT, ADMIN],
+            ),
+            (Chroot, Obstacle::NotRoot { uid: 1000 }, facts(), "user 1000 is not root", &[ROOT]),
+            // With AppArmor, mounts would be the next to be refused.
+            (
+                MountNamespace,
+                Obstacle::NoAdministrator,
+                profile.clone(),
+                "no CAP_SYS_ADMIN",
+                &[ADMIN, NO_APPARMOR],
+            ),
+            (UserNamespace, unshare(Errno::PERM), profile, "seccomp", &[SECCOMP, NO_APPARMOR]),
+            (
+                UserNamespace,
+                unshare(Errno::PERM),
+                filtered(),
+                "a seccomp profile forbids unshare(2)",
+                &[SECCOMP],
+            ),
+            // CRI-O's filter and capabilities.
+            (
+                UserNamespace,
+                unshare(Errno::NOSYS),
+                without(crio, filtered()),
+                "seccomp",
+                &[SECCOMP, "securityContext.capabilities.add: [SETFCAP]"],
+            ),
+            (
+                Chroot,
+                step("change the root", Errno::PERM),
+                without(crio, filtered()),
+                "no CAP_SYS_CHROOT",
+                &["securityContext.capabilities.add: [SYS_CHROOT, MKNOD]"],
+            ),
+            (
+                UserNamespace,
+                namespace(Part::Map, Errno::PERM),
+                without(crio, facts()),
+                "no CAP_SETFCAP",
+                &["securityContext.capabilities.add: [SETFCAP]"],
+            ),
+            (
+                MountNamespace,
+                namespace(Part::Mounts, Errno::ACCESS),
+                facts(),
+                "security module",
+                &[NO_APPARMOR],
+            ),
+            (
+                UserNamespace,
+                step("mount `/sys`", Errno::ACCESS),
+                facts(),
+                "(cannot mount `/sys`)",
+                &[NO_APPARMOR],
+            ),
+            (MountNamespace, step("mount `/sys`", Errno::PERM), filtered(), "seccomp", &[SECCOMP]),
+            (
+                UserNamespace,
+                namespace(Part::Mounts, Errno::ACCESS),
+                Facts { confined: Some(label), ..facts() },
+                "container_t",
+                &[],
+            ),
+            (
+                UserNamespace,
+                unshare(Errno::NOSPC),
+                Facts { limit: Some(0), ..facts() },
+                "max_user_namespaces",
+                &[],
+            ),
+            (
+                Chroot,
+                step("make `/dev/null`", Errno::PERM),
+                inside(),
+                "devices cannot be made in a user namespace",
+                &["spec.hostUsers: true"],
+            ),
+            (Chroot, step("open `/dev/null`", Errno::ACCESS), facts(), "nodev", &[]),
+            (Chroot, step("change the root", Errno::PERM), filtered(), "forbids chroot(2)", &[SECCOMP]),
+            (
+                Chroot,
+                Obstacle::Powerless,
+                without(CapabilitySet::CHOWN, inside()),
+                "root lacks",
+                &["securityContext.capabilities.add: [CHOWN]", "spec.hostUsers: true"],
+            ),
+            (
+                InPlace,
+                step("write to the root of the container", Errno::ROFS),
+                facts(),
+                "can only be read",
+                &["securityContext.readOnlyRootFilesystem: false"],
+            ),
+        ];
+        for (strategy, obstacle, facts, cause, changes) in cases {
+            let explanation = explain(strategy, &obstacle, Place::Pod, &facts);
+            assert!(explanation.cause.contains(cause), "{obstacle:?}: {explanation:?}");
+            assert_eq!(explanation.changes, changes, "{obstacle:?}: {explanation:?}");
+            assert!(!changes.is_empty() || explanation.advice.is_some(), "{obstacle:?}: {explanation:?}");
+        }
+    }
+
+    #[test]
+    fn outside_of_pods_there_is_no_manifest() {
+        let filtered = Facts { filtered: true, ..facts() };
+        for (place, advice) in [
+            (Place::Container, "start the container with --security-opt seccomp=unconfined"),
+            (Place::Machine, "run it without that filter of system calls"),
+        ] {
+            let obstacle = namespace(Part::UserNamespace, Errno::PERM);
+            let explanation = explain(Strategy::UserNamespace, &obstacle, place, &filtered);
+            assert_eq!((explanation.changes.len(), explanation.remedy().unwrap().as_str()), (0, advice));
+        }
+        let root = |place| {
+            explain(Strategy::MountNamespace, &Obstacle::NotRoot { uid: 5 }, place, &facts())
+                .remedy()
+                .unwrap()
+        };
+        assert_eq!(root(Place::Container), "start the container with --user 0 --cap-add SYS_ADMIN");
+        assert_eq!(root(Place::Machine), "run it as root with CAP_SYS_ADMIN");
+        let no_container = explain(Strategy::InPlace, &Obstacle::NoContainer, Place::Machine, &facts());
+        assert!(no_container.cause.contains("no container"), "{no_container:?}");
+    }
+}
