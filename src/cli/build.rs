@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::advice::advice_for_store;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
-use super::isolation::{self, Grounds, Isolation};
+use super::in_place::{self, Hold};
+use super::isolation::{self, Isolation};
 use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
@@ -29,9 +30,10 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::{Secret, can_filter_system_calls};
+use crate::sandbox::{Sandbox, Secret, can_filter_system_calls};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
+use crate::store::workspace::Workspace;
 use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
@@ -71,10 +73,8 @@ fn print_plan(
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    // Before anything is opened: until then, it may be an image's.
-    if let Some(note) = isolation::repair_root()? {
-        progress.tell(&Event::Note(note));
-    }
+    // First of all: the context may be in the root, and aside.
+    in_place::repair(&*progress)?;
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
     check_machine()?;
@@ -111,16 +111,25 @@ impl Build<'_> {
         let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
-        let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
-        self.run_in(&grounds, store, &client).map_err(|failure| failure.advised(store.root()))?;
+        // Goes last: what is in it goes with the workspace.
+        let hold = Hold::take(&self.isolation)?;
+        let workspace = Workspace::create(&hold.temporary(store), Some(&self.entered.janitor))
+            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
+        self.run_in(&hold, &Arc::new(workspace), store, &client)
+            .map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
 
-    /// Builds with temporary files at `grounds`.
-    fn run_in(&self, grounds: &Grounds, store: &Store, client: &Client) -> Result<(), Failure> {
+    /// Builds with `workspace` for temporary files.
+    fn run_in(
+        &self,
+        hold: &Hold,
+        workspace: &Arc<Workspace>,
+        store: &Store,
+        client: &Client,
+    ) -> Result<(), Failure> {
         let settings = self.settings;
-        let workspace = &grounds.workspace;
         let progress: &dyn Progress = &**self.progress;
         let Kept { snapshotter, unpacker } = snapshotter::choose(
             settings,
@@ -147,11 +156,9 @@ impl Build<'_> {
             && let Some(line) = self.isolation.line()
         {
             progress.tell(&Event::Note(&line));
-            if let Some(warning) = grounds.warning(settings)? {
-                progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
-            }
+            hold.warn(settings, progress)?;
         }
-        let image = self.execute(&plan, &images, &*snapshotter, grounds)?;
+        let image = self.execute(&plan, &images, &*snapshotter, hold, workspace)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -160,13 +167,18 @@ impl Build<'_> {
         plan: &Plan,
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
-        grounds: &Grounds,
+        hold: &Hold,
+        workspace: &Workspace,
     ) -> Result<Image, Failure> {
+        let sandbox: Box<dyn Sandbox> = match hold.sandbox(self.settings) {
+            Some(in_place) => Box::new(in_place),
+            None => self.isolation.sandbox(workspace.path()),
+        };
         let services = Services {
             source: images,
-            workspace: &grounds.workspace,
+            workspace,
             snapshotter,
-            sandbox: &*self.isolation.sandbox(grounds, self.settings),
+            sandbox: &*sandbox,
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,

@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
 
 use super::failure::{Excerpt, Failure};
 use super::settings::Settings;
@@ -12,23 +10,18 @@ use super::snapshotter::word;
 use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
-use crate::rootfs::{GuestPath, Rootfs};
-use crate::sandbox::in_place::{self, Claim, Repaired};
+use crate::rootfs::Rootfs;
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
 use crate::sandbox::{
-    Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
+    Cancel, Chroot, Exit, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
 };
 use crate::store::Store;
-use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 use crate::sys;
 
 /// What becomes the supervisor of a step. Not the program's path: an upgrade meanwhile would put another program there.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
-
-/// The root of the container.
-const ROOT: &str = "/";
 
 /// The flag, for messages.
 const FLAG: &str = "--isolation";
@@ -162,19 +155,15 @@ impl Isolation {
         self.taken.as_ref().map(|(strategy, _)| *strategy)
     }
 
-    /// What runs the steps of the build whose temporary files are at `grounds`.
-    pub(super) fn sandbox<'a>(&self, grounds: &'a Grounds, settings: &Settings) -> Box<dyn Sandbox + 'a> {
+    /// What runs the steps of the build that `workspace` belongs to, unless they run in the container's root.
+    pub(super) fn sandbox(&self, workspace: &Path) -> Box<dyn Sandbox> {
         let Some((strategy, working)) = &self.taken else { return Box::new(Nowhere) };
         match strategy {
             Strategy::MountNamespace | Strategy::UserNamespace => {
                 Box::new(Isolated::new(PROGRAM, working.proc.unwrap_or(ProcView::Own)))
             }
-            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, grounds.workspace.path())),
-            Strategy::InPlace => match &grounds.claim {
-                Some(claim) => Box::new(InPlace::new(PROGRAM, claim, &protected(settings))),
-                None => Box::new(Nowhere),
-            },
-            Strategy::SecondContainer => Box::new(Nowhere),
+            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, workspace)),
+            Strategy::InPlace | Strategy::SecondContainer => Box::new(Nowhere),
         }
     }
 
@@ -236,55 +225,6 @@ impl Isolation {
         }
         line
     }
-}
-
-/// Where a build has its temporary files.
-pub(super) struct Grounds {
-    /// They go before the claim on the place where they are.
-    pub(super) workspace: Arc<Workspace>,
-    /// The root of the container, where steps run in it.
-    claim: Option<Claim>,
-}
-
-impl Grounds {
-    /// Those of a build in `store` that keeps its steps apart as `isolation` says.
-    pub(super) fn prepare(isolation: &Isolation, store: &Store, janitor: &Janitor) -> Result<Self, Failure> {
-        let in_place = isolation.strategy() == Some(Strategy::InPlace);
-        let claim = in_place
-            .then(|| Claim::take(Path::new(ROOT)))
-            .transpose()
-            .map_err(|e| Failure::from_error(&e))?;
-        let temporary = claim.as_ref().map_or_else(|| store.temporary(), Claim::trees);
-        let workspace = Workspace::create(&temporary, Some(janitor))
-            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        Ok(Self { workspace: Arc::new(workspace), claim })
-    }
-
-    /// What to tell the user before steps run in place.
-    pub(super) fn warning(&self, settings: &Settings) -> Result<Option<String>, Failure> {
-        let Some(claim) = &self.claim else { return Ok(None) };
-        let seen = InPlace::new(PROGRAM, claim, &protected(settings)).seen_by_steps();
-        Ok(Some(in_place::warning(&seen.map_err(|error| Failure::from_error(&error))?)))
-    }
-}
-
-/// Gives the container its own root back, if a builder was killed while that was an image's.
-pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
-    match in_place::repair(Path::new(ROOT)).map_err(|error| Failure::from_error(&error))? {
-        Repaired::Nothing => Ok(None),
-        Repaired::Root => Ok(Some(
-            "a builder that was killed had left an image's files in the root of this container; its own are back",
-        )),
-    }
-}
-
-/// What stays where it is in the root of the container: what the builder reads and writes while steps run. Its program is
-/// not among it: a directory like `/usr/local/bin` has to be the image's then, and the supervisor is started from memory.
-fn protected(settings: &Settings) -> Vec<GuestPath> {
-    let given = [&settings.store, &settings.context].into_iter();
-    let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
-    let absolute = given.chain(named.into_iter().flatten()).filter_map(|path| std::path::absolute(path).ok());
-    absolute.filter_map(|path| GuestPath::parse(path.as_os_str().as_bytes()).ok()).collect()
 }
 
 /// A failure that has no place yet.

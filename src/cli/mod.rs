@@ -7,6 +7,7 @@ mod doctor;
 mod extract;
 mod failure;
 mod hints;
+mod in_place;
 mod isolation;
 mod limits;
 mod outputs;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::hints::service_failure;
+use super::in_place;
 use super::settings::Settings;
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Progress};
@@ -17,7 +18,9 @@ use crate::transfer::Images;
 
 /// What the build itself writes must not be part of its context.
 pub(super) fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
-    for path in std::iter::once(settings.store.as_path()).chain(settings.outputs().map(|(_, path)| path)) {
+    let private = in_place::private_directory();
+    let own = [settings.store.as_path(), &private];
+    for path in own.into_iter().chain(settings.outputs().map(|(_, path)| path)) {
         context.exclude(path).map_err(|error| Failure::from_error(&error))?;
     }
     Ok(())
