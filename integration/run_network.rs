@@ -143,23 +143,40 @@ fn where_the_machine_s_sys_is_bound_its_interfaces_are_not_seen() {
 }
 
 #[test]
-fn where_there_can_be_no_network_namespace_the_step_fails_and_says_why() {
-    if !pod::available("where_there_can_be_no_network_namespace_the_step_fails_and_says_why") {
+fn in_pods_a_step_has_no_network_or_fails_and_says_why() {
+    if !pod::available("in_pods_a_step_has_no_network_or_fails_and_says_why") {
         return;
     }
-    let pod = Pod::new(Profile::Default);
-    pod.write(
-        "context/Dockerfile",
-        "FROM scratch\nCOPY busybox /busybox\nRUN --network=none [\"/busybox\", \"echo\", \"ran\"]\n",
-    );
-    pod.write("context/busybox", std::fs::read("/bin/busybox").unwrap());
-    let flags = ["--no-push", "--isolation=chroot", "-c", "/data/context"];
-    let failed = pod.run(&[&["builder", "build"][..], &flags].concat()).exited(1);
-    assert!(
-        failed.says(&["error: cannot keep the process off the network", "CAP_SYS_ADMIN"]),
-        "{}",
-        failed.stderr
-    );
-    assert!(failed.says(&["Dockerfile:3"]) && failed.says(&["hint:", "--network=none"]), "{}", failed.stderr);
-    assert!(!failed.says(&["| ran"]), "{}", failed.stderr);
+    let dockerfile = "FROM scratch\nCOPY busybox /bin/sh\n\
+                      RUN --network=none tail -n +3 /proc/net/dev | cut -d: -f1; httpd -p 127.0.0.1:8080 -h / && echo bound; ls /sys/class/net | grep -v lo || true\n";
+    let without_network = Ok(["    lo", "bound"]);
+    let cases = [
+        (Profile::Default, "chroot", Err("it takes CAP_SYS_ADMIN")),
+        (Profile::Unset, "user-namespace", without_network),
+        (Profile::Rootless, "user-namespace", without_network),
+        (Profile::HostusersFalseUnmasked, "user-namespace", without_network),
+        (Profile::Sysadmin, "mount-namespace", Err("without CAP_NET_ADMIN")),
+        // What the hint says.
+        (Profile::Sysadmin, "user-namespace", without_network),
+        (Profile::Privileged, "mount-namespace", without_network),
+    ];
+    for (profile, isolation, expected) in cases {
+        let pod = Pod::new(profile);
+        pod.write("context/Dockerfile", dockerfile);
+        pod.write("context/busybox", std::fs::read("/bin/busybox").unwrap());
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(pod.data().join("context/busybox"), executable).unwrap();
+        let isolation = format!("--isolation={isolation}");
+        let finished = pod.run(&["builder", "build", "--no-push", &isolation, "-c", "/data/context"]);
+        match expected {
+            Ok(lines) => assert_eq!(output(&finished.success()), lines, "{profile:?}"),
+            Err(cause) => {
+                let failed = finished.exited(1);
+                let said = "error: cannot keep the process off the network";
+                assert!(failed.says(&[said, cause]), "{profile:?}: {}", failed.stderr);
+                assert!(failed.says(&["Dockerfile:3"]) && failed.says(&["hint:"]), "{}", failed.stderr);
+                assert!(!failed.says(&["| bound"]), "{profile:?}: {}", failed.stderr);
+            }
+        }
+    }
 }
