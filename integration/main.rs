@@ -20,6 +20,7 @@ mod build_outputs;
 mod build_reuse;
 mod build_run;
 mod dockerfile_cases;
+mod examples;
 mod ground_state;
 mod hostile_layers;
 mod layering;
