@@ -73,6 +73,9 @@ pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, fac
             advice: Some("run it in a container".to_owned()),
             ..Explanation::new("this is no container: the root would be that of the machine")
         },
+        Obstacle::NoExecution => {
+            elsewhere("no program can be executed on the store's file system (mounted noexec)")
+        }
         Obstacle::Namespace { part, errno } => explain.namespace(*part, Errno::from_raw_os_error(*errno)),
         Obstacle::Step { step, errno } => explain.step(step, Errno::from_raw_os_error(*errno)),
         Obstacle::Other { message } => Explanation::new(message.clone()),
@@ -86,6 +89,14 @@ pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, fac
         }
     }
     explanation
+}
+
+/// The store is in a wrong place for `cause`.
+fn elsewhere(cause: &str) -> Explanation {
+    Explanation {
+        advice: Some("put the store on another volume (--store), in a pod an emptyDir".to_owned()),
+        ..Explanation::new(cause)
+    }
 }
 
 struct Explain<'a> {
@@ -153,8 +164,11 @@ impl Explain<'_> {
                 });
             }
             Place::Machine => {
-                let names: Vec<String> = names.iter().map(|name| format!("CAP_{name}")).collect();
-                explanation.advice = Some(format!("run it as root with {}", names.join(", ")));
+                let basic = lacking.intersects(BASIC).then(|| "its usual capabilities".to_owned());
+                let others = lacking.difference(BASIC);
+                let others = others.iter_names().map(|(name, _)| format!("CAP_{name}"));
+                let all: Vec<String> = basic.into_iter().chain(others).collect();
+                explanation.advice = Some(format!("run it as root with {}", all.join(" and ")));
             }
         }
         explanation
@@ -265,10 +279,9 @@ impl Explain<'_> {
             }
             Errno::PERM if about_devices && lacks(CapabilitySet::MKNOD) => Some(self.capability("MKNOD")),
             // A device that was made and cannot be opened.
-            Errno::ACCESS if about_devices => Some(Explanation {
-                advice: Some("put the store on another volume (--store), in a pod an emptyDir".to_owned()),
-                ..Explanation::new("no device can be opened on the store's file system (mounted nodev)")
-            }),
+            Errno::ACCESS if about_devices => {
+                Some(elsewhere("no device can be opened on the store's file system (mounted nodev)"))
+            }
             Errno::PERM if about_devices => {
                 Some(Explanation::new("the container's device rules do not allow /dev/null and the like"))
             }
@@ -411,6 +424,7 @@ mod tests {
                 &["spec.hostUsers: true"],
             ),
             (Chroot, step("open `/dev/null`", Errno::ACCESS), facts(), "nodev", &[]),
+            (Chroot, Obstacle::NoExecution, facts(), "noexec", &[]),
             (Chroot, step("change the root", Errno::PERM), filtered(), "forbids chroot(2)", &[SECCOMP]),
             (
                 Chroot,
