@@ -85,7 +85,7 @@ const CONTEXTS: [(&str, &str, &[(&str, &str)]); 6] = [
             ("package/etc/demo.conf", "a = b\n"),
         ],
     ),
-    ("fails", "FROM {debian}\nRUN touch /half && mkdir /etc/half && exit 3\n", &[]),
+    ("fails", "FROM {busybox}\nRUN touch /half && mkdir /etc/half && exit 3\n", &[]),
     ("owners", OWNERS, &[("files/one", "1"), ("files/sub/two", "2")]),
     ("capability", CAPABILITY, &[]),
     ("copy", COPY, &[("one", "1"), ("directory/two", "2")]),
@@ -126,7 +126,7 @@ RUN useradd --system --create-home --home-dir /var/lib/demo demo
 RUN chown -R demo:demo /srv/files/sub && chgrp 7 /etc/debian_version && chmod 2751 /srv/files/sub
 USER demo
 WORKDIR /var/lib/demo
-RUN id -un >who && ! touch /etc/mine && ! cat /etc/shadow && ls -lan /srv/files >list
+RUN id -un >who && ! touch /etc/mine && ! cat /etc/shadow && find /srv/files -printf '%p %U:%G %m\\n' >list
 ";
 
 const CAPABILITY: &str = "FROM {debian}
@@ -153,7 +153,7 @@ FROM base AS one
 RUN mkdir /d && echo hi >/d/f && ln /d/f /d/g && ln -s f /d/l && touch -d @1700000000 /d/f /d
 RUN mv /d /e && mv /e /d && rm /d/l && touch -d @1700000000 /d && chmod 4711 /bin/busybox
 FROM base AS two
-RUN rm -r /home /etc/group && mkdir /home && touch -d @1700000000 /home /etc
+RUN rm -r /home /etc/group && mkdir /home && touch -d @1700000000 /home /etc /
 FROM base
 COPY --from=one /d /copied
 COPY --from=one /d/f /bin/busybox* /once-more/
@@ -214,6 +214,9 @@ fn every_pod_builds_what_the_machine_builds() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(row) = ROWS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if std::env::var("POD_ROW").is_ok_and(|name| name != row.name()) {
+                        continue;
+                    } // TEMPORARY
                     wrong.lock().expect("list").extend(row.try_all(expected.path()));
                 }
             });
@@ -261,6 +264,12 @@ impl Row {
         if doctor.code != Some(0) || !doctor.stdout.contains(self.strategy) {
             wrong.push(format!("{}: doctor: {doctor:#?}", self.name()));
         }
+        if std::env::var("POD_ROW").is_ok() {
+            std::fs::create_dir_all("/tmp/pp/last").unwrap();
+            for (i, f) in finished.clone().enumerate() {
+                std::fs::write(format!("/tmp/pp/last/{i}"), format!("{f:#?}\n{}", f.stderr)).unwrap();
+            }
+        } // TEMPORARY
         for ((context, output, outcome), finished) in builds.into_iter().zip(finished) {
             let layout = pod.data().join("out").join(output);
             let problems = self.judge(&finished, outcome, &layout, &expected.join(context));

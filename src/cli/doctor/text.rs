@@ -126,6 +126,7 @@ fn emulation(text: &mut String, platform: &Platform) {
         ("native", _) => "natively".to_owned(),
         ("predecessor", _) => "natively, as the 32-bit predecessor".to_owned(),
         (_, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
+        ("handler", None) => "by a handler, of which nothing more is known here".to_owned(),
         ("unknown", _) => "unknown".to_owned(),
         _ => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };

@@ -26,8 +26,8 @@ pub use place::{Hints, OWN_IMAGE, Place, is_own_image};
 use super::own::{self, Identity, Own, OwnError, Part, Wish};
 use super::refusal::Facts;
 use super::{
-    Cancel, Chroot, HOSTNAME, Isolated, Presentation, ProcView, Process, Sandbox, SandboxError, StartProblem,
-    Strategy,
+    Cancel, Chroot, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
+    StartProblem, Strategy,
 };
 use crate::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs, remove_tree};
 use crate::sys;
@@ -226,6 +226,7 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
         scripts: Vec::new(),
         mounts: Vec::new(),
         presentation: Presentation::Native,
+        network: Network::Shared,
     };
     match sandbox.run(&root, &process, &mut |_, _| {}, &cancel) {
         Err(SandboxError::Start(StartProblem::Missing { .. })) => Ok(()),
