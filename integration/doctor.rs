@@ -95,7 +95,7 @@ fn root_of_a_machine_has_everything_and_the_store_stays_as_it_is() {
     }
     // Neither a store, nor anything beside it; nor in one that is there.
     assert_eq!(listing(place.path()), before);
-    finish(&mut builder.command().args(["plan", "-c"]).arg(Context::new("FROM scratch\n").path())).success();
+    finish(builder.command().args(["plan", "-c"]).arg(Context::new("FROM scratch\n").path())).success();
     let before = listing(builder.store());
     let text = finish(&mut doctor(&builder, &[])).success();
     assert_eq!(listing(builder.store()), before);
