@@ -13,8 +13,10 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
+use super::own::Inner;
+use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Order, Report};
-use super::{Exit, attach, chroot, descendants, launch, mounts};
+use super::{Exit, Network, ProcView, attach, chroot, descendants, launch, mounts, network};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -35,6 +37,10 @@ pub(super) fn during<T, E: Into<io::Error>>(result: Result<T, E>, step: impl Int
 /// before any thread exists, when the first argument is [`CHILD_ARGUMENT`].
 #[must_use]
 pub fn child_main() -> ExitCode {
+    // Before the order: it holds secrets, and steps that run now may see this process.
+    if sys::refuse_tracing().is_err() {
+        return ExitCode::FAILURE;
+    }
     // Standard input is the socket. Whatever else the builder's other threads had open at the moment of its fork is
     // none of our business, and might be the end of another step's pipe.
     if sys::close_inherited_descriptors().is_err() {
@@ -65,20 +71,43 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
+    if process.network == Network::None {
+        network::cut_off()?;
+    }
+    let unfiltered = SystemCalls::AsForTheBuilder;
     match confinement {
-        Confinement::Namespaces { .. } => {
+        Confinement::Namespaces { proc } => {
             let root = mounts::separate_root(root)?;
             let clones = attach::clone_sources(&process)?;
-            during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
-            start(root, socket, Left::Nothing, |root| {
-                mounts::enter(&process, root, clones).and_then(|()| launch::launch(&process, CAPABILITIES))
-            })
+            match proc {
+                ProcView::Own => {
+                    during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
+                    start(root, socket, Left::Nothing, |root| {
+                        mounts::enter(&process, root, clones, proc)?;
+                        launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
+                    })
+                }
+                ProcView::Shared => start(root, socket, Left::Descendants, |root| {
+                    // From where the machine's /proc still is, and before there is anything of the image.
+                    let inner = Inner::prepare()?;
+                    mounts::enter(&process, root, clones, proc)?;
+                    inner.enter()?;
+                    launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
+                }),
+            }
         }
         Confinement::Chroot => start(root, socket, Left::Descendants, |root| {
-            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES))
+            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
         Confinement::InPlace => {
-            start(root, socket, Left::Descendants, |_| launch::launch(&process, chroot::CAPABILITIES))
+            // No root, but the lock by which the next builder knows that something of the step is left, also if this
+            // builder is dead by then.
+            let lock = during(root.try_clone(), "keep the lock of the step")?;
+            let exit = start(root, socket, Left::Descendants, |_| {
+                launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+            });
+            drop(lock);
+            exit
         }
     }
 }

@@ -16,14 +16,18 @@ mod chroot;
 mod descendants;
 pub mod emulation;
 mod furnish;
-mod in_place;
+pub mod in_place;
 mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
+mod network;
+mod old_root;
 pub mod own;
+pub mod probe;
 mod refusal;
 mod running;
+mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
@@ -40,6 +44,7 @@ pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use crate::rootfs::{CopyTreeError, GuestPath, ResolvedUser, Rootfs, RootfsError};
@@ -75,6 +80,18 @@ pub struct Process {
     pub mounts: Vec<Mount>,
     /// How the kernel presents the machine.
     pub presentation: Presentation,
+    /// Its network.
+    pub network: Network,
+}
+
+/// The network of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// That of the builder.
+    Shared,
+    /// A loopback interface of its own and nothing else. Sockets that have a name in the file system lead to where they
+    /// are all the same.
+    None,
 }
 
 /// A read-only file `/dev/pipes/NAME` with mode 0755.
@@ -150,6 +167,14 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// There can be no network for the process alone.
+    #[error("cannot keep the process off the network, for which it needs a network namespace: {cause}")]
+    Network {
+        /// Why not.
+        cause: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
         "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
@@ -219,6 +244,9 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The step could not run in the container's root, or has damaged it.
+    #[error(transparent)]
+    InPlace(#[from] in_place::InPlaceError),
     /// The command could not be started.
     #[error(transparent)]
     Start(#[from] StartProblem),

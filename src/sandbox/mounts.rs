@@ -12,12 +12,14 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
 };
+use rustix::path::Arg;
 use rustix::thread::UnshareFlags;
 
 use super::attach;
 use super::child::{Step, during};
+use super::old_root;
 use super::wire::Report;
-use super::{Process, Script};
+use super::{Network, ProcView, Process, Script};
 use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
@@ -86,8 +88,14 @@ pub(super) fn separate_root(root: OwnedFd) -> Step<OwnedFd> {
 }
 
 /// Moves this process into namespaces of its own and makes `root`, from [`separate_root`], its root, with everything
-/// mounted that the process asks for; `clones` is from [`attach::clone_sources`].
-pub(super) fn enter(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd>>) -> Step<()> {
+/// mounted that the process asks for; `clones` is from [`attach::clone_sources`]. With [`ProcView::Own`], the process must
+/// be in a pid namespace of its own.
+pub(super) fn enter(
+    process: &Process,
+    root: OwnedFd,
+    clones: Vec<Option<OwnedFd>>,
+    view: ProcView,
+) -> Step<()> {
     let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
     during(sys::unshare(namespaces), "make mount, ipc and uts namespaces")?;
     // Hides the builder's place in the hierarchy; kernels without control groups have nothing to hide.
@@ -110,8 +118,11 @@ pub(super) fn enter(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd
     let proc = guest.mount_point("proc")?;
     let sys = guest.mount_point("sys")?;
     let dev = guest.mount_point("dev")?;
-    mount_proc(&proc)?;
-    during(mount_sys(&guest, &sys), "mount `/sys`")?;
+    match view {
+        ProcView::Own => mount_proc(&proc)?,
+        ProcView::Shared => during(share_proc(&proc), "bind `/proc`")?,
+    }
+    during(mount_sys(&guest, &sys, process.network), "mount `/sys`")?;
     mount_cgroups(&guest);
     let staging = mount_dev(process, &dev)?;
     guest.restrict()?;
@@ -122,7 +133,8 @@ pub(super) fn enter(process: &Process, root: OwnedFd, clones: Vec<Option<OwnedFd
     }
     let ready = attach::prepare(process, clones, &staging)?;
     drop(staging);
-    pivot(&guest.root)?;
+    old_root::leave(&guest.root, "proc")?;
+    remove_staging()?;
     attach::attach_all(ready)
 }
 
@@ -135,7 +147,7 @@ struct Guest {
 
 impl Guest {
     /// A path below the root on which no symbolic link may lie.
-    fn place(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+    fn place(&self, path: impl Arg) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve)
     }
@@ -229,8 +241,20 @@ fn mount_proc(target: &OwnedFd) -> Step<()> {
     during(mounted, step)
 }
 
+/// The builder's /proc, with everything that covers parts of it: of a user namespace, the kernel wants all of that or
+/// nothing.
+fn share_proc(target: &OwnedFd) -> io::Result<()> {
+    const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+    let mount = clone_tree(CWD, "/proc", MountReach::Tree)?;
+    if rustix::fs::fstatfs(&mount)?.f_type as u64 != PROC_SUPER_MAGIC {
+        return Err(Errno::NODEV.into());
+    }
+    sys::restrict_mount(&mount, INERT, MountReach::Tree)?;
+    attach(&mount, target)
+}
+
 /// /sys of the network that the step uses, read-only.
-fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
+fn mount_sys(guest: &Guest, target: &OwnedFd, network: Network) -> io::Result<()> {
     match new_mount("sysfs", &[], RDONLY | INERT) {
         Ok(mount) => attach(&mount, target),
         // Allowed only to the owner of the network namespace; then the machine's own has to do.
@@ -238,7 +262,14 @@ fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
             let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
             sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
             attach(&mount, target)?;
-            cover_below_sys(guest)
+            cover_below_sys(guest)?;
+            match existing(guest.place("sys/class/net"))? {
+                // The interfaces of another network than that of the step.
+                Some(target) if network == Network::None => {
+                    attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)
+                }
+                _ => Ok(()),
+            }
         }
         Err(error) => Err(error),
     }
@@ -247,19 +278,17 @@ fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
 /// Covers what the machine has mounted in its /sys (control groups, debugfs and the like): of a user namespace, the
 /// kernel wants all of the tree bound or nothing, but a new sysfs would have none of it.
 fn cover_below_sys(guest: &Guest) -> io::Result<()> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let mut points: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    let mut points = old_root::mount_points()?;
     points.sort_unstable();
-    let mut covered: Vec<&str> = Vec::new();
-    for point in points.iter().filter_map(|point| point.strip_prefix("/sys/")) {
-        let inside = |above: &str| {
-            point.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let mut covered: Vec<&[u8]> = Vec::new();
+    for point in points.iter().filter_map(|point| point.strip_prefix(b"/sys/")) {
+        let inside = |above: &[u8]| {
+            point.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
         };
         if covered.iter().any(|above| inside(above)) {
             continue;
         }
-        // Names with blanks are escaped, and none of the kernel's.
-        let Some(target) = existing(guest.place(&format!("sys/{point}")))? else { continue };
+        let Some(target) = existing(guest.place([b"sys/", point].concat()))? else { continue };
         if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
             attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)?;
         }
@@ -425,13 +454,8 @@ pub(super) fn attach(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
     Ok(move_mount(mount, "", target, "", flags)?)
 }
 
-/// Leaves the machine's root for good.
-fn pivot(root: &OwnedFd) -> Step<()> {
-    during(rustix::process::fchdir(root), "enter the root")?;
-    // The old root ends up on top of the new one, from where it is taken off: runc's way, without a directory for it.
-    during(rustix::process::pivot_root(".", "."), "exchange the root")?;
-    during(rustix::mount::unmount(".", UnmountFlags::DETACH), "leave the old root")?;
-    during(rustix::process::chdir("/"), "enter the root")?;
+/// Takes away what held the provided files. The root of this process must be that of the command by now.
+fn remove_staging() -> Step<()> {
     // All of /dev is ours, and nobody else is here yet: names are safe.
     let staging = format!("/dev/{STAGING}");
     during(rustix::mount::unmount(&staging, UnmountFlags::DETACH), "unmount the provided files")?;

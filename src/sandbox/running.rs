@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::{self, Child, Stdio};
+use std::process::{self, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -11,9 +11,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 
+use super::refusal::Refusal;
 use super::wire::{self, Confinement, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream};
-use crate::rootfs::{IdMap, ResolvedUser, Rootfs};
+use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network};
+use crate::children::{self, Awaited};
+use crate::rootfs::{IdMap, ResolvedUser};
 
 /// The most that is handed to `output` at once, in bytes.
 const CHUNK: usize = 1 << 16;
@@ -27,14 +29,15 @@ pub(super) struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// Runs it in `root` to its end. When this returns, no process of the step is left.
+    /// Runs it in `root` to its end. When this returns, no process of the step is left. [`Confinement::InPlace`] has no
+    /// root: its descriptor is only held, until then.
     pub(super) fn run(
         &self,
-        root: &Rootfs,
+        root: impl AsFd,
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
-        let result = Running::start(self, root).and_then(|mut step| step.watch(output, cancel));
+        let result = Running::start(self, root.as_fd()).and_then(|mut step| step.watch(output, cancel));
         // A step that was ended early did not fail by itself.
         not_cancelled(cancel)?;
         match result? {
@@ -86,6 +89,10 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
         Report::Setup { step, errno } => {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
         }
+        Report::Network { errno } => {
+            let Refusal { cause, remedy } = network::explain(errno);
+            SandboxError::Network { cause, remedy }
+        }
         Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
@@ -100,33 +107,30 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
 
 /// A step between its start and its end. Dropped early, it ends.
 struct Running {
-    supervisor: Child,
+    supervisor: Awaited,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
 }
 
 impl Running {
-    fn start(command: &Command<'_>, root: &Rootfs) -> Result<Self, SandboxError> {
+    fn start(command: &Command<'_>, root: BorrowedFd<'_>) -> Result<Self, SandboxError> {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| SandboxError::Connection(error.into()))?;
         let (out, stdout) = pipe()?;
         let (error, stderr) = pipe()?;
         // Neither arguments nor environment tell anything: both can be read by everybody on the machine.
-        let supervisor = process::Command::new(command.program)
-            .arg(CHILD_ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::from(stdout))
-            .stderr(Stdio::from(stderr))
-            .spawn()
-            .map_err(SandboxError::Spawn)?;
+        let mut program = process::Command::new(command.program);
+        program.arg(CHILD_ARGUMENT).env_clear().current_dir("/");
+        program.stdin(Stdio::from(theirs)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        let supervisor = children::spawn(&mut program).map_err(SandboxError::Spawn)?;
+        // It holds the step's ends: as long as one is open, output has no end.
+        drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
         let running = Self { supervisor, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
-        match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root.as_fd()) {
+        match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
             _ => Ok(running),
         }
