@@ -1,5 +1,6 @@
 //! `builder` in pods of every kind.
 
+mod canaries;
 mod in_place;
 mod matrix;
 

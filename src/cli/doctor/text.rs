@@ -30,6 +30,10 @@ pub(super) fn render(report: &Report) -> String {
         None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
     };
     paragraph(&mut text, "", 0, &taken);
+    if report.isolation.strategies.iter().any(|tried| !tried.changes.is_empty()) {
+        let marks = "+ is for the pod's manifest (securityContext: the container's), all of them together.";
+        paragraph(&mut text, "", 0, marks);
+    }
     if !report.isolation.seccomp && report.isolation.taken.is_some() {
         let unfiltered =
             "System calls of a RUN are not filtered: the kernel, or the filter in force, allows none.";

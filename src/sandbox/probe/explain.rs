@@ -18,6 +18,9 @@ const BASIC: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::SETUID);
 
+/// What needs chroot(2), in the words of steps.
+const CHANGE_ROOT: [&str; 2] = ["change the root", "cover what lies above the root"];
+
 /// What takes AppArmor away.
 const NO_APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
 
@@ -28,7 +31,8 @@ const MAPPING: CapabilitySet =
 /// What root must be allowed for `strategy`.
 fn needed(strategy: Strategy) -> CapabilitySet {
     match strategy {
-        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN,
+        // Mounts are not all: what lies above the new root is covered by way of chroot(2).
+        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT,
         Strategy::UserNamespace => MAPPING,
         Strategy::Chroot => BASIC | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
         Strategy::SecondContainer | Strategy::InPlace => BASIC,
@@ -144,8 +148,12 @@ impl Explain<'_> {
     }
 
     /// Adds to `explanation` what of the capabilities that the strategy needs is not there.
-    fn with_capabilities(&self, mut explanation: Explanation) -> Explanation {
-        let lacking = needed(self.strategy).difference(self.facts.capabilities);
+    fn with_capabilities(&self, explanation: Explanation) -> Explanation {
+        self.with(explanation, needed(self.strategy))
+    }
+
+    fn with(&self, mut explanation: Explanation, needed: CapabilitySet) -> Explanation {
+        let lacking = needed.difference(self.facts.capabilities);
         let names: Vec<&str> = lacking.iter_names().map(|(name, _)| name).collect();
         if names.is_empty() {
             return explanation;
@@ -244,6 +252,14 @@ impl Explain<'_> {
                 "",
             ),
             (Strategy::InPlace, _) => Explanation::new(cause),
+            // Filters ask whether the container has it, be it in a user namespace or not.
+            (_, Errno::PERM | Errno::NOSYS)
+                if CHANGE_ROOT.contains(&step)
+                    && !self.facts.capabilities.contains(CapabilitySet::SYS_CHROOT) =>
+            {
+                let explanation = Explanation::new("no CAP_SYS_CHROOT");
+                self.with(explanation, needed(self.strategy) | CapabilitySet::SYS_CHROOT)
+            }
             (_, Errno::ACCESS) => self.security_module(&format!("mounts (cannot {step})")),
             (_, Errno::PERM | Errno::NOSYS) if self.facts.filtered => {
                 self.filter(&format!("a part of it (cannot {step})"))
@@ -365,6 +381,22 @@ mod tests {
                 "a seccomp profile forbids unshare(2)",
                 &[SECCOMP],
             ),
+            // CAP_SYS_ADMIN alone, where pivot_root(2) is filtered.
+            (
+                MountNamespace,
+                step(CHANGE_ROOT[1], Errno::PERM),
+                without(CapabilitySet::SYS_CHROOT, filtered()),
+                "no CAP_SYS_CHROOT",
+                &["securityContext.capabilities.add: [SYS_CHROOT, SYS_ADMIN]"],
+            ),
+            (
+                UserNamespace,
+                step(CHANGE_ROOT[0], Errno::PERM),
+                without(CapabilitySet::SYS_CHROOT, filtered()),
+                "no CAP_SYS_CHROOT",
+                &["securityContext.capabilities.add: [SYS_CHROOT]"],
+            ),
+            (MountNamespace, step(CHANGE_ROOT[0], Errno::PERM), filtered(), "seccomp", &[SECCOMP]),
             // CRI-O's filter and capabilities.
             (
                 UserNamespace,
