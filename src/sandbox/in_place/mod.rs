@@ -26,6 +26,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
 
