@@ -22,6 +22,7 @@ mod build_run;
 mod dockerfile_cases;
 mod doctor;
 mod emulation_trial;
+mod examples;
 mod ground_state;
 mod hostile_layers;
 mod layering;
