@@ -227,10 +227,14 @@ impl Isolation {
     /// What was taken and why nothing stronger.
     pub(super) fn summary(&self) -> String {
         let mut line = "isolation: ".to_owned();
-        let Some((strategy, working)) = &self.taken else { return line + "none" };
-        line.push_str(strategy.name());
-        if working.proc == Some(ProcView::Shared) {
-            line.push_str(" with the /proc of the container");
+        match &self.taken {
+            Some((strategy, working)) => {
+                line.push_str(strategy.name());
+                if working.proc == Some(ProcView::Shared) {
+                    line.push_str(" with the /proc of the container");
+                }
+            }
+            None => line.push_str("none"),
         }
         let reasons = self.refused.iter();
         let reasons: Vec<String> =
