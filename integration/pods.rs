@@ -1,6 +1,7 @@
 //! `builder` in pods of every kind.
 
 mod canaries;
+mod in_place;
 mod matrix;
 
 use crate::support::pod::{self, Pod, Profile};

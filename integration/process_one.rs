@@ -16,7 +16,7 @@ use crate::support::fake_registry::{Answer, Ending, FakeRegistry};
 use crate::support::ground::ground;
 use crate::support::process_one::{ProcessOne, as_process_one};
 use crate::support::traces::{self, Family, Running};
-use crate::support::{Builder, Context};
+use crate::support::{Builder, Context, finish};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -95,6 +95,7 @@ fn signals_end_a_command_that_cannot_write() {
         ("--version", Signal::HUP, 129),
         ("build --help", Signal::INT, 130),
         ("image", Signal::TERM, 143),
+        ("doctor", Signal::HUP, 129),
     ] {
         let stuck = Stuck::full();
         let mut plain = builder.command();
@@ -156,6 +157,46 @@ fn a_build_whose_output_nobody_reads_ends_within_the_grace_of_a_pod() {
     let status = wait_for("end", || running.0.try_wait().expect("wait"));
     assert_eq!(status.code(), Some(143));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn nothing_is_left_of_a_step_in_whatever_it_ran() {
+    let base = ground().name("busybox:latest");
+    let daemons =
+        "setsid sleep 1000 & (trap '' TERM INT HUP; sleep 1000) & touch /made; echo ready; sleep 1000";
+    let context = Context::new(&format!("FROM {base}\nCOPY Dockerfile /\nRUN {daemons}\n"));
+    for strategy in ["mount-namespace", "user-namespace", "chroot"] {
+        for (signal, code) in [(Signal::TERM, Some(143)), (Signal::KILL, None)] {
+            let builder = Builder::new();
+            let mut plain = builder.command();
+            plain.args(["--no-push", "--isolation", strategy, "-c"]).arg(context.path());
+            let mut running = Running::start(&mut as_process_one(&plain));
+            running.wait_for("| ready");
+            let family = Family::of(running.id());
+            assert!(
+                family.named("sleep").is_some() && family.named("builder-janitor").is_some(),
+                "{family:?}"
+            );
+            ProcessOne::of_running(&running).signal(signal);
+            let finished = running.end(Duration::from_secs(5));
+            traces::assert_empty(|| family.left());
+            match code {
+                Some(code) => {
+                    finished.exited(code);
+                    traces::assert_none(builder.store());
+                }
+                None => {
+                    // The janitor died with it: the next start sweeps.
+                    assert!(!traces::left_in(builder.store()).is_empty(), "{strategy}: nothing to sweep");
+                    let fail = Context::new(&format!("FROM {base}\nRUN exit 9\n"));
+                    let mut next = builder.command();
+                    next.args(["--no-push", "--isolation", strategy, "-c"]).arg(fail.path());
+                    finish(&mut as_process_one(&next)).exited(9);
+                    traces::assert_none(builder.store());
+                }
+            }
+        }
+    }
 }
 
 /// A command in the namespaces of process 1, as `kubectl exec` starts it.

@@ -1,9 +1,14 @@
 //! Builds where only the store can be written to, as in a pod with `readOnlyRootFilesystem`.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::support::ground::ground;
+use crate::support::pod::{self, Access, Pod, Profile};
 use crate::support::process_one::as_process_one;
 use crate::support::{Builder, Context, Finished, finish, scratch, traces};
 
@@ -82,6 +87,81 @@ fn only_store_and_outputs_are_written() {
             }
         }
     }
+}
+
+/// `emptyDir: {medium: Memory}`.
+struct Memory(TempDir);
+
+impl Memory {
+    fn of_size(size: &str) -> Self {
+        let directory = scratch();
+        let options = format!("size={size},mode=777");
+        let mut mount = Command::new("mount");
+        finish(mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(directory.path())).success();
+        Self(directory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// A pod with a read-only root, its store in memory; `CONTEXT` and `/memory` are volumes.
+fn pod(profile: Profile, context: &Context, memory: &Memory) -> Pod {
+    let pod = Pod::new(profile).read_only_root();
+    pod.mount(context.path(), CONTEXT, Access::ReadOnly).mount(memory.0.path(), "/memory", Access::ReadWrite)
+}
+
+const CONTEXT: &str = "/workspace";
+
+#[test]
+fn pods_of_all_kinds_need_no_more_than_a_volume_even_in_memory() {
+    if !pod::available("pods_of_all_kinds_need_no_more_than_a_volume_even_in_memory") {
+        return;
+    }
+    let context = context();
+    fs::set_permissions(context.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+    let arguments = ["builder", "--no-push", "--build-arg=SOURCE_DATE_EPOCH=1700000000"];
+    let expected = Builder::new()
+        .run(arguments[1..].iter().copied().chain(["-c", context.path().to_str().expect("path")]));
+    let expected = expected.success().stdout;
+    for (profile, strategy, snapshotter) in [
+        (Profile::Privileged, "", "overlayfs"),
+        (Profile::Sysadmin, "", "overlayfs"),
+        (Profile::Unset, "isolation: user-namespace", "overlayfs"),
+        (Profile::HostusersFalseUnmasked, "isolation: user-namespace", "overlayfs"),
+        (Profile::Rootless, "isolation: user-namespace", "overlayfs"),
+        (Profile::Default, "isolation: chroot", "native"),
+    ] {
+        let memory = Memory::of_size("64m");
+        let snapshotter = format!("--snapshotter={snapshotter}");
+        for store in ["--store=/memory/store", "--store=/data/store"] {
+            let pod = pod(profile, &context, &memory);
+            let finished = pod.run(&[&arguments[..], &[store, &snapshotter]].concat()).success();
+            assert_eq!(finished.stdout, expected, "{profile:?}: {}", finished.stderr);
+            assert!(finished.stderr.contains(strategy), "{profile:?}: {}", finished.stderr);
+            let left = finish(Command::new("ls").arg(memory.0.path().join("store/tmp"))).success().stdout;
+            assert_eq!(left, "", "{profile:?}");
+        }
+        let full = Memory::of_size("1m");
+        let finished = pod(profile, &context, &full)
+            .run(&[&arguments[..], &["--store=/memory/store", &snapshotter]].concat())
+            .exited(1);
+        let hint = ["hint: the disk that holds the store `/memory/store` had too little room"];
+        assert!(finished.says(&hint), "{profile:?}: {}", finished.stderr);
+        let without = ["env", "-u", "BUILDER_STORE", "-u", "HOME"];
+        let finished = pod(profile, &context, &memory).run(&[&without, &arguments[..]].concat()).exited(1);
+        let hint = ["hint:", "in a pod, mount a volume at `/var/lib/builder`"];
+        assert!(finished.says(&hint), "{profile:?}: {}", finished.stderr);
+    }
+    // Where the container's root is all that there is for steps, it must be theirs.
+    let memory = Memory::of_size("64m");
+    let pod = pod(Profile::Crio, &context, &memory).own_image();
+    let finished = pod.run(&arguments).exited(1);
+    let cause = ["in-place: the root file system can only be read", "readOnlyRootFilesystem: false"];
+    assert!(finished.says(&cause), "{finished:?}");
 }
 
 #[test]

@@ -67,6 +67,28 @@ pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags.difference(UnshareFlags::FILES)) }.map_err(Into::into)
 }
 
+/// Brings up the loopback interface of the network namespace that the calling thread is in: the kernel then gives it its
+/// addresses.
+///
+/// # Errors
+/// Those of socket(2) and of netdevice(7).
+pub fn bring_up_loopback() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: all zero is a value of this plain struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as c_char;
+    request.ifr_name[1] = b'o' as c_char;
+    // SAFETY: both calls read and write no more than `request`, whose name ends with a zero, and which outlives them; what
+    // is read of the union is what the first one has written.
+    unsafe {
+        check(libc::c_long::from(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request)))?;
+        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        check(libc::c_long::from(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)))?;
+    }
+    Ok(())
+}
+
 /// The two ways out of [`fork_single_threaded`].
 #[derive(Debug)]
 pub enum Forked {

@@ -132,14 +132,25 @@ fn who_looks_in_a_pod_finds_its_secrets() {
         return;
     }
     let contexts = attacks();
-    let pod = Pod::new(Profile::Unset).mount(contexts.path().join("attacked/attacks"), "/attacks", Access::ReadOnly);
+    let pod = Pod::new(Profile::Unset).mount(
+        contexts.path().join("attacked/attacks"),
+        "/attacks",
+        Access::ReadOnly,
+    );
     let script = format!("setsid sleep 1000 & sh /attacks/look.sh {}", disk());
     let found = pod.run(&["sh", "-c", &script]).success().stdout;
     let seen = lines(&found, "seen: ");
-    for path in [TOKEN, CREDENTIALS, "/data", "/kaniko", "/proc/1/environ", "/proc/1/root", "the environment"] {
+    for path in [TOKEN, CREDENTIALS, "/data", "/kaniko", "/proc/1/environ", "/proc/1/root", "the environment"]
+    {
         assert!(seen.iter().any(|line| line.replace("..2026_11_30/", "") == path), "{path}: {found}");
     }
-    for words in ["by attaching to it", "by seizing it", "memory of process", "a descriptor", "the root of the container"] {
+    for words in [
+        "by attaching to it",
+        "by seizing it",
+        "memory of process",
+        "a descriptor",
+        "the root of the container",
+    ] {
         assert!(seen.iter().any(|line| line.contains(words)), "{words}: {found}");
     }
     assert!(lines(&found, "touched: ").contains(&"users of its own"), "{found}");
@@ -211,7 +222,10 @@ fn is_below(line: &str, places: &[&str]) -> bool {
 /// Steps that end what they can reach, and others.
 const DOCKERFILES: [(&str, &str); 4] = [
     // Times included, its result depends on nothing but this.
-    ("good", "FROM {busybox}\nWORKDIR /dev\nWORKDIR /proc\nWORKDIR /sys\nRUN echo good >/good && touch -d @1700000000 /good /\n"),
+    (
+        "good",
+        "FROM {busybox}\nWORKDIR /dev\nWORKDIR /proc\nWORKDIR /sys\nRUN echo good >/good && touch -d @1700000000 /good /\n",
+    ),
     ("kills-all", "FROM {busybox}\nRUN kill -9 -1; exit 7\n"),
     ("kills-parent", "FROM {busybox}\nRUN kill -9 $PPID; sleep 4321\n"),
     (
@@ -232,7 +246,9 @@ fn a_step_that_kills_what_it_can_harms_nothing_but_its_build() {
     let contexts = Contexts::new(&DOCKERFILES);
     let mut wrong = Vec::new();
     for place in &PLACES {
-        wrong.extend(killers(place, &contexts).into_iter().map(|problem| format!("{}: {problem}", place.name())));
+        wrong.extend(
+            killers(place, &contexts).into_iter().map(|problem| format!("{}: {problem}", place.name())),
+        );
     }
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
@@ -242,7 +258,8 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
     // The runtime makes what it mounts on.
     pod.run(&["true"]).success();
     let before = tree::dump(&pod.root(), Times::Hidden);
-    let unique = pod.root().parent().and_then(Path::file_name).expect("a name").to_string_lossy().to_lowercase();
+    let unique =
+        pod.root().parent().and_then(Path::file_name).expect("a name").to_string_lossy().to_lowercase();
     let names = ["first", "second"].map(|tag| ground().name(&format!("{unique}:{tag}")));
     let build = |context: &str, tag: usize| {
         let words = ["builder", "--no-cache", "--build-arg=SOURCE_DATE_EPOCH=1700000000"].map(str::to_owned);
@@ -277,7 +294,8 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
         let alone = pod.run(kills_all);
         check(alone.code == Some(1) && alone.says(&["error: ", "killed"]), "kills-all of process 1", &alone);
     }
-    let digest = skopeo(&["inspect", "--tls-verify=false", "--format={{.Digest}}", &format!("docker://{}", names[0])]);
+    let digest =
+        skopeo(&["inspect", "--tls-verify=false", "--format={{.Digest}}", &format!("docker://{}", names[0])]);
     if good.stdout.trim().rsplit('@').next() != Some(digest.trim()) {
         wrong.push(format!("the tag moved to {digest}, {good:#?}"));
     }

@@ -214,7 +214,9 @@ fn every_pod_builds_what_the_machine_builds() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(row) = ROWS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if std::env::var("POD_ROW").is_ok_and(|name| name != row.name()) { continue; } // TEMPORARY
+                    if std::env::var("POD_ROW").is_ok_and(|name| name != row.name()) {
+                        continue;
+                    } // TEMPORARY
                     wrong.lock().expect("list").extend(row.try_all(expected.path()));
                 }
             });
@@ -262,7 +264,12 @@ impl Row {
         if doctor.code != Some(0) || !doctor.stdout.contains(self.strategy) {
             wrong.push(format!("{}: doctor: {doctor:#?}", self.name()));
         }
-        if std::env::var("POD_ROW").is_ok() { std::fs::create_dir_all("/tmp/pp/last").unwrap(); for (i, f) in finished.clone().enumerate() { std::fs::write(format!("/tmp/pp/last/{i}"), format!("{f:#?}\n{}", f.stderr)).unwrap(); } } // TEMPORARY
+        if std::env::var("POD_ROW").is_ok() {
+            std::fs::create_dir_all("/tmp/pp/last").unwrap();
+            for (i, f) in finished.clone().enumerate() {
+                std::fs::write(format!("/tmp/pp/last/{i}"), format!("{f:#?}\n{}", f.stderr)).unwrap();
+            }
+        } // TEMPORARY
         for ((context, output, outcome), finished) in builds.into_iter().zip(finished) {
             let layout = pod.data().join("out").join(output);
             let problems = self.judge(&finished, outcome, &layout, &expected.join(context));

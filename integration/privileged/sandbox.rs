@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use builder::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs};
 use builder::sandbox::emulation::{Emulation, Host, Registrations, availability};
 use builder::sandbox::{
-    Cancel, Exit, HOSTNAME, Isolated, Presentation, ProcView, Process, Sandbox, SandboxError, Script,
-    StartProblem, Stream,
+    Cancel, Exit, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
+    Script, StartProblem, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -121,6 +121,7 @@ pub(super) fn command(args: &[&str]) -> Process {
         scripts: Vec::new(),
         mounts: Vec::new(),
         presentation: Presentation::Native,
+        network: Network::Shared,
     }
 }
 

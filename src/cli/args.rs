@@ -142,6 +142,15 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "id=ID[,src=FILE|,env=NAME]")]
     pub(super) secret: Vec<String>,
 
+    /// Network of each RUN that names none: default is this machine's, none only a loopback interface, host needs no
+    /// --allow then
+    #[arg(long, value_name = "MODE", default_value = "default")]
+    pub(super) network: String,
+
+    /// What a Dockerfile may ask for besides: network.host is RUN --network=host (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(super) allow: Vec<String>,
+
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
     pub(super) target: Option<String>,

@@ -132,6 +132,7 @@ impl Isolation {
                     break;
                 }
                 Err(Obstacle::Unfinished) => {}
+                Err(_) if !unasked(strategy) => {}
                 Err(obstacle) => isolation.refused.push((strategy, ground.explain(strategy, &obstacle))),
             }
         }
@@ -171,7 +172,10 @@ impl Isolation {
             }
             Strategy::Chroot => Box::new(Chroot::new(PROGRAM, grounds.workspace.path())),
             Strategy::InPlace => match &grounds.claim {
-                Some(claim) => Box::new(InPlace::new(PROGRAM, claim, &protected(settings))),
+                Some(claim) => {
+                    let names = settings.limits.layers.names;
+                    Box::new(InPlace::new(PROGRAM, claim, &protected(settings)).within(names))
+                }
                 None => Box::new(Nowhere),
             },
             Strategy::SecondContainer => Box::new(Nowhere),

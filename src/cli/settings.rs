@@ -13,10 +13,12 @@ use super::isolation;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
-use super::snapshotter::{self, Preference};
+use super::snapshotter::{self, Preference, word};
 use crate::build::PlanRequest;
+use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
+use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
@@ -187,6 +189,7 @@ impl Settings {
                 host,
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
                 most_layers: snapshotter.most_layers(),
+                networks: networks(args)?,
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -333,6 +336,26 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
             }
         })
         .collect()
+}
+
+/// `--network` and `--allow`. As with docker, who asks for the host's network has allowed it.
+fn networks(args: &BuildArgs) -> Result<Networks, Failure> {
+    let modes = [("default", Network::Default), ("none", Network::None), ("host", Network::Host)];
+    let unnamed = word("--network", "network mode", &args.network, &modes)?;
+    let mut host = if unnamed == Network::Host { HostNetwork::Allowed } else { HostNetwork::Refused };
+    for name in &args.allow {
+        match name.as_str() {
+            "network.host" => host = HostNetwork::Allowed,
+            "security.insecure" => {
+                return Err(Failure::new("`security.insecure` is not supported yet").of_flag("--allow"));
+            }
+            _ => {
+                let message = format!("`{name}` is nothing that can be allowed");
+                return Err(Failure::new(message).of_flag("--allow").hint("network.host"));
+            }
+        }
+    }
+    Ok(Networks { unnamed, host })
 }
 
 fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference, Failure> {

@@ -16,7 +16,7 @@ use super::launch::CAPABILITIES;
 use super::own::Inner;
 use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Order, Report};
-use super::{Exit, ProcView, attach, chroot, descendants, launch, mounts};
+use super::{Exit, Network, ProcView, attach, chroot, descendants, launch, mounts, network};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -71,6 +71,9 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
+    if process.network == Network::None {
+        network::cut_off()?;
+    }
     let unfiltered = SystemCalls::AsForTheBuilder;
     match confinement {
         Confinement::Namespaces { proc } => {

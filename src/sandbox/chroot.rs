@@ -18,7 +18,7 @@ use crate::rootfs::Rootfs;
 pub(super) const CAPABILITIES: CapabilitySet = launch::CAPABILITIES.difference(CapabilitySet::SYS_CHROOT);
 
 /// The most bytes of names that are remembered while a tree with hard links is copied, unless somebody says otherwise.
-const NAMES: Limit = Limit::new("layer-names", 64 << 20);
+pub(super) const NAMES: Limit = Limit::new("layer-names", 64 << 20);
 
 /// Runs steps in a root directory of their own, with a small /dev, and without /proc. Nothing is mounted: what a step
 /// finds besides the image is put into its root before, and taken away afterwards.
@@ -81,7 +81,7 @@ impl Sandbox for Chroot {
 }
 
 /// The hosts of a step that has the host name of the machine: that must lead somewhere, too.
-fn with_own_name(hosts: &[u8]) -> Vec<u8> {
+pub(super) fn with_own_name(hosts: &[u8]) -> Vec<u8> {
     let system = rustix::system::uname();
     let name = system.nodename().to_bytes();
     let mut hosts = hosts.to_vec();

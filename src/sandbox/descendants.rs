@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal,
+    set_child_subreaper, waitpid,
 };
 
 use crate::rootfs::{Metadata, metadata_of};
@@ -67,6 +68,47 @@ pub(super) fn end_all_in(root: BorrowedFd<'_>) {
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Processes that become descendants of this one from some moment on, though their parents end: for a step whose root tells
+/// nothing of it, should it kill its supervisor. Nothing else may be started meanwhile.
+pub(super) struct Newcomers {
+    known: Vec<Pid>,
+}
+
+impl Newcomers {
+    /// From now on. This process adopts orphans, and goes on to.
+    pub(super) fn expect() -> Self {
+        // Where it may not, the supervisor is what there is to end them.
+        let _ = set_child_subreaper(Some(getpid()));
+        Self { known: of(getpid()).unwrap_or_default() }
+    }
+
+    /// Ends them, as far as that is to be had within a while.
+    pub(super) fn end(self) {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let Ok(now) = of(getpid()) else { return };
+            let mut found = false;
+            for process in now.into_iter().filter(|process| !self.known.contains(process)) {
+                let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { continue };
+                // One that has ended already takes every signal; nobody may have reaped it yet.
+                found |= is_alive(process) && pidfd_send_signal(&handle, Signal::KILL).is_ok();
+            }
+            if !found {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Whether a process has not ended yet.
+fn is_alive(process: Pid) -> bool {
+    let stat = fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let end = stat.iter().rposition(|byte| *byte == b')');
+    let state = end.and_then(|end| stat.get(end + 2));
+    !matches!(state, None | Some(b'Z' | b'X'))
 }
 
 /// Of a process that has ended and is not reaped yet there is none.

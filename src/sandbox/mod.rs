@@ -21,6 +21,7 @@ mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
+mod network;
 mod old_root;
 pub mod own;
 pub mod probe;
@@ -79,6 +80,18 @@ pub struct Process {
     pub mounts: Vec<Mount>,
     /// How the kernel presents the machine.
     pub presentation: Presentation,
+    /// Its network.
+    pub network: Network,
+}
+
+/// The network of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// That of the builder.
+    Shared,
+    /// A loopback interface of its own and nothing else. Sockets that have a name in the file system lead to where they
+    /// are all the same.
+    None,
 }
 
 /// A read-only file `/dev/pipes/NAME` with mode 0755.
@@ -153,6 +166,14 @@ pub enum SandboxError {
         /// What the kernel said.
         #[source]
         source: io::Error,
+    },
+    /// There can be no network for the process alone.
+    #[error("cannot keep the process off the network, for which it needs a network namespace: {cause}")]
+    Network {
+        /// Why not.
+        cause: String,
+        /// What to do about it.
+        remedy: String,
     },
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(

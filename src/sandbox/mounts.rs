@@ -19,7 +19,7 @@ use super::attach;
 use super::child::{Step, during};
 use super::old_root;
 use super::wire::Report;
-use super::{ProcView, Process, Script};
+use super::{Network, ProcView, Process, Script};
 use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
@@ -122,7 +122,7 @@ pub(super) fn enter(
         ProcView::Own => mount_proc(&proc)?,
         ProcView::Shared => during(share_proc(&proc), "bind `/proc`")?,
     }
-    during(mount_sys(&guest, &sys), "mount `/sys`")?;
+    during(mount_sys(&guest, &sys, process.network), "mount `/sys`")?;
     mount_cgroups(&guest);
     let staging = mount_dev(process, &dev)?;
     guest.restrict()?;
@@ -254,7 +254,7 @@ fn share_proc(target: &OwnedFd) -> io::Result<()> {
 }
 
 /// /sys of the network that the step uses, read-only.
-fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
+fn mount_sys(guest: &Guest, target: &OwnedFd, network: Network) -> io::Result<()> {
     match new_mount("sysfs", &[], RDONLY | INERT) {
         Ok(mount) => attach(&mount, target),
         // Allowed only to the owner of the network namespace; then the machine's own has to do.
@@ -262,7 +262,14 @@ fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
             let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
             sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
             attach(&mount, target)?;
-            cover_below_sys(guest)
+            cover_below_sys(guest)?;
+            match existing(guest.place("sys/class/net"))? {
+                // The interfaces of another network than that of the step.
+                Some(target) if network == Network::None => {
+                    attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)
+                }
+                _ => Ok(()),
+            }
         }
         Err(error) => Err(error),
     }

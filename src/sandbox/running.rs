@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 
+use super::refusal::Refusal;
 use super::wire::{self, Confinement, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream};
+use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network};
 use crate::children::{self, Awaited};
 use crate::rootfs::{IdMap, ResolvedUser};
 
@@ -87,6 +88,10 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
     match report {
         Report::Setup { step, errno } => {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
+        }
+        Report::Network { errno } => {
+            let Refusal { cause, remedy } = network::explain(errno);
+            SandboxError::Network { cause, remedy }
         }
         Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },

@@ -5,7 +5,7 @@ mod report;
 mod store;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::args::DoctorArgs;
@@ -16,9 +16,9 @@ use super::snapshotter::word;
 use super::stop::AtOnce;
 use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
-use crate::sandbox::Strategy;
 use crate::sandbox::own::may_give_files;
 use crate::sandbox::probe::{Care, Explanation, Ground, Hints, Place};
+use crate::sandbox::{Strategy, can_filter_system_calls};
 use report::{Isolation, Report, Tried};
 use store::Site;
 
@@ -96,7 +96,9 @@ fn isolation(place: Place, site: &Site) -> Isolation {
     let mut strategies = Vec::with_capacity(Strategy::ALL.len());
     for strategy in Strategy::ALL {
         let unasked = unasked(strategy);
-        let tried = match site.directory() {
+        // These need no place.
+        let elsewhere = matches!(strategy, Strategy::SecondContainer | Strategy::InPlace);
+        let tried = match site.directory().or(elsewhere.then_some(Path::new("/"))) {
             Some(directory) => {
                 let ground = Ground { program: PROGRAM.as_ref(), directory, place };
                 let result = ground.attempt(strategy, Care::Full);
@@ -114,7 +116,8 @@ fn isolation(place: Place, site: &Site) -> Isolation {
         });
     }
     let taken = strategies.iter().find(|tried| tried.works && tried.unasked).map(|tried| tried.name);
-    Isolation { taken, files: taken.is_some() || may_give_files(), strategies }
+    let files = taken.is_some() || may_give_files();
+    Isolation { taken, files, seccomp: can_filter_system_calls(), strategies }
 }
 
 fn taken(isolation: &Isolation) -> Option<Strategy> {

@@ -3,7 +3,9 @@
 use super::report;
 use crate::image::platform::Platform;
 use crate::sandbox::Presentation;
-use crate::sandbox::emulation::{Emulation, Host, Registrations, availability};
+use crate::sandbox::emulation::{
+    Emulation, Host, MissingEmulation, Registrations, Trial, availability, try_out,
+};
 
 /// What images are usually made for.
 const USUAL: [(&str, Option<&str>); 9] = [
@@ -65,10 +67,22 @@ fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> r
             found.cause = Some(missing.reason());
             found.advice = Some(missing.hint());
         }
-        Emulation::Unknown => {
-            found.how = "unknown";
-            found.cause = Some("the list of handlers cannot be read here (binfmt_misc)".to_owned());
-        }
+        // The list of handlers cannot be read here.
+        Emulation::Unknown => match try_out(&platform.architecture) {
+            Ok(Trial::Started) => found.how = "handler",
+            Ok(trial) => {
+                let cause = match trial {
+                    Trial::Unreachable => "the handler for them lacks flag F of binfmt_misc",
+                    Trial::Started | Trial::Refused => "no handler for them is registered with binfmt_misc",
+                };
+                found.cause = Some(cause.to_owned());
+                found.advice = Some(MissingEmulation::advice(&platform.architecture));
+            }
+            Err(error) => {
+                found.how = "unknown";
+                found.cause = Some(format!("it cannot be tried here: {error}"));
+            }
+        },
     }
     found
 }

@@ -25,6 +25,8 @@ pub(super) struct Isolation {
     pub(super) taken: Option<&'static str>,
     /// Whether a build without RUN works.
     pub(super) files: bool,
+    /// Whether the system calls of a RUN are filtered.
+    pub(super) seccomp: bool,
     /// All of them, strongest first.
     pub(super) strategies: Vec<Tried>,
 }
@@ -75,6 +77,8 @@ pub(super) struct Store {
     pub(super) file_system: Option<String>,
     /// What a build takes that is not told otherwise: `overlayfs` or `native`; nothing where there can be no store.
     pub(super) snapshotter: Option<&'static str>,
+    /// Whether it is mounted noexec, which overlayfs does not mind and `native` does.
+    pub(super) noexec: bool,
     /// Why not overlayfs, or why there can be no store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cause: Option<String>,

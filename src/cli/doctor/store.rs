@@ -9,7 +9,7 @@ use crate::cli::isolation::Surroundings;
 use crate::cli::snapshotter::overlay_refusal;
 use crate::layer::Limits;
 use crate::sandbox::Strategy;
-use crate::sandbox::probe::told_by_child;
+use crate::sandbox::probe::{is_mounted_without_execution, told_by_child};
 use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 
@@ -55,6 +55,7 @@ impl Site {
             exists: self.store.join("version").exists(),
             file_system: file_system(&self.near),
             snapshotter: None,
+            noexec: false,
             cause: None,
             advice: None,
         };
@@ -64,6 +65,7 @@ impl Site {
             return found;
         }
         found.snapshotter = Some("native");
+        found.noexec = is_mounted_without_execution(&self.near);
         let surroundings = Surroundings::of(strategy);
         if surroundings == Surroundings::Unchanged {
             found.cause = Some(match strategy {

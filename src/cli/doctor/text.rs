@@ -30,6 +30,15 @@ pub(super) fn render(report: &Report) -> String {
         None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
     };
     paragraph(&mut text, "", 0, &taken);
+    if report.isolation.strategies.iter().any(|tried| !tried.changes.is_empty()) {
+        let marks = "+ is for the pod's manifest (securityContext: the container's), all of them together.";
+        paragraph(&mut text, "", 0, marks);
+    }
+    if !report.isolation.seccomp && report.isolation.taken.is_some() {
+        let unfiltered =
+            "System calls of a RUN are not filtered: the kernel, or the filter in force, allows none.";
+        paragraph(&mut text, "", 0, unfiltered);
+    }
     text.push('\n');
     store(&mut text, &report.store);
     text.push_str("\nHow programs for other platforms run:\n");
@@ -97,7 +106,8 @@ fn store(text: &mut String, store: &Store) {
     let state = if store.exists { "" } else { " (there is none yet)" };
     let _ = writeln!(text, "The store: {}{state}", store.path);
     if let Some(file_system) = &store.file_system {
-        let _ = writeln!(text, "  {:<25}{file_system}", "file system");
+        let noexec = if store.noexec { ", mounted noexec" } else { "" };
+        let _ = writeln!(text, "  {:<25}{file_system}{noexec}", "file system");
     }
     let head = format!("  {:<25}", "snapshotter");
     let kept = match (store.snapshotter, &store.cause) {
@@ -116,6 +126,7 @@ fn emulation(text: &mut String, platform: &Platform) {
         ("native", _) => "natively".to_owned(),
         ("predecessor", _) => "natively, as the 32-bit predecessor".to_owned(),
         (_, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
+        ("handler", None) => "by a handler, of which nothing more is known here".to_owned(),
         ("unknown", _) => "unknown".to_owned(),
         _ => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };

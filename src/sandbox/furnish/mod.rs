@@ -159,12 +159,15 @@ impl Furnished {
         Ok(())
     }
 
+    /// Makes `/proc`, `/sys` and `/dev` where they are missing; they stay, as under BuildKit.
+    pub(super) fn make_kernel_directories(&self) -> Result<(), SandboxError> {
+        KERNEL.iter().try_for_each(|name| self.mount_point(name))
+    }
+
     /// Covers `/proc` and `/sys` with empty directories and `/dev` with a small one of our own, in which `scripts` are.
     /// The three are made where they are missing, and stay, as under BuildKit.
     pub(super) fn cover_kernel_directories(&mut self, scripts: &[Script]) -> Result<(), SandboxError> {
-        for name in KERNEL {
-            self.mount_point(name)?;
-        }
+        self.make_kernel_directories()?;
         for name in KERNEL {
             let step = || format!("put `/{name}` in its place");
             let made = match name {

@@ -24,6 +24,8 @@ pub(super) const ASIDE: &str = "aside";
 pub(super) const LEFT: &str = "left";
 /// The trees of stages.
 const TREES: &str = "trees";
+/// What of a stage is out of the way of something that a step is to find.
+const FURNITURE: &str = "furniture";
 /// Held by the builder, as long as it lives.
 const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
@@ -144,6 +146,12 @@ impl Claim {
         made(self.private(), name).map_err(failed("make", &self.place.join(name)))
     }
 
+    /// The path of a directory for what is out of a step's way.
+    pub(super) fn furniture(&self) -> Result<PathBuf, InPlaceError> {
+        self.make(FURNITURE)?;
+        Ok(self.place.join(FURNITURE))
+    }
+
     /// An error of reading or writing the journal.
     pub(super) fn journal_failed(&self) -> impl FnOnce(io::Error) -> InPlaceError {
         let path = self.place.clone();
@@ -173,7 +181,7 @@ impl Claim {
                 journal::end(self.private()).map_err(self.journal_failed())?;
             }
         }
-        for name in [TREES, LEFT] {
+        for name in [TREES, LEFT, FURNITURE] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
         Ok(())
@@ -188,7 +196,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> InPlac
 impl Drop for Claim {
     fn drop(&mut self) {
         // As far as nothing is left in them. The lock file last: who waits for it finds that it is gone, and begins anew.
-        for name in [ASIDE, LEFT, TREES] {
+        for name in [ASIDE, LEFT, FURNITURE, TREES] {
             let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::REMOVEDIR);
         }
         let is_lock = |name: &[u8]| [STEP, LOCK].iter().any(|lock| lock.as_bytes() == name);

@@ -29,9 +29,12 @@ use std::sync::{Mutex, PoisonError};
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
 
+use super::descendants::Newcomers;
+use super::furnish::Furnished;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, chroot};
+use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Rootfs};
 use exchange::Exchange;
 use fixed::Fixed;
@@ -43,6 +46,7 @@ pub struct InPlace<'a> {
     program: PathBuf,
     claim: &'a Claim,
     protected: Vec<GuestPath>,
+    names: Limit,
     /// There is one root.
     turn: Mutex<()>,
 }
@@ -55,7 +59,13 @@ impl<'a> InPlace<'a> {
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, claim: &'a Claim, protected: &[GuestPath]) -> Self {
         let protected = protected.iter().cloned().chain([Claim::private_path()]).collect();
-        Self { program: program.into(), claim, protected, turn: Mutex::new(()) }
+        Self { program: program.into(), claim, protected, names: chroot::NAMES, turn: Mutex::new(()) }
+    }
+
+    /// With another limit of names of files with several, as in [`crate::rootfs::TreeCopy`].
+    #[must_use]
+    pub fn within(self, names: Limit) -> Self {
+        Self { names, ..self }
     }
 
     /// What steps can see and change of this container besides their image: mounts and protected files, but for the
@@ -67,6 +77,15 @@ impl<'a> InPlace<'a> {
         let mut seen = Fixed::find(self.claim.root(), &self.protected)?.telling();
         seen.retain(|path| *path != Claim::private_path());
         Ok(seen)
+    }
+
+    /// Puts what `process` is to find into `root`, which is about to be in the container's place.
+    fn furnish(&self, root: &Rootfs, process: &Process, cancel: &Cancel) -> Result<Furnished, SandboxError> {
+        let mut furnished = Furnished::new(root, &self.claim.furniture()?)?;
+        furnished.provide_files(&process.resolv_conf, &chroot::with_own_name(&process.hosts))?;
+        furnished.make_kernel_directories()?;
+        furnished.put_mounts(&process.mounts, self.names, cancel)?;
+        Ok(furnished)
     }
 
     /// Whether the step uses what the container hides from it.
@@ -97,14 +116,26 @@ impl Sandbox for InPlace<'_> {
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
         let step = self.claim.begin_step()?;
+        let furnished = self.furnish(root, process, cancel)?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
+        let newcomers = Newcomers::expect();
         let exchange = Exchange::begin(self.claim, &fixed, root)?;
+        // The supervisor needs to know no secrets, and no more descriptors than one: where a root would be, of which there
+        // is no other, goes what says that the step is not over.
+        let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
         let command = Command { program: &self.program, confinement: Confinement::InPlace, process };
-        // In place of a root, of which there is no other, goes what says that the step is not over.
         let result = command.run(step.as_fd(), output, cancel);
+        if matches!(result, Err(SandboxError::Lost)) {
+            // A step may kill what supervises it, and daemons of it may be left.
+            newcomers.end();
+        }
         exchange.end()?;
-        scripts.remove()?;
-        result
+        let scripts = scripts.remove();
+        let furnished = furnished.remove();
+        let exit = result?;
+        scripts?;
+        furnished?;
+        Ok(exit)
     }
 }
 

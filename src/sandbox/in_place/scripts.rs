@@ -1,7 +1,6 @@
 //! Scripts of a step in the container's own /dev.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -12,7 +11,8 @@ use super::error::InPlaceError;
 use super::exchange::failed;
 use crate::rootfs::remove::enter;
 use crate::rootfs::{FileKind, GuestPath, metadata_at, remove_tree, set_mode_at};
-use crate::sandbox::Script;
+use crate::sandbox::furnish::write_scripts;
+use crate::sandbox::{SandboxError, Script};
 
 /// Where they are, as for all steps.
 const DIRECTORY: &str = "pipes";
@@ -25,25 +25,25 @@ pub(super) struct Scripts {
 
 impl Scripts {
     /// Makes the directory with `scripts` in it, if there are any. What another builder left there is replaced.
-    pub(super) fn make(claim: &Claim, scripts: &[Script]) -> Result<Self, InPlaceError> {
+    pub(super) fn make(claim: &Claim, scripts: &[Script]) -> Result<Self, SandboxError> {
         if scripts.is_empty() {
             return Ok(Self { dev: None });
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dev = rustix::fs::openat(claim.directory(), "dev", flags, Mode::empty())
             .map_err(|error| failed("open", &path_of_dev())(error.into()))?;
+        let directory = new_directory(dev.as_fd()).map_err(failed("make", &path()))?;
         // From here on dropping it removes what has been made.
         let made = Self { dev: Some(dev) };
-        if let Some(dev) = &made.dev {
-            fill(dev.as_fd(), scripts).map_err(failed("make", &path_of_dev().child(DIRECTORY.as_bytes())))?;
-        }
+        write_scripts(&directory, scripts)?;
+        set_mode_at(directory.as_fd(), b".", 0o755).map_err(failed("make", &path()))?;
         Ok(made)
     }
 
     /// Removes the directory, whatever is in it.
     pub(super) fn remove(&mut self) -> Result<(), InPlaceError> {
         let removed = self.dev.take().map_or(Ok(()), |dev| remove_tree(dev.as_fd(), DIRECTORY.as_bytes()));
-        removed.map_err(failed("remove", &path_of_dev().child(DIRECTORY.as_bytes())))
+        removed.map_err(failed("remove", &path()))
     }
 }
 
@@ -57,7 +57,11 @@ fn path_of_dev() -> GuestPath {
     GuestPath::root().child(b"dev")
 }
 
-fn fill(dev: BorrowedFd<'_>, scripts: &[Script]) -> io::Result<()> {
+fn path() -> GuestPath {
+    path_of_dev().child(DIRECTORY.as_bytes())
+}
+
+fn new_directory(dev: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     match rustix::fs::mkdirat(dev, DIRECTORY, Mode::RWXU) {
         // Of a builder that was killed. Nobody else has such a directory in /dev.
         Err(Errno::EXIST) if metadata_at(dev, DIRECTORY.as_bytes())?.kind == FileKind::Directory => {
@@ -66,12 +70,5 @@ fn fill(dev: BorrowedFd<'_>, scripts: &[Script]) -> io::Result<()> {
         }
         result => result?,
     }
-    let directory = enter(dev, DIRECTORY.as_bytes())?;
-    for Script { name, content } in scripts {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&directory, name.as_slice(), flags, Mode::RWXU)?;
-        File::from(file).write_all(content)?;
-        set_mode_at(directory.as_fd(), name, 0o755)?;
-    }
-    set_mode_at(directory.as_fd(), b".", 0o755)
+    Ok(enter(dev, DIRECTORY.as_bytes())?)
 }

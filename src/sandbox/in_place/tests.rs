@@ -687,8 +687,8 @@ fn trees_elsewhere_are_refused_before_anything_is_moved() {
 #[test]
 fn the_warning_names_what_is_there() {
     let Some(pod) = Pod::new() else { return };
-    let claim = pod.claim();
     let protected = PROTECTED.map(|path| GuestPath::clamp(path.as_bytes()).unwrap());
+    let claim = pod.claim();
     let sandbox = InPlace::new("/proc/self/exe", &claim, &protected);
     let seen = sandbox.seen_by_steps().unwrap();
     assert_eq!(

@@ -18,6 +18,9 @@ const BASIC: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::SETUID);
 
+/// What needs chroot(2), in the words of steps.
+const CHANGE_ROOT: [&str; 2] = ["change the root", "cover what lies above the root"];
+
 /// What takes AppArmor away.
 const NO_APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
 
@@ -28,7 +31,8 @@ const MAPPING: CapabilitySet =
 /// What root must be allowed for `strategy`.
 fn needed(strategy: Strategy) -> CapabilitySet {
     match strategy {
-        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN,
+        // Mounts are not all: what lies above the new root is covered by way of chroot(2).
+        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT,
         Strategy::UserNamespace => MAPPING,
         Strategy::Chroot => BASIC | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
         Strategy::SecondContainer | Strategy::InPlace => BASIC,
@@ -73,6 +77,9 @@ pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, fac
             advice: Some("run it in a container".to_owned()),
             ..Explanation::new("this is no container: the root would be that of the machine")
         },
+        Obstacle::NoExecution => {
+            elsewhere("no program can be executed on the store's file system (mounted noexec)")
+        }
         Obstacle::Namespace { part, errno } => explain.namespace(*part, Errno::from_raw_os_error(*errno)),
         Obstacle::Step { step, errno } => explain.step(step, Errno::from_raw_os_error(*errno)),
         Obstacle::Other { message } => Explanation::new(message.clone()),
@@ -86,6 +93,14 @@ pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, place: Place, fac
         }
     }
     explanation
+}
+
+/// The store is in a wrong place for `cause`.
+fn elsewhere(cause: &str) -> Explanation {
+    Explanation {
+        advice: Some("put the store on another volume (--store), in a pod an emptyDir".to_owned()),
+        ..Explanation::new(cause)
+    }
 }
 
 struct Explain<'a> {
@@ -133,8 +148,12 @@ impl Explain<'_> {
     }
 
     /// Adds to `explanation` what of the capabilities that the strategy needs is not there.
-    fn with_capabilities(&self, mut explanation: Explanation) -> Explanation {
-        let lacking = needed(self.strategy).difference(self.facts.capabilities);
+    fn with_capabilities(&self, explanation: Explanation) -> Explanation {
+        self.with(explanation, needed(self.strategy))
+    }
+
+    fn with(&self, mut explanation: Explanation, needed: CapabilitySet) -> Explanation {
+        let lacking = needed.difference(self.facts.capabilities);
         let names: Vec<&str> = lacking.iter_names().map(|(name, _)| name).collect();
         if names.is_empty() {
             return explanation;
@@ -153,8 +172,11 @@ impl Explain<'_> {
                 });
             }
             Place::Machine => {
-                let names: Vec<String> = names.iter().map(|name| format!("CAP_{name}")).collect();
-                explanation.advice = Some(format!("run it as root with {}", names.join(", ")));
+                let basic = lacking.intersects(BASIC).then(|| "its usual capabilities".to_owned());
+                let others = lacking.difference(BASIC);
+                let others = others.iter_names().map(|(name, _)| format!("CAP_{name}"));
+                let all: Vec<String> = basic.into_iter().chain(others).collect();
+                explanation.advice = Some(format!("run it as root with {}", all.join(" and ")));
             }
         }
         explanation
@@ -230,6 +252,14 @@ impl Explain<'_> {
                 "",
             ),
             (Strategy::InPlace, _) => Explanation::new(cause),
+            // Filters ask whether the container has it, be it in a user namespace or not.
+            (_, Errno::PERM | Errno::NOSYS)
+                if CHANGE_ROOT.contains(&step)
+                    && !self.facts.capabilities.contains(CapabilitySet::SYS_CHROOT) =>
+            {
+                let explanation = Explanation::new("no CAP_SYS_CHROOT");
+                self.with(explanation, needed(self.strategy) | CapabilitySet::SYS_CHROOT)
+            }
             (_, Errno::ACCESS) => self.security_module(&format!("mounts (cannot {step})")),
             (_, Errno::PERM | Errno::NOSYS) if self.facts.filtered => {
                 self.filter(&format!("a part of it (cannot {step})"))
@@ -265,10 +295,9 @@ impl Explain<'_> {
             }
             Errno::PERM if about_devices && lacks(CapabilitySet::MKNOD) => Some(self.capability("MKNOD")),
             // A device that was made and cannot be opened.
-            Errno::ACCESS if about_devices => Some(Explanation {
-                advice: Some("put the store on another volume (--store), in a pod an emptyDir".to_owned()),
-                ..Explanation::new("no device can be opened on the store's file system (mounted nodev)")
-            }),
+            Errno::ACCESS if about_devices => {
+                Some(elsewhere("no device can be opened on the store's file system (mounted nodev)"))
+            }
             Errno::PERM if about_devices => {
                 Some(Explanation::new("the container's device rules do not allow /dev/null and the like"))
             }
@@ -352,6 +381,22 @@ mod tests {
                 "a seccomp profile forbids unshare(2)",
                 &[SECCOMP],
             ),
+            // CAP_SYS_ADMIN alone, where pivot_root(2) is filtered.
+            (
+                MountNamespace,
+                step(CHANGE_ROOT[1], Errno::PERM),
+                without(CapabilitySet::SYS_CHROOT, filtered()),
+                "no CAP_SYS_CHROOT",
+                &["securityContext.capabilities.add: [SYS_CHROOT, SYS_ADMIN]"],
+            ),
+            (
+                UserNamespace,
+                step(CHANGE_ROOT[0], Errno::PERM),
+                without(CapabilitySet::SYS_CHROOT, filtered()),
+                "no CAP_SYS_CHROOT",
+                &["securityContext.capabilities.add: [SYS_CHROOT]"],
+            ),
+            (MountNamespace, step(CHANGE_ROOT[0], Errno::PERM), filtered(), "seccomp", &[SECCOMP]),
             // CRI-O's filter and capabilities.
             (
                 UserNamespace,
@@ -411,6 +456,7 @@ mod tests {
                 &["spec.hostUsers: true"],
             ),
             (Chroot, step("open `/dev/null`", Errno::ACCESS), facts(), "nodev", &[]),
+            (Chroot, Obstacle::NoExecution, facts(), "noexec", &[]),
             (Chroot, step("change the root", Errno::PERM), filtered(), "forbids chroot(2)", &[SECCOMP]),
             (
                 Chroot,

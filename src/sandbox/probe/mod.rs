@@ -13,7 +13,7 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, waitpid};
@@ -26,8 +26,8 @@ pub use place::{Hints, OWN_IMAGE, Place, is_own_image};
 use super::own::{self, Identity, Own, OwnError, Part, Wish};
 use super::refusal::Facts;
 use super::{
-    Cancel, Chroot, HOSTNAME, Isolated, Presentation, ProcView, Process, Sandbox, SandboxError, StartProblem,
-    Strategy,
+    Cancel, Chroot, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
+    StartProblem, Strategy,
 };
 use crate::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs, remove_tree};
 use crate::sys;
@@ -70,6 +70,8 @@ pub enum Obstacle {
     Powerless,
     /// The root that it would use is that of a machine.
     NoContainer,
+    /// No program on the file system of the steps can be executed.
+    NoExecution,
     /// The kernel refused a namespace.
     Namespace {
         /// What was tried.
@@ -129,6 +131,7 @@ impl Ground<'_> {
             Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace if !own::may_give_files() => {
                 Err(Obstacle::Powerless)
             }
+            Strategy::Chroot if is_mounted_without_execution(self.directory) => Err(Obstacle::NoExecution),
             Strategy::InPlace => try_root(),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
@@ -223,11 +226,15 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
         scripts: Vec::new(),
         mounts: Vec::new(),
         presentation: Presentation::Native,
+        network: Network::Shared,
     };
     match sandbox.run(&root, &process, &mut |_, _| {}, &cancel) {
         Err(SandboxError::Start(StartProblem::Missing { .. })) => Ok(()),
         Err(SandboxError::Setup { step, source }) => {
             Err(Obstacle::Step { step, errno: source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) })
+        }
+        Err(SandboxError::NoDevices { .. }) => {
+            Err(Obstacle::Step { step: "open `/dev/null`".to_owned(), errno: Errno::ACCESS.raw_os_error() })
         }
         Err(error) => {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
@@ -235,6 +242,12 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
         }
         Ok(_) => Err(other("a command that does not exist ran".to_owned())),
     }
+}
+
+/// Whether programs in `directory` cannot be executed. An overlay above it would not mind.
+#[must_use]
+pub fn is_mounted_without_execution(directory: &Path) -> bool {
+    rustix::fs::statvfs(directory).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 /// Whether entries of the root of this container can be moved away and back, without moving any.
