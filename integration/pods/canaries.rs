@@ -110,7 +110,7 @@ FROM {busybox}
 COPY --from=other /bin/true /needed
 COPY attacks /attacks
 ARG DISK
-RUN sh /attacks/look.sh $DISK
+RUN STEP=$$ sh /attacks/look.sh $DISK
 ";
 
 /// The number of the disk that holds the pods, `major:minor`.
