@@ -1,5 +1,6 @@
 //! `builder` in pods of every kind.
 
+mod canaries;
 mod matrix;
 
 use crate::support::pod::{self, Pod, Profile};
