@@ -21,6 +21,7 @@ mod mount;
 mod mounts;
 mod namespaces;
 mod old_root;
+mod orphans;
 pub mod own;
 mod refusal;
 mod running;

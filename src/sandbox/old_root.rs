@@ -44,7 +44,12 @@ fn detach_the_rest() -> io::Result<()> {
 /// to the root of the mount namespace. That is where `root` is put, unless it is there already; it is not when the builder
 /// was started in a chroot.
 fn close_the_way_up(root: &OwnedFd, inner: &str) -> rustix::io::Result<()> {
-    chroot(inner)?;
+    match chroot(inner) {
+        // What this process may not do, the step may not either; nor does the kernel let it make a user namespace to do it
+        // in, unless its root is at the top.
+        Err(Errno::PERM) => return Ok(()),
+        result => result?,
+    }
     fchdir(root)?;
     let start = place()?;
     let mut here = start;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::{self, Child, Stdio};
+use std::process::{self, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 
+use super::orphans::Supervisor;
 use super::wire::{self, Confinement, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream};
 use crate::rootfs::{IdMap, ResolvedUser, Rootfs};
@@ -34,7 +35,15 @@ impl Command<'_> {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
-        let result = Running::start(self, root).and_then(|mut step| step.watch(output, cancel));
+        let result = Running::start(self, root).and_then(|mut step| {
+            let report = step.watch(output, cancel);
+            let ended = step.end();
+            let report = report?;
+            ended.map(|()| report).map_err(|source| {
+                let step = "end what the process left running".to_owned();
+                SandboxError::Setup { step, source }
+            })
+        });
         // A step that was ended early did not fail by itself.
         not_cancelled(cancel)?;
         match result? {
@@ -100,7 +109,8 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
 
 /// A step between its start and its end. Dropped early, it ends.
 struct Running {
-    supervisor: Child,
+    /// None once it has ended.
+    supervisor: Option<Supervisor>,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
@@ -114,17 +124,20 @@ impl Running {
         let (out, stdout) = pipe()?;
         let (error, stderr) = pipe()?;
         // Neither arguments nor environment tell anything: both can be read by everybody on the machine.
-        let supervisor = process::Command::new(command.program)
+        let mut program = process::Command::new(command.program);
+        program
             .arg(CHILD_ARGUMENT)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::from(stdout))
-            .stderr(Stdio::from(stderr))
-            .spawn()
-            .map_err(SandboxError::Spawn)?;
+            .stderr(Stdio::from(stderr));
+        let supervisor =
+            Supervisor::start(&mut program, command.confinement.left()).map_err(SandboxError::Spawn)?;
+        // It holds the other ends, whose closing tells that the supervisor is gone.
+        drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let running = Self { supervisor, socket, pipes };
+        let running = Self { supervisor: Some(supervisor), socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
         match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root.as_fd()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
@@ -170,6 +183,7 @@ impl Running {
                     }
                 }
                 if length == Some(0) {
+                    self.drain(output, &mut buffer)?;
                     return Err(SandboxError::Lost);
                 }
             }
@@ -218,6 +232,13 @@ impl Running {
         }
         Ok(())
     }
+
+    /// Ends the step if it has not ended by itself. The supervisor waits for the last of its processes; where it has been
+    /// killed, this process does.
+    fn end(&mut self) -> io::Result<()> {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.supervisor.take().map_or(Ok(()), |mut supervisor| supervisor.end())
+    }
 }
 
 /// Which ends have something to say.
@@ -228,9 +249,7 @@ struct Ready {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ends the step if it has not ended by itself. The supervisor waits for the last process of the namespace.
-        let _ = shutdown(&self.socket, Shutdown::Both);
-        let _ = self.supervisor.wait();
+        let _ = self.end();
     }
 }
 
