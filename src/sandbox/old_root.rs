@@ -23,7 +23,8 @@ pub(super) fn leave(root: &OwnedFd, inner: &str) -> Step<()> {
         // by the kernel where the old root is that of an initramfs. What switch_root(8) does then is as good: nothing leads
         // to what is below a mount that covers it from its root on.
         during(detach_the_rest(), "read which mounts there are")?;
-        during(chroot("."), "change the root")?;
+        let step = "change the root by pivot_root(2), nor by chroot(2), which takes CAP_SYS_CHROOT,";
+        during(chroot("."), step)?;
     }
     during(close_the_way_up(root, inner), "cover what lies above the root")
 }
