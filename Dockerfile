@@ -18,6 +18,9 @@ cp "$(find target -path '*/release/builder' -type f)" /out/kaniko/executor
 cp /etc/ssl/certs/ca-certificates.crt /out/kaniko/ssl/certs/
 ln -s /kaniko/executor /out/usr/local/bin/builder
 echo 'hosts: files dns' >/out/etc/nsswitch.conf
+# Says that this is builder's own image, whose files a step may do without: only here does builder run steps in the
+# container's own root unasked. An image that takes /kaniko from this one does not get it.
+echo "builder's own image" >/out/.builder-image
 chmod 0755 /out/kaniko/executor
 chmod 0700 /out/root
 chmod 1777 /out/tmp
@@ -31,8 +34,10 @@ ENV HOME=/root \
     USER=root \
     PATH=/usr/local/bin:/kaniko \
     SSL_CERT_DIR=/kaniko/ssl/certs \
-    DOCKER_CONFIG=/kaniko/.docker/
+    DOCKER_CONFIG=/kaniko/.docker/ \
+    BUILDER_STORE=/var/lib/builder
 WORKDIR /workspace
-# Image layers and the file systems of steps: overlayfs wants a disk of its own under them, not another overlay.
+# Image layers and the file systems of steps, whoever builds: overlayfs wants a disk of its own under them, not another
+# overlay.
 VOLUME /var/lib/builder
 ENTRYPOINT ["/kaniko/executor"]

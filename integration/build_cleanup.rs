@@ -10,11 +10,15 @@ use tempfile::TempDir;
 use crate::support::fake_registry::{Answer, Ending, FakeRegistry};
 use crate::support::ground::{Ground, ground};
 use crate::support::oci::skopeo;
+use crate::support::process_one::{ProcessOne, as_process_one};
 use crate::support::traces::{self, Family, Running};
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
 /// Leaves daemons behind, then says that it is there.
 const DAEMONS: &str = "setsid sleep 1000 & (trap '' TERM INT HUP; sleep 1000) & touch /made; echo ready";
+
+/// What a build says that finds what a killed one left.
+const SWEEPING: &str = "removing what a killed build left in the store";
 
 /// A build with every kind of output.
 struct Build {
@@ -79,7 +83,11 @@ impl Build {
 
     /// Starts it and waits until the RUN says that it is there.
     fn start(&self) -> (Running, Family) {
-        let mut running = Running::start(&mut self.command());
+        self.started(&mut self.command())
+    }
+
+    fn started(&self, command: &mut Command) -> (Running, Family) {
+        let mut running = Running::start(command);
         running.wait_for("| ready");
         let family = Family::of(running.id());
         // The builder, the supervisor and the command: who looks for nothing finds nothing.
@@ -163,6 +171,26 @@ fn interrupted(name: &str, interrupt: impl FnOnce(&Running)) -> Finished {
     finished
 }
 
+/// The same, for a builder that is process 1 of a pid namespace.
+fn interrupted_process_one(name: &str, signal: Signal) -> Finished {
+    let build = Build::of(name, &format!("{DAEMONS}; sleep 1000"));
+    let tag = build.occupy();
+    let (running, family) = build.started(&mut as_process_one(&build.command()));
+    ProcessOne::of_running(&running).signal(signal);
+    let finished = running.end(Duration::from_secs(5));
+    traces::assert_empty(|| family.left());
+    if signal == Signal::KILL {
+        // Its janitor died with it, as with a pod.
+        assert!(!traces::left_in(build.builder.store()).is_empty(), "nothing to sweep");
+    } else {
+        build.assert_gone(&family);
+    }
+    build.assert_nothing_written(&tag);
+    let swept = build.assert_a_rebuild_works().says(&[SWEEPING]);
+    assert_eq!(swept, signal == Signal::KILL);
+    finished
+}
+
 fn assert_stopped(finished: Finished, signal: &str, code: i32) {
     let finished = finished.exited(code);
     assert_eq!(finished.stdout, "");
@@ -199,6 +227,21 @@ fn nothing_is_left_after_sighup() {
 }
 
 #[test]
+fn nothing_is_left_of_process_1_after_a_signal() {
+    for (name, signal, code) in
+        [("SIGTERM", Signal::TERM, 143), ("SIGINT", Signal::INT, 130), ("SIGHUP", Signal::HUP, 129)]
+    {
+        let repository = format!("first-{}", name.to_lowercase());
+        assert_stopped(interrupted_process_one(&repository, signal), name, code);
+    }
+}
+
+#[test]
+fn the_next_build_removes_what_is_left_when_process_1_is_killed() {
+    interrupted_process_one("first-sigkill", Signal::KILL);
+}
+
+#[test]
 fn nothing_is_left_after_sigkill() {
     let finished = interrupted("sigkill", |running| running.signal(Signal::KILL));
     assert_eq!(finished.code, None, "{finished:?}");
@@ -228,10 +271,9 @@ fn the_next_build_removes_what_is_left_when_the_janitor_is_killed_too() {
     let left = traces::of(build.builder.store());
     assert!(left.iter().all(|line| line.ends_with("is left")), "{left:?}");
     assert!(!left.is_empty(), "nothing to sweep");
-    let sweeping = "removing what a killed build left in the store";
     let finished = build.assert_a_rebuild_works();
-    assert!(finished.says(&[sweeping]), "{}", finished.stderr);
-    assert!(!build.assert_a_rebuild_works().says(&[sweeping]));
+    assert!(finished.says(&[SWEEPING]), "{}", finished.stderr);
+    assert!(!build.assert_a_rebuild_works().says(&[SWEEPING]));
 }
 
 #[test]
@@ -251,7 +293,7 @@ fn what_a_killed_build_left_on_a_full_disk_goes_before_the_next_one_needs_the_ro
         .arg(plain.get_program());
     let finished = finish(command.args(["--no-push", "--context"]).arg(context.path())).success();
     assert_eq!(finished.stdout.lines().count(), 2, "{finished:?}");
-    assert!(finished.says(&["removing what a killed build left in the store"]), "{}", finished.stderr);
+    assert!(finished.says(&[SWEEPING]), "{}", finished.stderr);
 }
 
 /// An image with one layer in a registry that can be told to be slow.

@@ -760,7 +760,7 @@ fn no_user_namespace() {
 #[test]
 fn root_that_may_not_map_itself() {
     Attempt::new("no-setfcap", "FROM BASE\nRUN true\n")
-        .after("set -- setpriv --bounding-set=-sys_admin,-setfcap --inh-caps=-all \"$@\"")
+        .after("set -- setpriv --bounding-set=-sys_admin,-setfcap,-sys_chroot --inh-caps=-all \"$@\"")
         .fails();
 }
 

@@ -84,6 +84,8 @@ fn rights_are_docker_s() {
         "CapEff:\t00000000a80425fb",
         "CapBnd:\t00000000a80425fb",
         "CapAmb:\t0000000000000000",
+        "NoNewPrivs:\t0",
+        "Seccomp:\t2",
         "0022",
         "uid=0(root) gid=0(root) groups=0(root)",
         "CapPrm:\t0000000000000000",
@@ -98,6 +100,42 @@ fn rights_are_docker_s() {
         lines.last().map(String::as_str),
         Some("uid=1000(user) gid=1001(ugrp) groups=1001(ugrp),2000(supp)")
     );
+}
+
+#[test]
+fn packages_accounts_and_setuid_programs_work_and_namespaces_do_not() {
+    let steps = "RUN mkdir -p /p/DEBIAN /p/opt && printf 'Package: p\\nVersion: 1\\nArchitecture: all\\nMaintainer: m <m@m>\\nDescription: d\\n' >/p/DEBIAN/control && \\
+           printf '#!/bin/sh\\ngroupadd --system made && touch /opt/made && chgrp made /opt/made\\n' >/p/DEBIAN/postinst && chmod 755 /p/DEBIAN/postinst && \\
+           dpkg-deb --build /p /p.deb >/dev/null && dpkg -i /p.deb >/dev/null && stat -c %G /opt/made && useradd somebody && su somebody -c id\n\
+         USER somebody\n\
+         RUN passwd -S | cut -d' ' -f1; grep NoNewPrivs /proc/self/status; unshare -U true; unshare -r true; echo tried\n";
+    let base = ground().name("debian:latest");
+    let context = Context::new(&format!("FROM {base}\n{steps}"));
+    for platform in ["linux/amd64", "linux/arm/v7"] {
+        let finished = Builder::new()
+            .run([
+                "--no-push".as_ref(),
+                format!("--custom-platform={platform}").as_ref(),
+                "-c".as_ref(),
+                context.path().as_os_str(),
+            ])
+            .success();
+        let refused = "unshare: unshare failed: Operation not permitted";
+        assert_eq!(
+            output(&finished),
+            [
+                "made",
+                "uid=1000(somebody) gid=1000(somebody) groups=1000(somebody)",
+                // From a file that only root reads.
+                "somebody",
+                "NoNewPrivs:\t0",
+                refused,
+                refused,
+                "tried"
+            ],
+            "{platform}"
+        );
+    }
 }
 
 #[test]

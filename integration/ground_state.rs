@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::support::ground::ground;
 use crate::support::oci::{LayoutImage, pull, raw_config, raw_manifest};
+use crate::support::pod::{self, Pod, Profile};
 use crate::support::scratch;
 use crate::support::tree::{self, Times};
 
@@ -116,6 +117,22 @@ fn a_tree_shows_what_an_archive_can_hold() {
              /link symlink 0777 {owner} 12 - -> ../elsewhere\n"
         )
     );
+}
+
+/// What other tests leave out where there can be none: the ground has what it takes.
+#[test]
+fn there_can_be_pods() {
+    assert!(pod::available("there_can_be_pods"), "run integration/ground/up");
+    let status = |profile| {
+        let read = ["grep", "-E", "^(CapBnd|Seccomp|NoNewPrivs):", "/proc/1/status"];
+        Pod::new(profile).run(&read).success().stdout
+    };
+    let text =
+        |new, bounding, filter| format!("CapBnd:\t{bounding}\nNoNewPrivs:\t{new}\nSeccomp:\t{filter}\n");
+    assert_eq!(status(Profile::Unset), text(0, "00000000a80425fb", 0));
+    assert_eq!(status(Profile::Default), text(0, "00000000a80425fb", 2));
+    assert_eq!(status(Profile::Crio), text(0, "00000000000005fb", 2));
+    assert_eq!(status(Profile::Restricted), text(1, "0000000000000000", 2));
 }
 
 #[test]

@@ -166,18 +166,18 @@ fn test_files(files: &[PathBuf]) -> BTreeSet<PathBuf> {
 }
 
 fn test_modules(source: &str) -> impl Iterator<Item = &str> {
-    let lines = source.lines().zip(source.lines().skip(1));
-    lines.filter(|(before, _)| before.trim() == "#[cfg(test)]").filter_map(|(_, declaration)| {
-        let (visibility, name) = declaration.trim().strip_suffix(';')?.split_once("mod ")?;
+    source.split("#[cfg(test)]\n").skip(1).filter_map(|rest| {
+        let declaration = rest.lines().map(str::trim).find(|line| !line.starts_with("#["))?;
+        let (visibility, name) = declaration.strip_suffix(';')?.split_once("mod ")?;
         (visibility.is_empty() || visibility.starts_with("pub")).then_some(name)
     })
 }
 
 #[test]
 fn files_of_tests_are_told_by_their_declaration() {
-    let source =
-        "mod a;\n#[cfg(test)]\nmod b;\n#[cfg(test)]\npub(crate) mod c;\n#[cfg(test)]\nmod tests {\n}\n";
-    assert_eq!(test_modules(source).collect::<Vec<_>>(), ["b", "c"]);
+    let source = "mod a;\n#[cfg(test)]\nmod b;\n#[cfg(test)]\npub(crate) mod c;\n#[cfg(test)]\nmod tests {\n}\n\
+         #[cfg(test)]\n#[expect(x)]\nmod d;\n";
+    assert_eq!(test_modules(source).collect::<Vec<_>>(), ["b", "c", "d"]);
 }
 
 #[test]
@@ -205,6 +205,21 @@ fn no_module_uses_one_that_the_map_forbids() {
         }
     }
     assert!(wrong.is_empty(), "against the map in src/lib.rs:\n{}", wrong.join("\n"));
+}
+
+/// Process 1 takes leave of all children but those that `children` knows.
+#[test]
+fn children_are_started_in_one_place() {
+    // The other one does so before there is a second thread, or in a process of its own.
+    let places = ["src/children.rs", "src/sandbox/subordinate.rs"];
+    let files = rust_files("src");
+    let tests = test_files(&files);
+    let starting = files.iter().filter(|file| !tests.contains(*file)).filter(|file| {
+        let code = code_of(&fs::read_to_string(file).expect("source"));
+        let starts = [".spawn()", ".output()", ".status()"].iter().any(|call| code.contains(call));
+        starts && code.contains("process::") && code.contains("Command")
+    });
+    assert_eq!(starting.map(|file| relative(file)).collect::<Vec<_>>(), places);
 }
 
 #[test]

@@ -58,9 +58,13 @@ fn the_dockerfile_of_this_repository_gives_an_image_like_kanikos() {
     assert_eq!(config["Volumes"], serde_json::json!({"/var/lib/builder": {}}));
     let environment: Vec<&str> =
         config["Env"].as_array().expect("environment").iter().filter_map(|one| one.as_str()).collect();
-    for variable in
-        ["HOME=/root", "USER=root", "SSL_CERT_DIR=/kaniko/ssl/certs", "DOCKER_CONFIG=/kaniko/.docker/"]
-    {
+    for variable in [
+        "HOME=/root",
+        "USER=root",
+        "SSL_CERT_DIR=/kaniko/ssl/certs",
+        "DOCKER_CONFIG=/kaniko/.docker/",
+        "BUILDER_STORE=/var/lib/builder",
+    ] {
         assert!(environment.contains(&variable), "{variable} in {environment:?}");
     }
     assert!(environment.contains(&"PATH=/usr/local/bin:/kaniko"), "{environment:?}");
@@ -73,9 +77,14 @@ fn the_dockerfile_of_this_repository_gives_an_image_like_kanikos() {
     with_unpacked(tagged.path(), "image", |root| {
         let text = tree::dump(root, Times::Hidden);
         let paths: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-        for path in
-            ["/kaniko/.docker", "/kaniko/executor", "/kaniko/ssl/certs/ca-certificates.crt", "/workspace"]
-        {
+        for path in [
+            "/kaniko/.docker",
+            "/kaniko/executor",
+            "/kaniko/ssl/certs/ca-certificates.crt",
+            "/workspace",
+            // Says whose image this is, and is not below the directory that others copy from it.
+            "/.builder-image",
+        ] {
             assert!(paths.contains(&path), "{path} in\n{text}");
         }
         assert!(!paths.iter().any(|path| path.starts_with("/bin") || path.starts_with("/src")), "{text}");

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::support::ground::ground;
 use crate::support::group::Group;
+use crate::support::process_one::as_process_one;
 use crate::support::{Builder, Context, Finished, finish, scratch, traces};
 
 /// A stage, a copy and a RUN whose result depends on nothing but the Dockerfile.
@@ -27,16 +28,21 @@ fn context() -> Context {
     context
 }
 
+/// Builds `context` to its end, see [`command_after`].
+fn build_after(builder: &Builder, context: &Context, prelude: &str) -> Finished {
+    finish(&mut command_after(builder, context, prelude))
+}
+
 /// Builds `context` after a shell has done `prelude`; `STORE` in it is the store's directory, `"$@"` what it starts in
 /// the end.
-fn build_after(builder: &Builder, context: &Context, prelude: &str) -> Finished {
+fn command_after(builder: &Builder, context: &Context, prelude: &str) -> Command {
     let plain = builder.command();
     let mut command = Command::new("bash");
     command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.env("STORE", builder.store()).current_dir(plain.get_current_dir().expect("directory"));
     command.args(["-euc", prelude, "bash"]).arg(plain.get_program());
     command.args(["--no-push", "--build-arg=SOURCE_DATE_EPOCH=1700000000", "--context"]).arg(context.path());
-    finish(&mut command)
+    command
 }
 
 #[test]
@@ -66,11 +72,20 @@ fn the_image_does_not_depend_on_them() {
         &by_python("signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))"),
         &by_python("signal.signal(signal.SIGPIPE, signal.SIG_DFL)"),
         &by_python("os.setpgid(0, 0)"),
+        // Temporary files are in the store, so it does not matter what that says.
+        "TMPDIR=/does/not/exist exec \"$@\"",
+        "TMPDIR=relative exec \"$@\"",
+        "TMPDIR= exec \"$@\"",
     ] {
-        let builder = Builder::new();
-        let finished = build_after(&builder, &context, prelude).success();
-        assert_eq!(finished.stdout, expected, "{prelude}\n{}", finished.stderr);
-        traces::assert_none(builder.store());
+        // Process 1 of a container is started with the same carelessness.
+        for is_first in [false, true] {
+            let builder = Builder::new();
+            let plain = command_after(&builder, &context, prelude);
+            let mut command = if is_first { as_process_one(&plain) } else { plain };
+            let finished = finish(&mut command).success();
+            assert_eq!(finished.stdout, expected, "{prelude}\n{}", finished.stderr);
+            traces::assert_none(builder.store());
+        }
     }
 }
 
@@ -137,7 +152,9 @@ fn where_there_may_be_few_processes_the_image_is_the_same_or_there_is_one_error(
     for most in (1..20).step_by(2) {
         let Some(group) = Group::of_processes(most) else { return };
         let builder = Builder::new();
-        let finished = build_after(&builder, &context, &format!("{}; exec \"$@\"", group.enter()));
+        let plain = command_after(&builder, &context, &format!("{}; exec \"$@\"", group.enter()));
+        // Process 1 wants one more, to reap orphans, and does without.
+        let finished = finish(&mut if most % 4 == 1 { plain } else { as_process_one(&plain) });
         if finished.code == Some(0) {
             assert_eq!(finished.stdout, expected, "{most}: {}", finished.stderr);
             succeeded += 1;

@@ -8,15 +8,16 @@
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
 //! | 0 | [`limit`] | a limit that the user may raise | – |
 //! | 0 | [`text`] | text from outside, fit for a message | – |
+//! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does | `sys` |
 //! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
 //! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit`, `text` |
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `text` |
 //! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `limit`, `rootfs` |
 //! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs`, `text` |
-//! | 2 | [`sandbox`] | one process inside a root, whether this machine can run it, and the user namespace to do that in | `rootfs`, `sys`, `text` |
+//! | 2 | [`sandbox`] | one process inside a root, whether this machine can run it, and the user namespace to do that in | `children`, `limit`, `rootfs`, `sys`, `text` |
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
-//! | 3 | [`registry`] | OCI distribution client | `image`, `http`, `limit`, `text` |
+//! | 3 | [`registry`] | OCI distribution client | `children`, `image`, `http`, `limit`, `text` |
 //! | 4 | [`snapshot`] | what a step changed | `layer`, `limit`, `rootfs`, `store` |
 //! | 4 | [`cache`] | what was built before, by what it depends on | `image`, `store`, `sys` |
 //! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `cache`, `context`, `dockerfile`, `image`, `layer`, `limit`, `rootfs`, `sandbox`, `snapshot`, `store`, `text` |
@@ -31,6 +32,7 @@
 
 pub mod build;
 pub mod cache;
+pub mod children;
 pub mod cli;
 pub mod context;
 pub mod dockerfile;

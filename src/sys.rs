@@ -67,6 +67,28 @@ pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags.difference(UnshareFlags::FILES)) }.map_err(Into::into)
 }
 
+/// Brings up the loopback interface of the network namespace that the calling thread is in: the kernel then gives it its
+/// addresses.
+///
+/// # Errors
+/// Those of socket(2) and of netdevice(7).
+pub fn bring_up_loopback() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: all zero is a value of this plain struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as c_char;
+    request.ifr_name[1] = b'o' as c_char;
+    // SAFETY: both calls read and write no more than `request`, whose name ends with a zero, and which outlives them; what
+    // is read of the union is what the first one has written.
+    unsafe {
+        check(libc::c_long::from(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request)))?;
+        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        check(libc::c_long::from(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)))?;
+    }
+    Ok(())
+}
+
 /// The two ways out of [`fork_single_threaded`].
 #[derive(Debug)]
 pub enum Forked {
@@ -360,6 +382,21 @@ fn wait_for(process: libc::pid_t) -> io::Result<i32> {
     if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Ok(libc::EINTR) }
 }
 
+/// Waits until a child of this process has ended, whichever; gives its number. It stays to be waited for.
+///
+/// # Errors
+/// Those of waitid(2): `ECHILD` when there is no child at all.
+pub fn wait_for_any_child() -> io::Result<Pid> {
+    // SAFETY: the kernel writes no more than `info`, for which all zero is a valid value.
+    let ended = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOWAIT;
+        check(libc::c_long::from(libc::waitid(libc::P_ALL, 0, &raw mut info, options)))?;
+        info.si_pid()
+    };
+    Pid::from_raw(ended).ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
+}
+
 /// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file
 /// that is longer than the limit (`ulimit -f`) fails instead of ending the process without a word.
 pub fn settle_inherited_signals() {
@@ -391,13 +428,15 @@ pub fn ignore_ending_signals() {
     }
 }
 
-/// Gives the calling thread, and what it starts from now on, a mount namespace of its own.
+/// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
+/// mounts made outside still come and from which none go out. To be called before there is any other thread.
 ///
 /// # Errors
-/// Those of unshare(2).
-pub fn unshare_mounts() -> io::Result<()> {
-    // SAFETY: CLONE_NEWNS does not touch the table of descriptors.
-    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?)
+/// Those of unshare(2), `EPERM` without `CAP_SYS_ADMIN`, and of mount(2).
+pub fn enter_private_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    let change = rustix::mount::MountPropagationFlags::DOWNSTREAM | rustix::mount::MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", change)?)
 }
 
 /// Gives the calling thread a current directory of its own.
@@ -477,27 +516,49 @@ pub fn write_mapped(file: impl AsFd, between: impl FnOnce() -> io::Result<()>) -
     result
 }
 
-/// Has every flock(2) of the calling thread, and of threads that it starts, fail with `errno` from now on, as on a file
-/// system without locks (seccomp(2)).
+/// Whether the kernel takes filters of system calls, and the filters in force let one ask.
+#[must_use]
+pub fn has_system_call_filters() -> bool {
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the kernel reads four bytes of `action`, which outlives the call.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
+/// Has the kernel run `program` before each system call of the calling thread, and of what that starts from now on
+/// (seccomp(2)). Takes CAP_SYS_ADMIN, or no_new_privs.
 ///
 /// # Errors
-/// Those of prctl(2).
+/// Those of seccomp(2).
+pub fn install_system_call_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+    let Ok(length) = u16::try_from(program.len()) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // Before Linux 5.16 a filter would otherwise switch on mitigations of speculation that make all of the process
+    // slower. Containers have done without since runc 1.1.
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    // SAFETY: the kernel reads `len` instructions from `filter`, writes nothing, and checks the program; both outlive the
+    // call.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    })?;
+    Ok(())
+}
+
+/// Has the system call `number` of the calling thread, and of threads that it starts, fail with `errno` from now on.
+///
+/// # Errors
+/// Those of prctl(2) and seccomp(2).
 #[cfg(test)]
-pub fn refuse_locks(errno: rustix::io::Errno) -> io::Result<()> {
+pub fn refuse_call(number: libc::c_long, errno: rustix::io::Errno) -> io::Result<()> {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filter = [
+    // SAFETY: takes no pointers.
+    check(libc::c_long::from(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }))?;
+    install_system_call_filter(&[
         // The number of the call is the first field of struct seccomp_data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_flock as u32),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno.raw_os_error() as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: prctl only reads its arguments; `program` and `filter` outlive the calls.
-    unsafe {
-        check(libc::c_long::from(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))?;
-        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
-        check(libc::c_long::from(set))?;
-    }
-    Ok(())
+    ])
 }

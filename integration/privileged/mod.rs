@@ -1,6 +1,8 @@
 //! Tests that need root on a Linux machine.
 
+mod network;
 mod sandbox;
+mod system_calls;
 
 /// Whether such tests can run; says so when they cannot.
 fn is_root(test: &str) -> bool {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use builder::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs};
 use builder::sandbox::emulation::{Emulation, Host, Registrations, availability};
 use builder::sandbox::{
-    Cancel, Exit, HOSTNAME, Isolated, Presentation, ProcView, Process, Sandbox, SandboxError, Script,
-    StartProblem, Stream,
+    Cancel, Exit, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
+    Script, StartProblem, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -26,10 +26,10 @@ const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-lo
 const RESOLV_CONF: &str = "nameserver 192.0.2.53\n";
 
 /// A root with busybox and all its commands.
-struct Image(TempDir);
+pub(super) struct Image(TempDir);
 
 impl Image {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let image = Self::empty();
         fs::create_dir(image.path("bin")).unwrap();
         fs::copy("/bin/busybox", image.path("bin/busybox")).expect("Debian's busybox-static");
@@ -46,11 +46,11 @@ impl Image {
         image
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(super) fn path(&self, path: &str) -> PathBuf {
         self.0.path().join(path)
     }
 
-    fn root(&self) -> Rootfs {
+    pub(super) fn root(&self) -> Rootfs {
         Rootfs::open(self.0.path()).unwrap()
     }
 
@@ -70,11 +70,11 @@ impl Image {
         lines
     }
 
-    fn run(&self, process: &Process) -> Outcome {
+    pub(super) fn run(&self, process: &Process) -> Outcome {
         run_in(&self.root(), process).unwrap()
     }
 
-    fn sh(&self, script: &str) -> Outcome {
+    pub(super) fn sh(&self, script: &str) -> Outcome {
         self.run(&shell(script))
     }
 
@@ -84,10 +84,10 @@ impl Image {
 }
 
 #[derive(Debug)]
-struct Outcome {
-    exit: Exit,
-    out: String,
-    error: String,
+pub(super) struct Outcome {
+    pub(super) exit: Exit,
+    pub(super) out: String,
+    pub(super) error: String,
 }
 
 fn isolated() -> Isolated {
@@ -108,7 +108,7 @@ fn run_in(root: &Rootfs, process: &Process) -> Result<Outcome, SandboxError> {
     })
 }
 
-fn command(args: &[&str]) -> Process {
+pub(super) fn command(args: &[&str]) -> Process {
     Process {
         args: args.iter().map(|argument| argument.as_bytes().to_vec()).collect(),
         env: vec![(b"PATH".to_vec(), b"/bin".to_vec())],
@@ -121,10 +121,11 @@ fn command(args: &[&str]) -> Process {
         scripts: Vec::new(),
         mounts: Vec::new(),
         presentation: Presentation::Native,
+        network: Network::Shared,
     }
 }
 
-fn shell(script: &str) -> Process {
+pub(super) fn shell(script: &str) -> Process {
     command(&["/bin/sh", "-c", script])
 }
 
@@ -243,13 +244,13 @@ fn rights_are_those_of_docker() {
         return;
     }
     let image = Image::new();
-    let rights = ["grep", "-E", "^(Uid|Gid|Groups|Cap...|NoNewPrivs):", "/proc/self/status"];
+    let rights = ["grep", "-E", "^(Uid|Gid|Groups|Cap...|NoNewPrivs|Seccomp):", "/proc/self/status"];
     let root = "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t0 10 \nCapInh:\t0000000000000000\n\
                 CapPrm:\t00000000a80425fb\nCapEff:\t00000000a80425fb\nCapBnd:\t00000000a80425fb\n\
-                CapAmb:\t0000000000000000\nNoNewPrivs:\t0\n";
+                CapAmb:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t2\n";
     let other = "Uid:\t1000\t1000\t1000\t1000\nGid:\t100\t100\t100\t100\nGroups:\t5 100 4294967294 \n\
                  CapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n\
-                 CapBnd:\t00000000a80425fb\nCapAmb:\t0000000000000000\nNoNewPrivs:\t0\n";
+                 CapBnd:\t00000000a80425fb\nCapAmb:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t2\n";
     for (user, expected) in [(user(0, 0, &[0, 10]), root), (user(1000, 100, &[5, u32::MAX - 1]), other)] {
         let process = Process { user, ..command(&rights) };
         assert_eq!(image.run(&process).out, expected);
@@ -848,7 +849,7 @@ fn arm_program() -> Vec<u8> {
     program
 }
 
-fn install(image: &Image, name: &str, program: &[u8]) {
+pub(super) fn install(image: &Image, name: &str, program: &[u8]) {
     fs::write(image.path(name), program).unwrap();
     fs::set_permissions(image.path(name), fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -49,6 +49,11 @@ impl Ground {
         format!("{}/{repository_and_tag}", self.registry)
     }
 
+    /// A Debian package for this machine's processor.
+    pub(crate) fn package(&self, name: &str) -> PathBuf {
+        self.directory.join("packages").join(format!("{name}.deb"))
+    }
+
     /// All images of all bases.
     pub(crate) fn bases(&self) -> Vec<Base> {
         let text = fs::read_to_string(self.directory.join("bases")).expect("list of bases");

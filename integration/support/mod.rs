@@ -4,6 +4,8 @@ pub(crate) mod fake_registry;
 pub(crate) mod ground;
 pub(crate) mod group;
 pub(crate) mod oci;
+pub(crate) mod pod;
+pub(crate) mod process_one;
 pub(crate) mod traces;
 pub(crate) mod tree;
 pub(crate) mod user;
@@ -70,7 +72,7 @@ impl Builder {
 }
 
 /// What a program left when it ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Finished {
     /// The command line, for messages.
     pub(crate) command: String,

@@ -80,7 +80,12 @@ impl LayoutImage {
     /// Everything about the entries of each layer but their times, one line each, bottom layer first. The line begins with
     /// the path.
     pub(crate) fn layer_facts(&self, layout: &Path) -> Vec<Vec<String>> {
-        self.manifest.layers().iter().map(|layer| facts(&blob(layout, layer))).collect()
+        (0..self.manifest.layers().len()).map(|layer| self.facts_of_layer(layout, layer)).collect()
+    }
+
+    /// The same of one layer, counted from the bottom.
+    pub(crate) fn facts_of_layer(&self, layout: &Path, layer: usize) -> Vec<String> {
+        facts(&blob(layout, &self.manifest.layers()[layer]))
     }
 
     /// One of the manifest's annotations.

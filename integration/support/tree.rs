@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::oci::with_unpacked;
 
@@ -27,16 +27,7 @@ pub(crate) fn of_layout(layout: &Path, tag: &str, times: Times) -> String {
 pub(crate) fn dump(root: &Path, times: Times) -> String {
     let mut names = std::collections::BTreeMap::new();
     let mut lines = Vec::new();
-    let mut pending = vec![root.to_path_buf()];
-    let mut found = Vec::new();
-    while let Some(path) = pending.pop() {
-        if fs::symlink_metadata(&path).expect("metadata").is_dir() {
-            pending.extend(fs::read_dir(&path).expect("directory").map(|entry| entry.expect("entry").path()));
-        }
-        found.push(path);
-    }
-    found.sort();
-    for path in found {
+    for path in paths(root) {
         let metadata = fs::symlink_metadata(&path).expect("metadata");
         let inside = path.strip_prefix(root).expect("below the root");
         let shown = format!("/{}", inside.as_os_str().as_bytes().escape_ascii());
@@ -61,6 +52,20 @@ pub(crate) fn dump(root: &Path, times: Times) -> String {
         lines.push(line + "\n");
     }
     lines.concat()
+}
+
+/// `root` and all that is below it, sorted.
+pub(crate) fn paths(root: &Path) -> Vec<PathBuf> {
+    let mut pending = vec![root.to_path_buf()];
+    let mut found = Vec::new();
+    while let Some(path) = pending.pop() {
+        if fs::symlink_metadata(&path).expect("metadata").is_dir() {
+            pending.extend(fs::read_dir(&path).expect("directory").map(|entry| entry.expect("entry").path()));
+        }
+        found.push(path);
+    }
+    found.sort();
+    found
 }
 
 /// Type, mode, owner, size and time.

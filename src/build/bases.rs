@@ -179,6 +179,7 @@ mod tests {
             host,
             layering: crate::build::step::Layering::EachStep,
             most_layers: 100,
+            networks: crate::build::network::Networks::USUAL,
         };
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();
         build::plan(&file, &request, &IgnoreRules::default(), &ByName).unwrap()

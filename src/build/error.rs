@@ -124,6 +124,9 @@ pub enum BuildErrorKind {
     /// A secret that a step must have. BuildKit's words.
     #[error("secret {0}: not found")]
     SecretMissing(String),
+    /// A step names the network of the host. BuildKit's words.
+    #[error("network.host is not allowed")]
+    HostNetwork,
     /// The changes of a step.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use super::error::{BuildError, BuildErrorKind};
 use super::mount::{MountStep, Resolver};
+use super::network::Networks;
 use super::origin::Reader;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
-    Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Network, Run,
+    Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Run,
     RunAction, Security, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
     expand_words, parse_ports, signal_number, suggest,
 };
@@ -39,13 +40,15 @@ pub(super) struct Interpreter<'a> {
     sources: Sources<'a>,
 }
 
-/// Where COPY, ADD and mounts find what they name.
+/// Where COPY, ADD and mounts find what they name, and what RUN may have.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// What of the build context is hidden.
     pub(super) ignore: &'a IgnoreRules,
     /// Resolves `--from`, and `from` of mounts.
     pub(super) from: &'a dyn Fn(Reader, &Text) -> Result<CopyFrom, BuildErrorKind>,
+    /// Which networks RUN may have.
+    pub(super) networks: Networks,
 }
 
 /// What became of a stage.
@@ -313,13 +316,13 @@ impl<'a> Interpreter<'a> {
 
     fn run(&mut self, span: Span, run: &Run) -> Result<(String, Step), BuildErrorKind> {
         let unsupported = [
-            ("RUN --network", run.network != Network::Default),
             ("RUN --security=insecure", run.security != Security::Sandbox),
             ("RUN --device", !run.devices.is_empty()),
         ];
         if let Some((flag, _)) = unsupported.iter().find(|(_, used)| *used) {
             return Err(BuildErrorKind::Unsupported((*flag).to_owned()));
         }
+        let network = self.sources.networks.of(run.network)?;
         let mounts = self.mounts(span, run)?;
         let with_shell = |last: &[u8]| {
             let mut args: Vec<Vec<u8>> = self.shell().into_iter().map(String::into_bytes).collect();
@@ -351,6 +354,7 @@ impl<'a> Interpreter<'a> {
             user: self.config.user.clone(),
             script,
             mounts,
+            network,
             shown,
         };
         Ok((row, Step::Run(step)))

@@ -13,9 +13,10 @@ use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
 use crate::rootfs::GuestPath;
+use crate::sandbox::Network;
 
 /// To be changed whenever a step does something else than before, or a key is made in another way.
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 
 /// The keys of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,12 +158,17 @@ fn of_files<'s>(
 
 fn of_run(step: &RunStep, platform: &Platform, files: &Elsewhere<'_>) -> KeyHasher {
     // Proxies belong to the machine that builds, and `shown` says what `args` says.
-    let RunStep { args, env, proxies: _, workdir, user, script, mounts, shown: _ } = step;
+    let RunStep { args, env, proxies: _, workdir, user, script, mounts, network, shown: _ } = step;
+    let network = match network {
+        Network::Shared => "shared",
+        Network::None => "none",
+    };
     let key = keyed("run")
         .list("args", args)
         .list("env", env.iter().flat_map(|(name, value)| [name, value]))
         .value("workdir", workdir.as_bytes())
         .value("user", user)
+        .value("network", network)
         .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
         .value("os", &platform.os)
         .value("architecture", &platform.architecture)
@@ -247,6 +253,7 @@ mod tests {
             user: "user".to_owned(),
             script: None,
             mounts: vec![bind(), tmpfs(), secret()],
+            network: Network::Shared,
             shown: "/bin/sh -c make".to_owned(),
         }
     }
@@ -336,9 +343,18 @@ mod tests {
     #[test]
     fn every_field_of_run_counts_or_is_left_out_on_purpose() {
         // A new field must be named here, and changed below.
-        let RunStep { args: _, env: _, proxies: _, workdir: _, user: _, script: _, mounts: _, shown: _ } =
-            run();
-        let fields = ["args", "env", "proxies", "workdir", "user", "script", "mounts", "shown"];
+        let RunStep {
+            args: _,
+            env: _,
+            proxies: _,
+            workdir: _,
+            user: _,
+            script: _,
+            mounts: _,
+            network: _,
+            shown: _,
+        } = run();
+        let fields = ["args", "env", "proxies", "workdir", "user", "script", "mounts", "network", "shown"];
         let changes: &[Change<RunStep>] = &[
             ("args: text", true, |run| run.args[2] = b"make ".to_vec()),
             ("args: shell", true, |run| run.args[0] = b"/bin/bash".to_vec()),
@@ -359,6 +375,7 @@ mod tests {
             ("mounts: none", true, |run| run.mounts.clear()),
             ("mounts: one less", true, |run| drop(run.mounts.pop())),
             ("mounts: order", true, |run| run.mounts.reverse()),
+            ("network: none", true, |run| run.network = Network::None),
             ("shown: other", false, |run| run.shown = "make".to_owned()),
         ];
         check(&fields, changes, run, |run| key(&Step::Run(run), &Elsewhere::Nothing));

@@ -12,6 +12,7 @@ mod interpret;
 pub mod key;
 pub mod mount;
 mod mounted;
+pub mod network;
 mod origin;
 mod perform;
 pub mod plan;

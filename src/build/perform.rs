@@ -8,6 +8,7 @@ use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, c
 use super::error::BuildErrorKind;
 use super::execute::Executor;
 use super::mounted::Mounted;
+use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
 use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
@@ -18,7 +19,7 @@ use crate::rootfs::{
     set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{Exit, HOSTNAME, Presentation, Process, SandboxError, Script};
+use crate::sandbox::{Exit, HOSTNAME, Network, Presentation, Process, SandboxError, Script};
 use crate::snapshot::{Recording, View};
 use crate::store::room::Free;
 use crate::store::unpacked::Chain;
@@ -176,7 +177,7 @@ impl Executor<'_> {
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let mounted = self.mounted(step, stage)?;
-        let process = process(step, user, presentation, self.services.resolv_conf.clone(), &mounted);
+        let process = process(step, user, presentation, &self.services.resolv_conf, &mounted);
         let progress = self.services.progress;
         let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
         let mut redactor = Redactor::new(mounted.secrets());
@@ -269,7 +270,7 @@ fn process(
     step: &RunStep,
     user: ResolvedUser,
     presentation: Presentation,
-    resolv_conf: Vec<u8>,
+    resolv_conf: &[u8],
     mounted: &Mounted,
 ) -> Process {
     let is_secret = |name: &str| mounted.variables.iter().any(|(secret, _)| secret == name.as_bytes());
@@ -293,9 +294,13 @@ fn process(
         user,
         hostname: HOSTNAME.to_owned(),
         hosts: HOSTS.as_bytes().to_vec(),
-        resolv_conf,
+        resolv_conf: match step.network {
+            Network::Shared => resolv_conf.to_vec(),
+            Network::None => resolv_conf_without_network(resolv_conf),
+        },
         scripts: scripts.collect(),
         mounts: mounted.mounts.clone(),
         presentation,
+        network: step.network,
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::clock::Clock;
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
+use super::network::Networks;
 use super::origin::{Named, Origin, Reader, named_by, origin, stage_named};
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
@@ -48,6 +49,8 @@ pub struct PlanRequest {
     pub layering: Layering,
     /// The most layers that the files of an image can have where it is built.
     pub most_layers: usize,
+    /// Which networks steps may have.
+    pub networks: Networks,
 }
 
 /// Plans the build of `file`: bases are resolved, nothing is run.
@@ -444,7 +447,7 @@ impl Planner<'_> {
             config,
             author,
             &mut self.warnings,
-            Sources { ignore: self.ignore, from: &from },
+            Sources { ignore: self.ignore, from: &from, networks: self.request.networks },
         );
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;

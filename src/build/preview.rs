@@ -7,6 +7,7 @@ use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan, Step};
 use crate::dockerfile::{Access, Need};
 use crate::image::config::{History, ImageConfig};
+use crate::sandbox::Network;
 
 /// The config of the image that `plan` gives, without times and with the diff ids of the base alone.
 #[must_use]
@@ -46,10 +47,13 @@ fn stage_value(stage: &StagePlan, plan: &Plan) -> Value {
                 "createdBy": step.created_by,
                 "step": kind(&step.step),
             });
-            if let Step::Run(run) = &step.step
-                && !run.mounts.is_empty()
-            {
-                value["mounts"] = run.mounts.iter().map(|mount| mount_value(mount, plan)).collect();
+            if let Step::Run(run) = &step.step {
+                if !run.mounts.is_empty() {
+                    value["mounts"] = run.mounts.iter().map(|mount| mount_value(mount, plan)).collect();
+                }
+                if run.network == Network::None {
+                    value["network"] = json!("none");
+                }
             }
             value
         })

@@ -8,6 +8,7 @@ use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
+use crate::sandbox::Network;
 
 use super::clock::Clock;
 use super::mount::MountStep;
@@ -244,6 +245,8 @@ pub struct RunStep {
     pub script: Option<(Text, Text)>,
     /// What is mounted meanwhile, in the order in which it is mounted.
     pub mounts: Vec<MountStep>,
+    /// Its network.
+    pub network: Network,
     /// The command line as errors show it.
     pub shown: String,
 }

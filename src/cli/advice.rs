@@ -12,6 +12,7 @@ use crate::build::progress::size;
 use crate::layer::EntryError;
 use crate::store::StoreError;
 use crate::store::export::ExportError;
+use crate::store::extract::is_mount_point;
 use crate::store::room::Free;
 
 /// With less room than this a disk may be why a step failed, though it did not say so.
@@ -114,6 +115,18 @@ impl Trouble {
             _ => return None,
         })
     }
+}
+
+/// What to do about a store that cannot be written to although nobody has used it yet. In a pod most often: its root is
+/// read-only, or a volume belongs to root.
+pub(super) fn advice_for_store(error: &StoreError, store: &Path) -> Option<String> {
+    let StoreError::Unwritable { source, .. } = error else { return None };
+    let on_volume = store.ancestors().any(|path| path.parent().is_some() && is_mount_point(path));
+    if !on_volume {
+        return Some(format!("in a pod, mount a volume at `{}` (an emptyDir will do)", store.display()));
+    }
+    (source.kind() == io::ErrorKind::PermissionDenied)
+        .then(|| "this user may not write there; in a pod, `fsGroup` gives volumes to its user".to_owned())
 }
 
 /// A step that failed on a disk that is as good as full most probably failed for that.

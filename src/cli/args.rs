@@ -17,7 +17,7 @@ use crate::dockerfile::suggest;
     disable_help_subcommand = true,
     subcommand_required = true,
     after_help = "The flags of build and plan: builder build --help",
-    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR"
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder doctor [FLAGS]"
 )]
 pub(super) struct CommandLine {
     #[command(subcommand)]
@@ -33,8 +33,27 @@ pub(super) enum Command {
     Plan(Box<BuildArgs>),
     /// Commands about images
     Image(ImageArgs),
+    /// Say how a RUN can be kept apart here, what is in the way of better, and what is emulated
+    Doctor(DoctorArgs),
     /// Print the version
     Version,
+}
+
+/// The flags of `doctor`.
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// How to print it: text or json
+    #[arg(long, short = 'o', value_name = "FORMAT", default_value = "text")]
+    pub(super) output: String,
+
+    /// Directory for blobs and unpacked layers, as for a build; it is not made [env: BUILDER_STORE] [default:
+    /// /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    /// Platform to look at besides the usual ones (repeatable)
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    pub(super) custom_platform: Vec<String>,
 }
 
 /// `builder image`.
@@ -123,6 +142,15 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "id=ID[,src=FILE|,env=NAME]")]
     pub(super) secret: Vec<String>,
 
+    /// Network of each RUN that names none: default is this machine's, none only a loopback interface, host needs no
+    /// --allow then
+    #[arg(long, value_name = "MODE", default_value = "default")]
+    pub(super) network: String,
+
+    /// What a Dockerfile may ask for besides: network.host is RUN --network=host (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(super) allow: Vec<String>,
+
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
     pub(super) target: Option<String>,
@@ -167,6 +195,11 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) insecure_registry: Vec<String>,
 
+    /// How a RUN is kept apart: mount-namespace, user-namespace, chroot or in-place, strongest first; auto takes the first
+    /// that works here [env: BUILDER_ISOLATION] [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub(super) isolation: Option<String>,
+
     /// How the files of stages are kept: overlayfs stacks layers, native copies them into plain directories, auto tries
     /// the first [env: BUILDER_SNAPSHOTTER] [default: auto]
     #[arg(long, value_name = "NAME")]
@@ -195,6 +228,7 @@ pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("image") => "image extract",
         Some("plan") => "plan",
+        Some("doctor") => "doctor",
         _ => "build",
     }
 }
@@ -204,6 +238,7 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     let name = flag.strip_prefix("--")?.split('=').next()?;
     let command = match command {
         "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
+        "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
         _ => BuildArgs::augment_args(clap::Command::new("build")),
     };
     let names: Vec<String> = command
@@ -215,7 +250,7 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     suggest(name, &names).map(|near| format!("--{near}"))
 }
 
-const COMMANDS: [&str; 4] = ["build", "plan", "image", "version"];
+const COMMANDS: [&str; 5] = ["build", "plan", "image", "doctor", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.

@@ -6,31 +6,32 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::advice::advice_for_store;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
+use super::isolation::{self, Grounds, Isolation};
 use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
 use super::settings::{Given, Settings};
 use super::snapshotter::{self, Kept};
-use super::stop::Stop;
+use super::stop::{AtOnce, Stop};
 use super::sweep::Sweep;
 use crate::build::progress::{Event, Progress};
 use crate::build::step::StageBase;
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
+use crate::children::reap_orphans;
 use crate::context::{Context, FoundDockerfile};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::own::Wish;
-use crate::sandbox::{Isolated, ProcView, Secret};
+use crate::sandbox::{Secret, can_filter_system_calls};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
-use crate::store::workspace::Workspace;
 use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
@@ -41,34 +42,50 @@ struct Opened {
 }
 
 /// Prints what a build would give.
-pub(super) fn plan(settings: &Settings, colour: Colour) -> Result<(), Failure> {
+pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let opened = open(settings, &*progress)?;
     let store = open_store(settings, &progress)?;
     let client = client(settings, &progress)?;
-    let images = Images {
-        client: &client,
-        store: &store,
-        progress: &*progress,
-        limits: settings.limits.documents,
-        unpacking: None,
-    };
-    let plan = make_plan(&opened, settings, &images)?;
-    warn_of_arguments(&plan, &*progress);
+    let stop = Stop::new(at_once)?;
+    watch(&stop, &client)?;
+    stop.judge(print_plan(settings, &progress, &opened, &store, &client))
+}
+
+fn print_plan(
+    settings: &Settings,
+    progress: &Arc<Lines<std::io::Stderr>>,
+    opened: &Opened,
+    store: &Store,
+    client: &Client,
+) -> Result<(), Failure> {
+    let images =
+        Images { client, store, progress: &**progress, limits: settings.limits.documents, unpacking: None };
+    let plan = make_plan(opened, settings, &images)?;
+    warn_of_arguments(&plan, &**progress);
     let document: Value = build::preview::document(&plan);
     let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
     super::print(&format!("{text}\n"))
 }
 
 /// Builds, writes and pushes.
-pub(super) fn build(settings: &Settings, colour: Colour) -> Result<(), Failure> {
+pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    // Before anything is opened: until then, it may be an image's.
+    if let Some(note) = isolation::repair_root()? {
+        progress.tell(&Event::Note(note));
+    }
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
-    let entered = own::enter(Wish::All, &*progress)?;
+    check_machine()?;
+    let store = open_store(settings, &progress)?;
+    let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
+    progress.tell(&Event::Detail(&isolation.summary()));
+    let entered = own::enter_for(&isolation, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
-    let stop = Stop::new()?;
-    let result = Build { settings, progress: &progress, opened, secrets, entered, stop: &stop }.run();
+    let stop = Stop::new(at_once)?;
+    let result =
+        Build { settings, progress: &progress, opened, secrets, isolation, entered, stop: &stop }.run(&store);
     stop.judge(result)
 }
 
@@ -77,42 +94,46 @@ struct Build<'a> {
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
     secrets: BTreeMap<String, Secret>,
+    isolation: Isolation,
     entered: Entered,
     stop: &'a Stop,
 }
 
 impl Build<'_> {
-    fn run(mut self) -> Result<(), Failure> {
+    fn run(mut self, store: &Store) -> Result<(), Failure> {
         let settings = self.settings;
-        let store = open_store(settings, self.progress)?;
-        check_machine()?;
         hide_outputs(&mut self.opened.context, settings)?;
-        let sweep = Sweep::begin(&store, self.progress)?;
-        let workspace = Workspace::create(&store.temporary(), Some(&self.entered.janitor))
-            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        self.run_in(&Arc::new(workspace), &store).map_err(|failure| failure.advised(store.root()))?;
+        if !can_filter_system_calls() {
+            self.progress.tell(&Event::Detail(
+                "system calls of RUN are not filtered: the kernel, or the filter in force, allows no seccomp filters",
+            ));
+        }
+        let sweep = Sweep::begin(store, self.progress)?;
+        let client = client(settings, self.progress)?;
+        watch(self.stop, &client)?;
+        let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
+        self.run_in(&grounds, store, &client).map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
 
-    /// Builds with `workspace` for temporary files.
-    fn run_in(&self, workspace: &Arc<Workspace>, store: &Store) -> Result<(), Failure> {
+    /// Builds with temporary files at `grounds`.
+    fn run_in(&self, grounds: &Grounds, store: &Store, client: &Client) -> Result<(), Failure> {
         let settings = self.settings;
-        let client = client(settings, self.progress)?;
-        let waiting = client.clone();
-        self.stop.watch(move || waiting.cancel())?;
+        let workspace = &grounds.workspace;
         let progress: &dyn Progress = &**self.progress;
-        let Kept { snapshotter, unpacker } =
-            snapshotter::choose(settings, store, workspace, &self.entered.own.ids, progress)?;
+        let Kept { snapshotter, unpacker } = snapshotter::choose(
+            settings,
+            &self.isolation,
+            store,
+            workspace,
+            &self.entered.own.ids,
+            progress,
+        )?;
         let unpacking =
             Unpacking { unpacker, workspace, cancel: &self.stop.cancel, limits: settings.limits.layers };
-        let images = Images {
-            client: &client,
-            store,
-            progress,
-            limits: settings.limits.documents,
-            unpacking: Some(unpacking),
-        };
+        let images =
+            Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
         check_outputs(settings, &self.opened.found)?;
         for destination in &settings.push {
             client
@@ -121,7 +142,16 @@ impl Build<'_> {
         }
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
-        let image = self.execute(&plan, &images, &*snapshotter, workspace)?;
+        self.isolation.check(&plan, &self.opened.found)?;
+        if isolation::runs(&plan)
+            && let Some(line) = self.isolation.line()
+        {
+            progress.tell(&Event::Note(&line));
+            if let Some(warning) = grounds.warning(settings)? {
+                progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
+            }
+        }
+        let image = self.execute(&plan, &images, &*snapshotter, grounds)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -130,14 +160,13 @@ impl Build<'_> {
         plan: &Plan,
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
-        workspace: &Workspace,
+        grounds: &Grounds,
     ) -> Result<Image, Failure> {
         let services = Services {
             source: images,
-            workspace,
+            workspace: &grounds.workspace,
             snapshotter,
-            // Not the program's path: an upgrade meanwhile would put another program there.
-            sandbox: &Isolated::new("/proc/self/exe", ProcView::Own),
+            sandbox: &*self.isolation.sandbox(grounds, self.settings),
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
@@ -160,6 +189,14 @@ impl Build<'_> {
     }
 }
 
+/// Has signals stop what waits for a registry, too; and orphans find a parent that looks after them.
+fn watch(stop: &Stop, client: &Arc<Client>) -> Result<(), Failure> {
+    let waiting = client.clone();
+    stop.watch(move || waiting.cancel())?;
+    reap_orphans();
+    Ok(())
+}
+
 /// What files cannot have here; none where they can have everything.
 fn restriction(ids: &IdMap) -> Option<String> {
     let marks = Marks::usual();
@@ -177,8 +214,13 @@ fn check_machine() -> Result<(), Failure> {
 
 /// Opens the store and tells what was wrong with it.
 fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
-    let store =
-        Store::open(&settings.store).map_err(|error| Failure::from_error(&error).advised(&settings.store))?;
+    let store = Store::open(&settings.store).map_err(|error| {
+        let failure = Failure::from_error(&error);
+        match advice_for_store(&error, &settings.store) {
+            Some(advice) => failure.hint(advice),
+            None => failure.advised(&settings.store),
+        }
+    })?;
     for warning in store.warnings() {
         progress.tell(&Event::Warning { rule: "store", span: None, detail: warning });
     }

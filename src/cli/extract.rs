@@ -13,8 +13,9 @@ use super::own::{self, Entered};
 use super::progress::{Colour, Lines, Verbosity};
 use super::settings::{Environment, host_platform, requested_platform};
 use super::snapshotter::word;
-use super::stop::Stop;
+use super::stop::{AtOnce, Stop};
 use crate::build::progress::{Event, Progress as _, size};
+use crate::children::reap_orphans;
 use crate::image::matching::{Asked, Unfit};
 use crate::image::platform::Platform;
 use crate::layer::Owners;
@@ -102,7 +103,7 @@ fn layout_and_name(text: &OsStr, is_directory: impl Fn(&Path) -> bool) -> (PathB
 }
 
 /// Makes the directory.
-pub(super) fn extract(settings: &ExtractSettings, colour: Colour) -> Result<(), Failure> {
+pub(super) fn extract(settings: &ExtractSettings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let destination = Destination::new(&settings.directory).map_err(|error| Failure::from_error(&error))?;
     let layout = Layout::open(&settings.layout, &settings.limits.documents)
@@ -114,8 +115,9 @@ pub(super) fn extract(settings: &ExtractSettings, colour: Colour) -> Result<(), 
         progress.tell(&Event::Note(note));
     }
     let ground = Ground::enter(settings.snapshotter, &progress)?;
-    let stop = Stop::new()?;
+    let stop = Stop::new(at_once)?;
     stop.watch(|| ())?;
+    reap_orphans();
     let tell = |news: Progress<'_>| match news {
         Progress::Found(_) => {}
         Progress::Started(blob) => {

@@ -47,6 +47,12 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
                     .to_owned(),
             );
         }
+        BuildErrorKind::Sandbox(SandboxError::Network { remedy, .. }) => failure.hint = Some(remedy.clone()),
+        BuildErrorKind::HostNetwork => {
+            failure = failure.hint(
+                "allow it with `--allow network.host`; a RUN that names no network has that of the machine, too",
+            );
+        }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
         BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source).or(failure.hint),
         BuildErrorKind::Source { written, place, excluded, .. } => {

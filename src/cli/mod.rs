@@ -3,9 +3,11 @@
 mod advice;
 mod args;
 mod build;
+mod doctor;
 mod extract;
 mod failure;
 mod hints;
+mod isolation;
 mod limits;
 mod outputs;
 mod own;
@@ -24,19 +26,23 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{Command, CommandLine, ImageCommand};
+use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
 use progress::Colour;
 use settings::{Environment, Purpose, Settings};
+use stop::AtOnce;
 
 use crate::sys;
 
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
-/// RUN's own code; 130 or 143 after SIGINT or SIGTERM; 1 every other failure, usage included.
+/// RUN's own code; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM; 1 every other failure, usage included.
 ///
 /// Call it before any thread exists: a build forks.
 #[must_use]
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    // Before they are unblocked: what came meanwhile counts.
+    let at_once = AtOnce::begin();
     sys::settle_inherited_signals();
     let environment = Environment::read();
     let colour = if std::io::stderr().is_terminal() && !environment.forbids_colour() {
@@ -52,13 +58,21 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     };
     let done = match line.command {
         Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build)
-            .and_then(|settings| build::build(&settings, colour)),
+            .and_then(|settings| build::build(&settings, colour, &at_once)),
         Command::Plan(args) => Settings::resolve(&args, &environment, Purpose::Plan)
-            .and_then(|settings| build::plan(&settings, colour)),
+            .and_then(|settings| build::plan(&settings, colour, &at_once)),
         Command::Image(args) => match args.command {
             ImageCommand::Extract(args) => ExtractSettings::resolve(&args, &environment)
-                .and_then(|settings| extract::extract(&settings, colour)),
+                .and_then(|settings| extract::extract(&settings, colour, &at_once)),
         },
+        Command::Doctor(args) => {
+            match DoctorSettings::resolve(&args, &environment)
+                .and_then(|settings| doctor::doctor(&settings, &at_once))
+            {
+                Ok(code) => return code,
+                Err(failure) => Err(failure),
+            }
+        }
         Command::Version => print(&format!("builder {}\n", env!("CARGO_PKG_VERSION"))),
     };
     match done {

@@ -11,13 +11,17 @@ use crate::build::progress::{Event, Progress};
 use crate::context::{Context, FoundDockerfile};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
+use crate::sandbox::in_place::PRIVATE_DIRECTORY;
 use crate::store::export::{Content, Export, ExportError};
 use crate::store::{StoreError, archive, layout};
 use crate::transfer::Images;
 
 /// What the build itself writes must not be part of its context.
 pub(super) fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
-    for path in std::iter::once(settings.store.as_path()).chain(settings.outputs().map(|(_, path)| path)) {
+    // Of a context that is the whole root.
+    let private = Path::new("/").join(PRIVATE_DIRECTORY);
+    let own = [settings.store.as_path(), &private];
+    for path in own.into_iter().chain(settings.outputs().map(|(_, path)| path)) {
         context.exclude(path).map_err(|error| Failure::from_error(&error))?;
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! Where commands that unpack and run things do that: in namespaces of their own.
 
 use super::failure::Failure;
+use super::isolation::{Isolation, Surroundings};
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::own::{self, Own, OwnError, Wish};
-use crate::snapshot::enter_private_mounts;
 use crate::store::janitor::Janitor;
 
 /// What a command has after it entered its namespaces.
@@ -14,10 +14,24 @@ pub(super) struct Entered {
     pub(super) janitor: Janitor,
 }
 
+/// Enters what `isolation` needs. To be called before any thread exists; tells what came of it.
+pub(super) fn enter_for(isolation: &Isolation, progress: &dyn Progress) -> Result<Entered, Failure> {
+    let surroundings = isolation.surroundings();
+    let entered = begin(surroundings.enter_users(), progress)?;
+    surroundings.enter_mounts().map_err(|error| refused(&error))?;
+    Ok(entered)
+}
+
 /// Enters namespaces of the process's own: for users, unless it is root, and for mounts. To be called before any thread
 /// exists; tells what came of it.
 pub(super) fn enter(wish: Wish, progress: &dyn Progress) -> Result<Entered, Failure> {
-    let own = own::enter(wish).map_err(|error| refused(&error))?;
+    let entered = begin(own::enter(wish), progress)?;
+    Surroundings::Mounts.enter_mounts().map_err(|error| refused(&error))?;
+    Ok(entered)
+}
+
+fn begin(own: Result<Own, OwnError>, progress: &dyn Progress) -> Result<Entered, Failure> {
+    let own = own.map_err(|error| refused(&error))?;
     progress.tell(&Event::Detail(&own.detail));
     if let Some(shortage) = &own.shortage {
         progress.tell(&Event::Note(shortage));
@@ -28,7 +42,6 @@ pub(super) fn enter(wish: Wish, progress: &dyn Progress) -> Result<Entered, Fail
         .map_err(|error| Failure::new(format!("cannot keep steps from tracing this process: {error}")))?;
     // In this order: the janitor removes files of all ids there are, and must outlive the mounts.
     let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
-    enter_private_mounts().map_err(|error| refused(&OwnError::of_mounts(&error)))?;
     Ok(Entered { own, janitor })
 }
 

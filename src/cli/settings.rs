@@ -5,26 +5,32 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
+
 use super::args::BuildArgs;
 use super::failure::Failure;
+use super::isolation;
 use super::limits::Limits;
 use super::progress::Verbosity;
 use super::secrets;
-use super::snapshotter::{self, Preference};
+use super::snapshotter::{self, Preference, word};
 use crate::build::PlanRequest;
+use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
+use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
+use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
 const DEFAULT_CONTEXT: &str = "/workspace";
 
-/// The store of root.
+/// The store of root, and of who has no home: where pods mount a volume for it.
 const ROOT_STORE: &str = "/var/lib/builder";
 
 /// The largest file of settings that is read, in bytes.
@@ -65,6 +71,12 @@ impl Environment {
         self.get("NO_COLOR").is_some() || self.get("TERM") == Some(OsStr::new("dumb"))
     }
 
+    /// What it says of what is around this process.
+    pub(super) fn hints(&self) -> Hints {
+        let is_set = |name| self.get(name).is_some();
+        Hints { kubernetes: is_set("KUBERNETES_SERVICE_HOST"), container: is_set("container") }
+    }
+
     /// A variable in its upper or lower-case spelling.
     fn either(&self, name: &str) -> Option<String> {
         self.text(name).or_else(|| self.text(&name.to_ascii_lowercase()))
@@ -93,6 +105,10 @@ pub(super) struct Settings {
     pub(super) digest_file: Option<PathBuf>,
     /// The store.
     pub(super) store: PathBuf,
+    /// How steps are kept apart.
+    pub(super) isolation: isolation::Preference,
+    /// What the environment says of what is around.
+    pub(super) hints: Hints,
     /// How the files of stages are kept.
     pub(super) snapshotter: Preference,
     /// What is looked at after a step, where that is not only what it wrote; none if the user has not said.
@@ -173,6 +189,7 @@ impl Settings {
                 host,
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
                 most_layers: snapshotter.most_layers(),
+                networks: networks(args)?,
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -185,7 +202,9 @@ impl Settings {
             layout: args.oci_layout_path.clone(),
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
-            store: store(args, environment)?,
+            store: store(args.store.as_deref(), environment)?,
+            isolation: isolation(args, environment)?,
+            hints: environment.hints(),
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
@@ -319,13 +338,39 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         .collect()
 }
 
+/// `--network` and `--allow`. As with docker, who asks for the host's network has allowed it.
+fn networks(args: &BuildArgs) -> Result<Networks, Failure> {
+    let modes = [("default", Network::Default), ("none", Network::None), ("host", Network::Host)];
+    let unnamed = word("--network", "network mode", &args.network, &modes)?;
+    let mut host = if unnamed == Network::Host { HostNetwork::Allowed } else { HostNetwork::Refused };
+    for name in &args.allow {
+        match name.as_str() {
+            "network.host" => host = HostNetwork::Allowed,
+            "security.insecure" => {
+                return Err(Failure::new("`security.insecure` is not supported yet").of_flag("--allow"));
+            }
+            _ => {
+                let message = format!("`{name}` is nothing that can be allowed");
+                return Err(Failure::new(message).of_flag("--allow").hint("network.host"));
+            }
+        }
+    }
+    Ok(Networks { unnamed, host })
+}
+
 fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference, Failure> {
     let named = args.snapshotter.clone().or_else(|| environment.text("BUILDER_SNAPSHOTTER"));
     named.map_or(Ok(Preference::Auto), |text| Preference::parse(&text))
 }
 
-fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure> {
-    if let Some(path) = &args.store {
+fn isolation(args: &BuildArgs, environment: &Environment) -> Result<isolation::Preference, Failure> {
+    let named = args.isolation.clone().or_else(|| environment.text("BUILDER_ISOLATION"));
+    named.map_or(Ok(isolation::Preference::Auto), |text| isolation::Preference::parse(&text))
+}
+
+/// The store: the one that was `given`, that of the environment, or the usual one.
+pub(super) fn store(given: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
+    if let Some(path) = given {
         return absolute(path);
     }
     if let Some(path) = environment.get("BUILDER_STORE") {
@@ -334,13 +379,27 @@ fn store(args: &BuildArgs, environment: &Environment) -> Result<PathBuf, Failure
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(ROOT_STORE));
     }
+    store_of_user(environment, |path| {
+        path.is_dir() && rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    })
+}
+
+/// The store of an ordinary user, who can write to the directories for which `is_writable` says so.
+fn store_of_user(environment: &Environment, is_writable: impl Fn(&Path) -> bool) -> Result<PathBuf, Failure> {
+    let directory = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // The XDG base directory specification wants relative paths to be ignored.
-    let data = environment.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = environment.get("HOME").map(|home| Path::new(home).join(".local/share"));
-    match data.or(home) {
+    let data = directory("XDG_DATA_HOME");
+    // Containers say `/` of users that no passwd file knows.
+    let home = directory("HOME").filter(|home| home.parent().is_some());
+    match data.or_else(|| home.map(|home| home.join(".local/share"))) {
         Some(directory) => Ok(directory.join("builder")),
-        None => Err(Failure::new("there is no place for the store: neither XDG_DATA_HOME nor HOME is set")
-            .hint("name a directory with --store")),
+        None if is_writable(Path::new(ROOT_STORE)) => Ok(PathBuf::from(ROOT_STORE)),
+        None => {
+            let message =
+                "there is no place for the store: neither XDG_DATA_HOME nor HOME names a directory for it";
+            let hint = format!("name a directory with --store; in a pod, mount a volume at `{ROOT_STORE}`");
+            Err(Failure::new(message).hint(hint))
+        }
     }
 }
 
@@ -460,6 +519,30 @@ mod tests {
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
+    }
+
+    #[test]
+    fn who_has_no_home_has_the_store_that_pods_mount() {
+        for (data, home, writable, expected) in [
+            ("/d", "/h", true, Some("/d/builder")),
+            ("d", "/h", true, Some("/h/.local/share/builder")),
+            ("", "/h", true, Some("/h/.local/share/builder")),
+            ("/", "/", true, Some("/builder")),
+            ("", "/", true, Some("/var/lib/builder")),
+            ("", "//", true, Some("/var/lib/builder")),
+            ("d", "h", true, Some("/var/lib/builder")),
+            ("", "", true, Some("/var/lib/builder")),
+            ("", "/", false, None),
+            ("", "", false, None),
+        ] {
+            let environment = Environment::of(&[("XDG_DATA_HOME", data), ("HOME", home)]);
+            let asked = |path: &Path| {
+                assert_eq!(path, Path::new("/var/lib/builder"));
+                writable
+            };
+            let store = store_of_user(&environment, asked).ok();
+            assert_eq!(store.as_deref(), expected.map(Path::new), "{data} {home}");
+        }
     }
 
     #[test]

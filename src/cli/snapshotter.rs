@@ -1,13 +1,16 @@
 //! How the files of stages are kept: as layers that overlayfs stacks, or in plain directories where that is refused.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::failure::Failure;
+use super::isolation::{Isolation, Surroundings};
 use super::settings::Settings;
 use crate::build::progress::{Event, Progress};
 use crate::image::document::MOST_LAYERS;
+use crate::limit::Limit;
 use crate::rootfs::IdMap;
-use crate::snapshot::native::Comparison;
+use crate::snapshot::native::{Comparison, Mounts};
 use crate::snapshot::{NativeSnapshotter, OverlaySnapshotter, SnapshotError, Snapshotter};
 use crate::store::Store;
 use crate::store::mount::MAX_LAYERS;
@@ -72,6 +75,7 @@ pub(super) struct Kept {
 /// Chooses, and tells if it is not what is best.
 pub(super) fn choose(
     settings: &Settings,
+    isolation: &Isolation,
     store: &Store,
     workspace: &Arc<Workspace>,
     ids: &IdMap,
@@ -83,8 +87,14 @@ pub(super) fn choose(
             .map_err(|error| Failure::from_error(&error))?;
         Ok(Kept { snapshotter: Box::new(snapshotter), unpacker: Unpacker::Layers(unpacked) })
     };
-    if settings.snapshotter != Preference::Native {
-        match refusal(settings, store, workspace)? {
+    let mut mounts = Mounts::Own;
+    if isolation.surroundings() == Surroundings::Unchanged {
+        mounts = Mounts::None;
+        if settings.snapshotter == Preference::Overlay {
+            return Err(unmountable(isolation));
+        }
+    } else if settings.snapshotter != Preference::Native {
+        match refusal(store.root(), settings.limits.layers.overrides, workspace)? {
             None => {
                 if settings.comparison.is_some() {
                     let note = "--snapshot-mode makes no difference with overlayfs: what a step changes is recorded as it happens";
@@ -100,9 +110,20 @@ pub(super) fn choose(
     }
     let limits = settings.limits.layers;
     let comparison = settings.comparison.unwrap_or(Comparison::Metadata);
-    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), comparison, limits);
+    let snapshotter = NativeSnapshotter::new(Arc::clone(workspace), comparison, limits).with(mounts);
     let unpacker = Unpacker::Trees(Trees::new(Arc::clone(workspace)));
     Ok(Kept { snapshotter: Box::new(snapshotter), unpacker })
+}
+
+/// Where this process has no mounts of its own, there is nothing to try.
+fn unmountable(isolation: &Isolation) -> Failure {
+    let message = match isolation.strategy() {
+        Some(strategy) => {
+            format!("overlayfs cannot be mounted with --isolation={strategy}, which mounts nothing")
+        }
+        None => "overlayfs cannot be mounted: there is no way to mount anything here".to_owned(),
+    };
+    Failure::new(message).of_flag("--snapshotter").hint("leave it out, or see what `builder doctor` says")
 }
 
 /// Why overlayfs cannot be used.
@@ -114,21 +135,27 @@ enum Refusal {
 }
 
 /// Tries it, once.
-fn refusal(
-    settings: &Settings,
-    store: &Store,
-    workspace: &Arc<Workspace>,
-) -> Result<Option<Refusal>, Failure> {
+fn refusal(root: &Path, overrides: Limit, workspace: &Arc<Workspace>) -> Result<Option<Refusal>, Failure> {
     /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
     const OVERLAYFS: u64 = 0x794c_7630;
-    let root = store.root();
     let file_system = rustix::fs::statfs(root)
         .map_err(|error| Failure::new(format!("cannot look at the store `{}`: {error}", root.display())))?;
     if file_system.f_type.cast_unsigned() == OVERLAYFS {
         return Ok(Some(Refusal::OnOverlay));
     }
-    let overrides = settings.limits.layers.overrides;
     Ok(OverlaySnapshotter::new(Arc::clone(workspace), overrides).try_out().err().map(Refusal::Tried))
+}
+
+/// Why overlayfs does not work on the file system of `root`, in which `workspace` is, and what to do about it.
+pub(super) fn overlay_refusal(
+    root: &Path,
+    overrides: Limit,
+    workspace: &Arc<Workspace>,
+) -> Option<(String, &'static str)> {
+    match refusal(root, overrides, workspace) {
+        Ok(refusal) => refusal.map(|refusal| refusal.reason()),
+        Err(failure) => Some((failure.message, REMEDY)),
+    }
 }
 
 /// What makes overlayfs possible for most.
@@ -148,15 +175,20 @@ impl Refusal {
         }
     }
 
-    fn note(&self) -> String {
-        let (reason, remedy) = match self {
+    /// Cause and remedy.
+    fn reason(&self) -> (String, &'static str) {
+        match self {
             Self::OnOverlay => ("the store is on an overlay itself".to_owned(), REMEDY),
             Self::Tried(error) => {
                 let failure = Failure::from_error(error);
                 let reason = [vec![failure.message], failure.causes].concat().join(": ");
                 (reason, "a store on another file system may allow it (--store)")
             }
-        };
+        }
+    }
+
+    fn note(&self) -> String {
+        let (reason, remedy) = self.reason();
         format!("overlayfs cannot be used, so files are kept in plain directories: {reason}; {remedy}")
     }
 }

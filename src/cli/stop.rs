@@ -1,11 +1,16 @@
 //! Stopping in an orderly way when a signal asks for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
 use crate::sandbox::Cancel;
+
+/// The signals that ask to end.
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
 /// its files, the kernel its processes and mounts.
@@ -15,19 +20,69 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// its group.
 const ECHO: Duration = Duration::from_millis(300);
 
+/// Whether a signal ends this process at once, as it does until a command knows better.
+///
+/// That is what happens to a process that does nothing about signals, unless it is process 1 of a pid namespace, as in a
+/// container: the kernel keeps from that one whatever it has no handler for. Nor would the exit code be that of a command
+/// that was stopped.
+#[derive(Clone)]
+pub(super) struct AtOnce(Arc<AtomicBool>);
+
+impl AtOnce {
+    /// Has signals do so from now on.
+    pub(super) fn begin() -> Self {
+        let armed = Arc::new(AtomicBool::new(true));
+        for signal in SIGNALS {
+            // Fails for signals only that nobody can handle.
+            let _ =
+                signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&armed));
+        }
+        Self(armed)
+    }
+
+    /// Has them wait while `body` makes and removes what nobody else would remove: then they end the process. One that
+    /// comes while another waits does so at once.
+    pub(super) fn after<T>(&self, body: impl FnOnce() -> T) -> T {
+        let came = Arc::new(AtomicUsize::new(0));
+        let ids: Vec<_> = SIGNALS
+            .into_iter()
+            .flat_map(|signal| {
+                let number = usize::try_from(signal).unwrap_or_default();
+                // In this order: what is registered later is done later, so the first does not meet its own alarm.
+                [
+                    signal_hook::flag::register_usize(signal, Arc::clone(&came), number),
+                    signal_hook::flag::register(signal, Arc::clone(&self.0)),
+                ]
+            })
+            .filter_map(Result::ok)
+            .collect();
+        self.0.store(false, Ordering::SeqCst);
+        let result = body();
+        self.0.store(true, Ordering::SeqCst);
+        for id in ids {
+            signal_hook::low_level::unregister(id);
+        }
+        match i32::try_from(came.load(Ordering::SeqCst)) {
+            Ok(signal @ 1..) => std::process::exit(128 + signal),
+            _ => result,
+        }
+    }
+}
+
 /// Stops a command when a signal asks for it.
 pub(super) struct Stop {
     /// Goes on with the first signal.
     pub(super) cancel: Cancel,
     signal: Arc<AtomicI32>,
+    at_once: AtOnce,
 }
 
 impl Stop {
-    /// One that nobody has asked for.
-    pub(super) fn new() -> Result<Self, Failure> {
+    /// One that nobody has asked for. Until [`Stop::watch`] is called, signals end the process at once.
+    pub(super) fn new(at_once: &AtOnce) -> Result<Self, Failure> {
         let cancel = Cancel::new()
             .map_err(|error| Failure::new(format!("cannot make an event descriptor: {error}")))?;
-        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)) })
+        Ok(Self { cancel, signal: Arc::new(AtomicI32::new(0)), at_once: at_once.clone() })
     }
 
     /// The signal that came, or 0.
@@ -48,8 +103,7 @@ impl Stop {
     /// Waits for signals in a thread. The first stops the command in an orderly way and calls `wake`, for what does not
     /// look at [`Stop::cancel`]; the second stops it at once.
     pub(super) fn watch(&self, wake: impl Fn() + Send + 'static) -> Result<(), Failure> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        let mut signals = signal_hook::iterator::Signals::new(SIGNALS)
             .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
         let cancel = self.cancel.clone();
         let received = Arc::clone(&self.signal);
@@ -73,7 +127,10 @@ impl Stop {
             }
         };
         match std::thread::Builder::new().spawn(work) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.at_once.0.store(false, Ordering::SeqCst);
+                Ok(())
+            }
             Err(error) => {
                 let message = format!("cannot start a thread: {error}");
                 Err(Failure { message, ..Failure::from_error(&error) })
@@ -86,4 +143,47 @@ impl Stop {
 fn stopped(signal: i32) -> Failure {
     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
     Failure { code: u8::try_from(128 + signal).unwrap_or(1), ..Failure::new(format!("stopped by {name}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    /// Tells [`is_signalled`] that it is a process of its own, and how many signals it gets.
+    const SIGNALLED: &str = "BUILDER_TEST_SIGNALS";
+
+    /// Not a test of its own: the process that the test below starts.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn is_signalled() {
+        let Ok(count) = std::env::var(SIGNALLED) else { return };
+        let raise = || kill_process(getpid(), Signal::TERM).unwrap();
+        let at_once = AtOnce::begin();
+        assert_eq!(at_once.after(|| 5), 5);
+        if count == "0" {
+            raise();
+        }
+        at_once.after(|| {
+            println!("begun");
+            (0..count.parse::<i32>().unwrap()).for_each(|_| raise());
+            println!("done");
+        });
+    }
+
+    #[test]
+    fn what_must_be_finished_is_finished_unless_a_second_signal_comes() {
+        for (count, said) in [("0", &[][..]), ("1", &["begun", "done"]), ("2", &["begun"])] {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["cli::stop::tests::is_signalled", "--exact", "--nocapture"]).env(SIGNALLED, count);
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(143), "{output:?}");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
+            assert_eq!(lines, said, "{output:?}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use serde::Deserialize;
 
 use super::credentials::Secret;
+use crate::children;
 use crate::http::escape;
 
 /// How credential helpers are found and run. Nothing is taken from this process's environment.
@@ -120,16 +121,16 @@ fn is_executable(path: &Path) -> bool {
 
 fn run(helpers: &Helpers, program: &Path, server: &str) -> Result<(bool, Vec<u8>, Vec<u8>), HelperError> {
     let failed = |source| HelperError::Run { source };
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg("get")
         .env_clear()
         .envs(helpers.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
+        .process_group(0);
+    let mut child = children::spawn(&mut command).map_err(failed)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         // A helper that does not read its input is not waited for: the name fits into any pipe.

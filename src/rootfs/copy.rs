@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::content::{ContentWriter, InKernel, copy_in_kernel, next_data};
 use super::metadata::{
-    Attribute, FileId, FileKind, Metadata, metadata_at, metadata_of, set_mode_at, set_owner_at, set_times_at,
-    set_xattr_at, xattrs_at,
+    Attribute, FileId, FileKind, Metadata, Xattrs, metadata_at, metadata_of, set_mode_at, set_owner_at,
+    set_times_at, set_xattr_at, xattrs_at, xattrs_of,
 };
 use super::visit::{Names, open_exact, visit};
 use super::{GuestPath, Rootfs};
@@ -57,6 +57,12 @@ struct Copier<'a> {
     from: &'a Rootfs,
     to: &'a Rootfs,
     names: Mutex<LinkNames>,
+    content: ContentCopy<'a>,
+}
+
+/// How the content of files gets from one to the other.
+struct ContentCopy<'a> {
+    cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Whether the file system shares blocks between files (ioctl_ficlone(2)), as btrfs and xfs do.
     can_clone: AtomicBool,
     /// Whether it copies inside the kernel (copy_file_range(2)).
@@ -101,9 +107,36 @@ impl TreeCopy<'_> {
             from,
             to,
             names: Mutex::default(),
-            can_clone: AtomicBool::new(true),
-            can_copy_ranges: AtomicBool::new(true),
+            content: ContentCopy::new(self.cancelled),
         })
+    }
+
+    /// Makes the entry `name` of `directory`, where there is none yet, a copy of what is open as `original` (`O_PATH`
+    /// will do): anything but a directory or a symbolic link.
+    ///
+    /// # Errors
+    /// Those of reading and writing, and `ECANCELED` when the copy was stopped; the entry may be there then.
+    pub fn copy_entry(
+        &self,
+        original: BorrowedFd<'_>,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> io::Result<()> {
+        let metadata = metadata_of(original)?;
+        if metadata.kind != FileKind::File {
+            make_node(directory, name, &metadata)?;
+            return give(directory, name, &metadata, &Xattrs::new());
+        }
+        // The kernel follows the descriptor: no name is looked up.
+        let path = format!("/proc/self/fd/{}", original.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let old: File = rustix::fs::open(path, flags, Mode::empty())?.into();
+        let new = make_file(directory, name)?;
+        let content = ContentCopy::new(self.cancelled);
+        match content.copy(&mut Vec::new(), &old, new, metadata.size)? {
+            Made::Whole => give(directory, name, &metadata, &xattrs_of(&old)?),
+            Made::Stopped => Err(Errno::CANCELED.into()),
+        }
     }
 
     fn copy_by(&self, copier: &Copier<'_>) -> Result<(), CopyTreeError> {
@@ -185,123 +218,31 @@ impl Copier<'_> {
 
     fn make(&self, worker: &mut Worker, place: &Place<'_>) -> io::Result<Made> {
         let Place { from, to, name, metadata } = *place;
-        let file_type = match metadata.kind {
+        match metadata.kind {
             FileKind::File => return self.file(worker, place),
             FileKind::Symlink => {
                 let target = rustix::fs::readlinkat(from, name, Vec::new())?;
                 rustix::fs::symlinkat(target, to, name)?;
-                return Ok(Made::Whole);
             }
-            FileKind::Fifo => FileType::Fifo,
-            FileKind::CharDevice => FileType::CharacterDevice,
-            FileKind::BlockDevice => FileType::BlockDevice,
-            FileKind::Socket => FileType::Socket,
-            FileKind::Directory => return Err(Errno::ISDIR.into()),
-        };
-        rustix::fs::mknodat(to, name, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev)?;
+            _ => make_node(to.as_fd(), name, metadata)?,
+        }
         Ok(Made::Whole)
     }
 
-    /// Owner first, as that clears set-ID bits and capabilities; times last.
     fn metadata(&self, place: &Place<'_>) -> io::Result<()> {
         let Place { from, to, name, metadata } = *place;
-        let (from, to) = (from.as_fd(), to.as_fd());
-        set_owner_at(to, name, metadata.owner)?;
-        for (key, value) in
-            xattrs_at(from, name)?.iter().filter(|(key, _)| Attribute::of(key) == Attribute::Image)
-        {
-            set_xattr_at(to, name, key, value)?;
-        }
-        if metadata.kind != FileKind::Symlink {
-            set_mode_at(to, name, metadata.mode)?;
-        }
-        set_times_at(to, name, metadata.mtime)
+        give(to.as_fd(), name, metadata, &xattrs_at(from.as_fd(), name)?)
     }
 
     fn file(&self, worker: &mut Worker, place: &Place<'_>) -> io::Result<Made> {
         let Place { from, to, name, metadata } = *place;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let new: File = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?.into();
+        let new = make_file(to.as_fd(), name)?;
         if metadata.size == 0 {
             return Ok(Made::Whole);
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let old: File = rustix::fs::openat(from, name, flags, Mode::empty())?.into();
-        if self.can_clone.load(Ordering::Relaxed) {
-            match rustix::fs::ioctl_ficlone(&new, &old) {
-                Ok(()) => return Ok(Made::Whole),
-                // The file system cannot do it at all, or the trees are on different ones.
-                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::XDEV) => {
-                    self.can_clone.store(false, Ordering::Relaxed);
-                }
-                // Not with this file.
-                Err(_) => {}
-            }
-        }
-        self.ranges(worker, &old, new, metadata.size)
-    }
-
-    /// Copies what of a file is no hole.
-    fn ranges(&self, worker: &mut Worker, old: &File, new: File, size: u64) -> io::Result<Made> {
-        let (mut done, mut end) = (0, 0);
-        let mut in_kernel = self.can_copy_ranges.load(Ordering::Relaxed);
-        loop {
-            if done == end {
-                let Some(next) = next_data(old, end, size)? else { break };
-                (done, end) = next;
-            }
-            if (self.rules.cancelled)() {
-                return Ok(Made::Stopped);
-            }
-            if !in_kernel {
-                return self.rest(worker, old, new, size, (done, end));
-            }
-            // In pieces after which somebody may want to stop.
-            match copy_in_kernel(old, &new, done, (end - done).min(1 << 26))? {
-                InKernel::Copied(count) => done += count,
-                InKernel::NotThis => in_kernel = false,
-                InKernel::NotHere => {
-                    in_kernel = false;
-                    self.can_copy_ranges.store(false, Ordering::Relaxed);
-                }
-            }
-        }
-        // What is left is a hole.
-        new.set_len(size)?;
-        Ok(Made::Whole)
-    }
-
-    /// Copies a file from `start` on by reading it, `end` being where the next hole is.
-    fn rest(
-        &self,
-        worker: &mut Worker,
-        old: &File,
-        new: File,
-        size: u64,
-        (mut start, mut end): (u64, u64),
-    ) -> io::Result<Made> {
-        worker.buffer.resize(1 << 17, 0);
-        let mut copy = ContentWriter::at(new.into(), start)?;
-        loop {
-            while start < end {
-                let wanted = usize::try_from(end - start).unwrap_or(usize::MAX).min(worker.buffer.len());
-                let count = old.read_at(&mut worker.buffer[..wanted], start)?;
-                if count == 0 {
-                    // It became shorter.
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                if (self.rules.cancelled)() {
-                    return Ok(Made::Stopped);
-                }
-                copy.write(&worker.buffer[..count])?;
-                start += count as u64;
-            }
-            let Some(next) = next_data(old, start, size)? else { break };
-            copy.skip(next.0 - start);
-            (start, end) = next;
-        }
-        copy.skip(size.saturating_sub(start));
-        copy.finish().map(|_| Made::Whole)
+        self.content.copy(&mut worker.buffer, &old, new, metadata.size)
     }
 
     /// Gives the copy of a file one more name.
@@ -322,6 +263,121 @@ impl Copier<'_> {
     }
 }
 
+impl<'a> ContentCopy<'a> {
+    fn new(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Self { cancelled, can_clone: AtomicBool::new(true), can_copy_ranges: AtomicBool::new(true) }
+    }
+
+    /// Fills the empty file `new` with what is in `old`, which has `size` bytes.
+    fn copy(&self, buffer: &mut Vec<u8>, old: &File, new: File, size: u64) -> io::Result<Made> {
+        if self.can_clone.load(Ordering::Relaxed) {
+            match rustix::fs::ioctl_ficlone(&new, old) {
+                Ok(()) => return Ok(Made::Whole),
+                // The file system cannot do it at all, or the trees are on different ones.
+                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::XDEV) => {
+                    self.can_clone.store(false, Ordering::Relaxed);
+                }
+                // Not with this file.
+                Err(_) => {}
+            }
+        }
+        self.ranges(buffer, old, new, size)
+    }
+
+    /// Copies what of a file is no hole.
+    fn ranges(&self, buffer: &mut Vec<u8>, old: &File, new: File, size: u64) -> io::Result<Made> {
+        let (mut done, mut end) = (0, 0);
+        let mut in_kernel = self.can_copy_ranges.load(Ordering::Relaxed);
+        loop {
+            if done == end {
+                let Some(next) = next_data(old, end, size)? else { break };
+                (done, end) = next;
+            }
+            if (self.cancelled)() {
+                return Ok(Made::Stopped);
+            }
+            if !in_kernel {
+                return self.rest(buffer, old, new, size, (done, end));
+            }
+            // In pieces after which somebody may want to stop.
+            match copy_in_kernel(old, &new, done, (end - done).min(1 << 26))? {
+                InKernel::Copied(count) => done += count,
+                InKernel::NotThis => in_kernel = false,
+                InKernel::NotHere => {
+                    in_kernel = false;
+                    self.can_copy_ranges.store(false, Ordering::Relaxed);
+                }
+            }
+        }
+        // What is left is a hole.
+        new.set_len(size)?;
+        Ok(Made::Whole)
+    }
+
+    /// Copies a file from `start` on by reading it, `end` being where the next hole is.
+    fn rest(
+        &self,
+        buffer: &mut Vec<u8>,
+        old: &File,
+        new: File,
+        size: u64,
+        (mut start, mut end): (u64, u64),
+    ) -> io::Result<Made> {
+        buffer.resize(1 << 17, 0);
+        let mut copy = ContentWriter::at(new.into(), start)?;
+        loop {
+            while start < end {
+                let wanted = usize::try_from(end - start).unwrap_or(usize::MAX).min(buffer.len());
+                let count = old.read_at(&mut buffer[..wanted], start)?;
+                if count == 0 {
+                    // It became shorter.
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                if (self.cancelled)() {
+                    return Ok(Made::Stopped);
+                }
+                copy.write(&buffer[..count])?;
+                start += count as u64;
+            }
+            let Some(next) = next_data(old, start, size)? else { break };
+            copy.skip(next.0 - start);
+            (start, end) = next;
+        }
+        copy.skip(size.saturating_sub(start));
+        copy.finish().map(|_| Made::Whole)
+    }
+}
+
+/// Makes a named pipe, device or socket.
+fn make_node(directory: BorrowedFd<'_>, name: &[u8], metadata: &Metadata) -> io::Result<()> {
+    let file_type = match metadata.kind {
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Socket => FileType::Socket,
+        FileKind::Directory => return Err(Errno::ISDIR.into()),
+        FileKind::File | FileKind::Symlink => return Err(Errno::INVAL.into()),
+    };
+    Ok(rustix::fs::mknodat(directory, name, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev)?)
+}
+
+fn make_file(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// Gives an entry its metadata. Owner first, as that clears set-ID bits and capabilities; times last.
+fn give(directory: BorrowedFd<'_>, name: &[u8], metadata: &Metadata, xattrs: &Xattrs) -> io::Result<()> {
+    set_owner_at(directory, name, metadata.owner)?;
+    for (key, value) in xattrs.iter().filter(|(key, _)| Attribute::of(key) == Attribute::Image) {
+        set_xattr_at(directory, name, key, value)?;
+    }
+    if metadata.kind != FileKind::Symlink {
+        set_mode_at(directory, name, metadata.mode)?;
+    }
+    set_times_at(directory, name, metadata.mtime)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
     Whole,
@@ -332,6 +388,7 @@ enum Made {
 mod tests {
     use std::path::Path;
 
+    use super::super::Follow;
     use super::*;
     use crate::store::testing::{dump, links, run};
 
@@ -442,8 +499,11 @@ mod tests {
                     from: &old,
                     to: &new,
                     names: Mutex::default(),
-                    can_clone: AtomicBool::new(clone),
-                    can_copy_ranges: AtomicBool::new(ranges),
+                    content: ContentCopy {
+                        cancelled: rules.cancelled,
+                        can_clone: AtomicBool::new(clone),
+                        can_copy_ranges: AtomicBool::new(ranges),
+                    },
                 })
                 .unwrap();
             for name in ["f", "g", "h"] {
@@ -457,6 +517,41 @@ mod tests {
             assert_eq!(read, *b"x");
             assert!(std::fs::read(from.join("h")).unwrap() == std::fs::read(to.join("h")).unwrap());
             run(&to, "rm f g h");
+        }
+    }
+
+    #[test]
+    fn a_single_entry_is_copied_with_what_belongs_to_it() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root, to set owners and capabilities");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        run(
+            directory.path(),
+            "mkdir from to; printf x > from/file; chown 5:6 from/file; chmod 6750 from/file
+             PATH=$PATH:/usr/sbin setcap cap_net_raw+ep from/file
+             truncate -s 300000 from/hole; printf z >> from/hole; : > from/none; mkfifo -m 620 from/fifo
+             find from -exec touch -h -d @1000.5 {} +; touch -d @1000.5 to",
+        );
+        let (old, new) = (Rootfs::open(&from).unwrap(), Rootfs::open(&to).unwrap());
+        let copy = |name: &str, cancelled: &(dyn Fn() -> bool + Sync)| {
+            let original = old.open_path(&GuestPath::root().child(name.as_bytes()), Follow::No).unwrap();
+            let rules = TreeCopy { names: Limit::new("names", 0), cancelled, jobs: 1 };
+            rules.copy_entry(original.as_fd(), new.as_fd(), name.as_bytes())
+        };
+        for name in ["file", "hole", "none", "fifo"] {
+            copy(name, &|| false).unwrap();
+            assert_eq!(copy(name, &|| false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        }
+        run(&to, "touch -d @1000.5 .");
+        assert_eq!(dump(&new), dump(&old));
+        run(&to, "rm file; mkdir ../from/d; ln -s x ../from/l");
+        let error = copy("file", &|| true).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
+        for name in ["d", "l"] {
+            assert!(copy(name, &|| false).is_err(), "{name}");
         }
     }
 

@@ -138,7 +138,7 @@ pub(super) fn attach_all(mounts: Vec<Ready<'_>>) -> Step<()> {
 
 /// Why nothing can be mounted somewhere.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+pub(super) enum Problem {
     #[error("it leads to `{0}`, where the kernel's files are")]
     Kernel(GuestPath),
     #[error("it leads to the root directory")]
@@ -156,25 +156,14 @@ enum Problem {
 
 fn attach_one(root: &Rootfs, mount: &Ready<'_>) -> Result<(), Problem> {
     let place = root.resolve(mount.target)?;
-    let mut components = place.components();
-    match (components.next(), components.next()) {
-        (None, _) => return Err(Problem::Root),
-        // As runc: what is mounted over parts of /proc could feign other rights. A new /dev would have no devices.
-        (Some(b"proc"), _) | (Some(b"dev"), None) => return Err(Problem::Kernel(place.clone())),
-        _ => {}
-    }
+    check_place(&place)?;
     // Where it is not in another mount, the builder has made what was missing.
     if root.metadata(&place, Follow::No)?.is_none() {
         make_point(root, &place, mount.point)?;
     }
     let target = root.open_path(&place, Follow::No)?;
     let stat = rustix::fs::fstat(&target).map_err(io::Error::from)?;
-    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    match (mount.point, is_directory) {
-        (PointKind::File, true) => return Err(Problem::Directory),
-        (PointKind::Directory { .. }, false) => return Err(Problem::NotADirectory),
-        _ => {}
-    }
+    check_kind(mount.point, FileType::from_raw_mode(stat.st_mode))?;
     match &mount.mount {
         Made::Detached(made) => attach(made, &target)?,
         Made::Tmpfs { size } => attach(&tmpfs(*size, stat.st_mode)?, &target)?,
@@ -182,7 +171,28 @@ fn attach_one(root: &Rootfs, mount: &Ready<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-fn make_point(root: &Rootfs, place: &GuestPath, point: PointKind) -> Result<(), Problem> {
+/// Whether something can be mounted at `place`, which leads over no link.
+pub(super) fn check_place(place: &GuestPath) -> Result<(), Problem> {
+    let mut components = place.components();
+    match (components.next(), components.next()) {
+        (None, _) => Err(Problem::Root),
+        // As runc: what is mounted over parts of /proc could feign other rights. A new /dev would have no devices.
+        (Some(b"proc"), _) | (Some(b"dev"), None) => Err(Problem::Kernel(place.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Whether what needs `point` can be mounted over something of this kind.
+pub(super) fn check_kind(point: PointKind, covered: FileType) -> Result<(), Problem> {
+    match (point, covered == FileType::Directory) {
+        (PointKind::File, true) => Err(Problem::Directory),
+        (PointKind::Directory { .. }, false) => Err(Problem::NotADirectory),
+        _ => Ok(()),
+    }
+}
+
+/// Makes what is missing of `place` for good.
+pub(super) fn make_point(root: &Rootfs, place: &GuestPath, point: PointKind) -> Result<(), Problem> {
     let parent = place.parent().unwrap_or_else(GuestPath::root);
     root.create_dirs(&parent, 0o755, Owner::ROOT)?;
     match point {

@@ -12,8 +12,9 @@ use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
 use super::own::Inner;
+use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Left, Order, Report};
-use super::{Exit, ProcView, attach, chroot, descendants, launch, mounts};
+use super::{Exit, Network, ProcView, attach, chroot, descendants, launch, mounts, network};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -68,6 +69,10 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
+    if process.network == Network::None {
+        network::cut_off()?;
+    }
+    let unfiltered = SystemCalls::AsForTheBuilder;
     let left = confinement.left();
     match confinement {
         Confinement::Namespaces { proc } => {
@@ -78,7 +83,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
                     start(root, socket, left, |root| {
                         mounts::enter(&process, root, clones, proc)?;
-                        launch::launch(&process, CAPABILITIES)
+                        launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                     })
                 }
                 ProcView::Shared => start(root, socket, left, |root| {
@@ -89,14 +94,22 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
                     let _ = sys::keep_signals_inside();
-                    launch::launch(&process, CAPABILITIES)
+                    launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                 }),
             }
         }
         Confinement::Chroot => start(root, socket, left, |root| {
-            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES))
+            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
-        Confinement::InPlace => start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES)),
+        Confinement::InPlace => {
+            // No root, but the lock by which the next builder knows that something of the step is left, also if this
+            // builder is dead by then.
+            let lock = during(root.try_clone(), "keep the lock of the step")?;
+            let exit =
+                start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES, unfiltered));
+            drop(lock);
+            exit
+        }
     }
 }
 

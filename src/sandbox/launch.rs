@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::child::{Step, during};
+use super::seccomp::{self, SystemCalls};
 use super::wire::Report;
 use super::{Presentation, Process, emulation};
 use crate::rootfs::{Escaped, Owner};
@@ -169,12 +170,20 @@ impl StartProblem {
 
 /// Gives this process the surroundings of the command and at most the rights `capabilities`, and becomes it. It already is
 /// inside the root.
-pub(super) fn launch(process: &Process, capabilities: CapabilitySet) -> Step<Infallible> {
+pub(super) fn launch(
+    process: &Process,
+    capabilities: CapabilitySet,
+    system_calls: SystemCalls,
+) -> Step<Infallible> {
     let strings = during(Strings::new(process), "pass an argument or a variable with a NUL byte")?;
     during(check_identity(process), "take the identity of the user")?;
     during(connect_standard_input(), "open `/dev/null`")?;
     enter_directory(process)?;
     during(limit(process, capabilities), "set the limits of the process")?;
+    // While there still is CAP_SYS_ADMIN; what follows must be among what a step may do.
+    if system_calls == SystemCalls::Filtered {
+        during(seccomp::install(capabilities), "filter the system calls of the process")?;
+    }
     during(take_identity(process, capabilities), "take the identity of the user")?;
     // As before: who changes its identity gets what `fs.suid_dumpable` says.
     during(sys::refuse_tracing(), "keep others from tracing the process")?;

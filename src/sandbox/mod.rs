@@ -15,33 +15,40 @@ mod child;
 mod chroot;
 mod descendants;
 pub mod emulation;
-mod in_place;
+mod furnish;
+pub mod in_place;
 mod launch;
 mod mount;
 mod mounts;
 mod namespaces;
+mod network;
 mod old_root;
 mod orphans;
 pub mod own;
+pub mod probe;
 mod refusal;
 mod running;
+mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
 mod wire;
 
 use std::io;
+use std::path::PathBuf;
 
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
+pub use furnish::try_devices;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
-use crate::rootfs::{GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{CopyTreeError, GuestPath, ResolvedUser, Rootfs, RootfsError};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -74,6 +81,18 @@ pub struct Process {
     pub mounts: Vec<Mount>,
     /// How the kernel presents the machine.
     pub presentation: Presentation,
+    /// Its network.
+    pub network: Network,
+}
+
+/// The network of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// That of the builder.
+    Shared,
+    /// A loopback interface of its own and nothing else. Sockets that have a name in the file system lead to where they
+    /// are all the same.
+    None,
 }
 
 /// A read-only file `/dev/pipes/NAME` with mode 0755.
@@ -149,6 +168,14 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// There can be no network for the process alone.
+    #[error("cannot keep the process off the network, for which it needs a network namespace: {cause}")]
+    Network {
+        /// Why not.
+        cause: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
         "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
@@ -180,8 +207,26 @@ pub enum SandboxError {
         #[source]
         source: RootfsError,
     },
-    /// What was made for mounts could not be taken away.
-    #[error("cannot take away what was made to mount something")]
+    /// Device files cannot be opened where the files of steps are.
+    #[error("devices cannot be opened below `{path}`: that file system is mounted with `nodev`")]
+    NoDevices {
+        /// A directory there.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// What cannot be mounted could not be copied either.
+    #[error("cannot copy what is to be mounted at `{path}`")]
+    Copy {
+        /// Where it was to be.
+        path: GuestPath,
+        /// Why not.
+        #[source]
+        source: CopyTreeError,
+    },
+    /// What was made for mounts, or put in their place, could not be taken away.
+    #[error("cannot take away what was there for this step only")]
     Restore(#[source] RootfsError),
     /// Nothing can be mounted there.
     #[error("cannot mount at `{path}`: {problem}")]
@@ -200,6 +245,9 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The step could not run in the container's root, or has damaged it.
+    #[error(transparent)]
+    InPlace(#[from] in_place::InPlaceError),
     /// The command could not be started.
     #[error(transparent)]
     Start(#[from] StartProblem),

@@ -19,7 +19,7 @@ use super::attach;
 use super::child::{Step, during};
 use super::old_root;
 use super::wire::Report;
-use super::{ProcView, Process, Script};
+use super::{Network, ProcView, Process, Script};
 use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
@@ -48,10 +48,11 @@ const MASKED: [&str; 11] = [
 const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
 /// Names in /dev with major and minor number.
-const DEVICES: [(&str, u32, u32); 6] =
+pub(super) const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-const LINKS: [(&str, &str); 6] = [
+/// Links in /dev, and where they lead.
+pub(super) const LINKS: [(&str, &str); 6] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"),
@@ -121,7 +122,7 @@ pub(super) fn enter(
         ProcView::Own => mount_proc(&proc)?,
         ProcView::Shared => during(share_proc(&proc), "bind `/proc`")?,
     }
-    during(mount_sys(&guest, &sys), "mount `/sys`")?;
+    during(mount_sys(&guest, &sys, process.network), "mount `/sys`")?;
     mount_cgroups(&guest);
     let staging = mount_dev(process, &dev)?;
     guest.restrict()?;
@@ -215,7 +216,7 @@ fn existing(result: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<Ow
     }
 }
 
-fn describe(kind: FileType) -> &'static str {
+pub(super) fn describe(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "file",
         FileType::Directory => "directory",
@@ -253,7 +254,7 @@ fn share_proc(target: &OwnedFd) -> io::Result<()> {
 }
 
 /// /sys of the network that the step uses, read-only.
-fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
+fn mount_sys(guest: &Guest, target: &OwnedFd, network: Network) -> io::Result<()> {
     match new_mount("sysfs", &[], RDONLY | INERT) {
         Ok(mount) => attach(&mount, target),
         // Allowed only to the owner of the network namespace; then the machine's own has to do.
@@ -261,7 +262,14 @@ fn mount_sys(guest: &Guest, target: &OwnedFd) -> io::Result<()> {
             let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
             sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
             attach(&mount, target)?;
-            cover_below_sys(guest)
+            cover_below_sys(guest)?;
+            match existing(guest.place("sys/class/net"))? {
+                // The interfaces of another network than that of the step.
+                Some(target) if network == Network::None => {
+                    attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)
+                }
+                _ => Ok(()),
+            }
         }
         Err(error) => Err(error),
     }
@@ -280,7 +288,7 @@ fn cover_below_sys(guest: &Guest) -> io::Result<()> {
         if covered.iter().any(|above| inside(above)) {
             continue;
         }
-        let Some(target) = existing(guest.place(&[b"sys/", point].concat()))? else { continue };
+        let Some(target) = existing(guest.place([b"sys/", point].concat()))? else { continue };
         if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
             attach(&new_mount("tmpfs", &[("mode", "755")], RDONLY | INERT)?, &target)?;
         }

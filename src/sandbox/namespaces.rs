@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use super::running::{self, Command};
 use super::stubs::Stubs;
 use super::wire::Confinement;
@@ -9,7 +11,7 @@ use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream};
 use crate::rootfs::Rootfs;
 
 /// Which /proc a step in namespaces has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcView {
     /// One of its own: it sees only its own processes, numbered from 1.
     Own,

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 use rustix::thread::{CapabilitySet, UnshareFlags};
+use serde::{Deserialize, Serialize};
 
 use super::child::{Step, during};
 use super::refusal;
@@ -41,7 +42,7 @@ pub enum Wish {
 }
 
 /// What was obtained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Identity {
     /// The user namespace that the process was started in: it is root there.
     Initial,
@@ -64,14 +65,36 @@ pub struct Own {
     pub detail: String,
 }
 
+/// What is done to get namespaces of one's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// The user namespace is made.
+    UserNamespace,
+    /// The caller's own id is mapped.
+    Map,
+    /// The mount namespace is made, and cut off from the one around it.
+    Mounts,
+}
+
+impl Part {
+    fn namespace(self) -> &'static str {
+        match self {
+            Self::UserNamespace | Self::Map => "user",
+            Self::Mounts => "mount",
+        }
+    }
+}
+
 /// Why there is no namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnError {
     /// The kernel refuses one.
-    #[error("cannot make a {kind} namespace, which a build needs: {cause}")]
+    #[error("cannot make a {} namespace, which a build needs: {cause}", part.namespace())]
     Refused {
-        /// `user` or `mount`.
-        kind: &'static str,
+        /// What was tried.
+        part: Part,
+        /// What the kernel said.
+        errno: Errno,
         /// The setting, or what else is in the way.
         cause: String,
         /// What to do about it.
@@ -115,7 +138,8 @@ impl OwnError {
                     && !capabilities.contains(CapabilitySet::SETFCAP) =>
             {
                 Self::Refused {
-                    kind: "user",
+                    part: Part::Map,
+                    errno: Errno::PERM,
                     cause: "root may have one of its own only with CAP_SETFCAP, see user_namespaces(7)".to_owned(),
                     remedy: "give the container CAP_SETFCAP, which most have, or CAP_SYS_ADMIN; or build as an ordinary user"
                         .to_owned(),
@@ -125,7 +149,7 @@ impl OwnError {
         }
     }
 
-    /// What it means that [`crate::sys::unshare_mounts`] or making mounts private failed after [`enter`].
+    /// What it means that [`crate::sys::enter_private_mounts`] failed after [`enter`].
     #[must_use]
     pub fn of_mounts(error: &io::Error) -> Self {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -136,25 +160,58 @@ impl OwnError {
             },
             errno => refusal::explain(errno),
         };
-        Self::Refused { kind: "mount", cause, remedy }
+        Self::Refused { part: Part::Mounts, errno, cause, remedy }
     }
 }
 
-/// Moves this process into a user namespace of its own, unless it can do without. To be called before there is any other
-/// thread, and before [`crate::sys::unshare_mounts`], which may fail without this. Descriptors, directory and the
+/// What this process may do.
+pub(super) fn capabilities() -> CapabilitySet {
+    rustix::thread::capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty())
+}
+
+/// Whether this process may mount where it is, as root with CAP_SYS_ADMIN.
+#[must_use]
+pub fn may_mount() -> bool {
+    rustix::process::geteuid().is_root() && capabilities().contains(CapabilitySet::SYS_ADMIN)
+}
+
+/// Whether this process may give files to others, and change what belongs to them, as root usually may.
+#[must_use]
+pub fn may_give_files() -> bool {
+    let needed = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE;
+    rustix::process::geteuid().is_root() && capabilities().contains(needed)
+}
+
+/// Moves this process into a user namespace of its own, unless it may mount where it is. For the rest see
+/// [`enter_user_namespace`].
+///
+/// # Errors
+/// [`OwnError`].
+pub fn enter(wish: Wish) -> Result<Own, OwnError> {
+    if may_mount() { stay() } else { enter_user_namespace(wish) }
+}
+
+/// What this process has where it is.
+///
+/// # Errors
+/// [`OwnError::Unknown`].
+pub fn stay() -> Result<Own, OwnError> {
+    let ids = IdMap::of_this_process().map_err(OwnError::Unknown)?;
+    let detail =
+        format!("no user namespace of its own; there are users {} and groups {}", ids.users(), ids.groups());
+    Ok(Own { identity: Identity::Initial, ids, shortage: None, detail })
+}
+
+/// Moves this process into a user namespace of its own, whatever it may do already. To be called before there is any other
+/// thread, and before [`crate::sys::enter_private_mounts`], which may fail without this. Descriptors, directory and the
 /// supplementary groups by which the caller may read files stay.
 ///
 /// # Errors
 /// [`OwnError`]; the process is as it was, or in a namespace without ids, and should end.
-pub fn enter(wish: Wish) -> Result<Own, OwnError> {
+pub fn enter_user_namespace(wish: Wish) -> Result<Own, OwnError> {
     let before = IdMap::of_this_process().map_err(OwnError::Unknown)?;
-    let capabilities =
-        rustix::thread::capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty());
+    let capabilities = capabilities();
     let caller = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
-    if caller.uid == 0 && capabilities.contains(CapabilitySet::SYS_ADMIN) {
-        let detail = "root with CAP_SYS_ADMIN: no user namespace is needed".to_owned();
-        return Ok(Own { identity: Identity::Initial, ids: before, shortage: None, detail });
-    }
     let (writer, lacking) = match wish {
         Wish::Single => (None, None),
         Wish::All => match Writer::of(caller, &before, capabilities) {
@@ -164,9 +221,9 @@ pub fn enter(wish: Wish) -> Result<Own, OwnError> {
     };
     let helper = writer.map(Helper::start).transpose().map_err(OwnError::Helper)?;
     sys::unshare(UnshareFlags::NEWUSER).map_err(|error| {
-        let refusal::Refusal { cause, remedy } =
-            refusal::explain(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-        OwnError::Refused { kind: "user", cause, remedy }
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let refusal::Refusal { cause, remedy } = refusal::explain(errno);
+        OwnError::Refused { part: Part::UserNamespace, errno, cause, remedy }
     })?;
     let problem = helper.and_then(Helper::map).or(lacking);
     let read = || IdMap::of_this_process().map_err(OwnError::Unknown);

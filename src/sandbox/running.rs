@@ -5,19 +5,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{self, Stdio};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::orphans::Supervisor;
-use super::wire::{self, Confinement, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream};
-use crate::rootfs::{IdMap, ResolvedUser, Rootfs};
+use super::refusal::Refusal;
+use super::wire::{self, Confinement, Left, Report};
+use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network, orphans};
+use crate::children::{self, Awaited};
+use crate::rootfs::{IdMap, ResolvedUser};
 
 /// The most that is handed to `output` at once, in bytes.
 const CHUNK: usize = 1 << 16;
+
+/// How long a supervisor may take to end its step before it is ended itself: a step may have stopped it.
+const LONGEST_END: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 /// What is to be started, and how it is kept apart.
 pub(super) struct Command<'a> {
@@ -28,14 +33,15 @@ pub(super) struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// Runs it in `root` to its end. When this returns, no process of the step is left.
+    /// Runs it in `root` to its end. When this returns, no process of the step is left. [`Confinement::InPlace`] has no
+    /// root: its descriptor is only held, until then.
     pub(super) fn run(
         &self,
-        root: &Rootfs,
+        root: impl AsFd,
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
-        let result = Running::start(self, root).and_then(|mut step| {
+        let result = Running::start(self, root.as_fd()).and_then(|mut step| {
             let report = step.watch(output, cancel);
             let ended = step.end();
             let report = report?;
@@ -95,6 +101,10 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
         Report::Setup { step, errno } => {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
         }
+        Report::Network { errno } => {
+            let Refusal { cause, remedy } = network::explain(errno);
+            SandboxError::Network { cause, remedy }
+        }
         Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
@@ -110,14 +120,15 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
 /// A step between its start and its end. Dropped early, it ends.
 struct Running {
     /// None once it has ended.
-    supervisor: Option<Supervisor>,
+    supervisor: Option<Awaited>,
+    left: Left,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
 }
 
 impl Running {
-    fn start(command: &Command<'_>, root: &Rootfs) -> Result<Self, SandboxError> {
+    fn start(command: &Command<'_>, root: BorrowedFd<'_>) -> Result<Self, SandboxError> {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| SandboxError::Connection(error.into()))?;
@@ -125,21 +136,19 @@ impl Running {
         let (error, stderr) = pipe()?;
         // Neither arguments nor environment tell anything: both can be read by everybody on the machine.
         let mut program = process::Command::new(command.program);
-        program
-            .arg(CHILD_ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::from(stdout))
-            .stderr(Stdio::from(stderr));
-        let supervisor =
-            Supervisor::start(&mut program, command.confinement.left()).map_err(SandboxError::Spawn)?;
-        // It holds the other ends, whose closing tells that the supervisor is gone.
+        program.arg(CHILD_ARGUMENT).env_clear().current_dir("/");
+        program.stdin(Stdio::from(theirs)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        let left = command.confinement.left();
+        if left == Left::Descendants {
+            orphans::adopt().map_err(SandboxError::Spawn)?;
+        }
+        let supervisor = children::spawn(&mut program).map_err(SandboxError::Spawn)?;
+        // It holds the step's ends: as long as one is open, output has no end.
         drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let running = Self { supervisor: Some(supervisor), socket, pipes };
+        let running = Self { supervisor: Some(supervisor), left, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
-        match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root.as_fd()) {
+        match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
             _ => Ok(running),
         }
@@ -233,11 +242,26 @@ impl Running {
         Ok(())
     }
 
-    /// Ends the step if it has not ended by itself. The supervisor waits for the last of its processes; where it has been
-    /// killed, this process does.
+    /// Ends the step if it has not ended by itself. The supervisor waits for the last of its processes, or this one does
+    /// where a step could reach the supervisor.
+    ///
+    /// # Errors
+    /// When some would not end.
     fn end(&mut self) -> io::Result<()> {
         let _ = shutdown(&self.socket, Shutdown::Both);
-        self.supervisor.take().map_or(Ok(()), |mut supervisor| supervisor.end())
+        let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
+        if self.left == Left::Nothing {
+            let _ = supervisor.wait();
+            return Ok(());
+        }
+        if let Ok(handle) = pidfd_open(Pid::from_child(&supervisor), PidfdFlags::empty())
+            && poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&LONGEST_END)) == Ok(0)
+        {
+            let _ = supervisor.kill();
+        }
+        let ended_well = supervisor.wait().is_ok_and(|status| status.success());
+        drop(supervisor);
+        if ended_well { Ok(()) } else { orphans::end_all() }
     }
 }
 

@@ -26,9 +26,6 @@ struct Stub {
     name: Vec<u8>,
     /// The entry when it had just been made.
     made: Metadata,
-    /// The modification time of the parent before and after that.
-    before: Timestamp,
-    after: Timestamp,
 }
 
 impl Stubs {
@@ -71,8 +68,18 @@ impl Stubs {
         Ok(stubs)
     }
 
+    /// Whether nothing was made.
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `path` was made, a path without links.
+    pub(super) fn include(&self, path: &GuestPath) -> bool {
+        self.0.iter().any(|stub| stub.path == *path)
+    }
+
     /// Makes `place`, a path without links, and the directories above it, as far as they are not there.
-    fn make_missing(
+    pub(super) fn make_missing(
         &mut self,
         root: &Rootfs,
         place: &GuestPath,
@@ -142,8 +149,9 @@ impl Stub {
                 .map_err(|error| io(error.into()))?;
         }
         let made = metadata_at(parent.as_fd(), &name).map_err(io)?;
-        let after = metadata_of(&parent).map_err(io)?.mtime;
-        Ok(Self { path: path.clone(), parent, name, made, before, after })
+        // At once: what the step does in the same moment, by the clock of the file system, has another time then.
+        set_mtime(&parent, before).map_err(io)?;
+        Ok(Self { path: path.clone(), parent, name, made })
     }
 
     /// Removes the entry by directory and inode, wherever the step has moved the directory; by path, a link that the step
@@ -167,13 +175,17 @@ impl Stub {
             result => result?,
         }
         // The step's own change of the directory counts, ours does not.
-        let mtime = if current == self.after { self.before } else { current };
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() },
-        };
-        Ok(rustix::fs::utimensat(&self.parent, ".", &times, AtFlags::empty())?)
+        set_mtime(&self.parent, current)
     }
+}
+
+/// Sets the modification time of a directory.
+fn set_mtime(directory: &OwnedFd, mtime: Timestamp) -> io::Result<()> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() },
+    };
+    Ok(rustix::fs::utimensat(directory, ".", &times, AtFlags::empty())?)
 }
 
 #[cfg(test)]

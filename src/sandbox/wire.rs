@@ -12,7 +12,7 @@ use rustix::net::{
 
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
-use super::{Exit, MAX_MOUNTS, Presentation, ProcView, Process, Script};
+use super::{Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, Script};
 use crate::rootfs::{GuestPath, Owner, ResolvedUser};
 
 /// The largest frame that is accepted: both ends are ours, this only bounds the damage of a mistake.
@@ -83,6 +83,8 @@ pub(super) struct Order {
 pub(super) enum Report {
     /// A system call failed on the way to the command.
     Setup { step: String, errno: i32 },
+    /// There can be no network namespace.
+    Network { errno: i32 },
     /// The image has something else than a directory (or file) at a mount point.
     MountPoint { path: String, found: String },
     /// Nothing can be mounted where the process wants it.
@@ -202,6 +204,10 @@ pub(super) fn encode_process(process: &Process) -> Vec<u8> {
         Presentation::Native => 0,
         Presentation::ThirtyTwoBit => 1,
     });
+    out.number(match process.network {
+        Network::Shared => 0,
+        Network::None => 1,
+    });
     out.0
 }
 
@@ -286,6 +292,11 @@ pub(super) fn decode_process(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<
             1 => Presentation::ThirtyTwoBit,
             _ => return None,
         },
+        network: match from.number()? {
+            0 => Network::Shared,
+            1 => Network::None,
+            _ => return None,
+        },
     };
     (from.0.is_empty() && descriptors.next().is_none()).then_some(process)
 }
@@ -307,6 +318,10 @@ fn encode_report(report: &Report) -> Vec<u8> {
             out.number(6);
             out.bytes(path.as_bytes());
             out.bytes(problem.as_bytes());
+        }
+        Report::Network { errno } => {
+            out.number(7);
+            out.signed(*errno);
         }
         Report::WorkingDirectory { errno } => {
             out.number(2);
@@ -345,6 +360,7 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
         }
         4 => Report::Exit(Exit::Code(u8::try_from(from.number()?).ok()?)),
         5 => Report::Exit(Exit::Signal(from.signed()?)),
+        7 => Report::Network { errno: from.signed()? },
         6 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
         _ => return None,
     };
@@ -497,6 +513,7 @@ mod tests {
             scripts: vec![Script { name: b"EOF".to_vec(), content: vec![b'x'; 1 << 20] }],
             mounts: mounts(),
             presentation: Presentation::ThirtyTwoBit,
+            network: Network::None,
         }
     }
 
@@ -562,6 +579,7 @@ mod tests {
             Report::Setup { step: "mount".to_owned(), errno: 1 },
             Report::MountPoint { path: "/proc".to_owned(), found: "file".to_owned() },
             Report::MountTarget { path: GuestPath::root(), problem: "none".to_owned() },
+            Report::Network { errno: 1 },
             Report::WorkingDirectory { errno: 20 },
             Report::Start(StartProblem::Missing { program: b"/bin/sh".to_vec() }),
             Report::Exit(Exit::Code(255)),
@@ -569,12 +587,12 @@ mod tests {
         ];
         let mut buffer: Vec<u8> = reports.iter().flat_map(|report| framed(&encode_report(report))).collect();
         let last = buffer.pop().unwrap();
-        for report in &reports[..6] {
+        for report in &reports[..7] {
             assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()).as_ref(), Some(report));
         }
         assert_eq!(next_frame(&mut buffer), None);
         buffer.push(last);
-        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[6].clone()));
+        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[7].clone()));
         assert!(buffer.is_empty());
         assert_eq!(decode_report(b"\x09\0\0\0"), None);
     }

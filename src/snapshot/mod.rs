@@ -27,7 +27,6 @@ use crate::store::tree::{Tree, TreeError};
 use crate::store::unpacked::Chain;
 use crate::store::workspace::WorkspaceError;
 
-pub use crate::store::mount::enter_private_mounts;
 pub use native::NativeSnapshotter;
 pub use overlay::OverlaySnapshotter;
 

@@ -23,12 +23,22 @@ pub enum Comparison {
     Content,
 }
 
+/// Whether the files of a step are in a mount of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mounts {
+    /// Where the kernel allows it: read-only for who only reads.
+    Own,
+    /// Never: whoever runs the step moves entries between its root and other directories of the workspace.
+    None,
+}
+
 /// Steps in directories of a workspace.
 #[derive(Debug)]
 pub struct NativeSnapshotter {
     workspace: Arc<Workspace>,
     comparison: Comparison,
     limits: Limits,
+    mounts: Mounts,
     ticks: OnceLock<Ticks>,
     /// What is believed wrongly, for the tests of the tests.
     #[cfg(test)]
@@ -44,10 +54,17 @@ impl NativeSnapshotter {
             workspace,
             comparison,
             limits,
+            mounts: Mounts::Own,
             ticks: OnceLock::new(),
             #[cfg(test)]
             fault: None,
         }
+    }
+
+    /// With or without mounts; with them, unless somebody says otherwise.
+    #[must_use]
+    pub fn with(self, mounts: Mounts) -> Self {
+        Self { mounts, ..self }
     }
 
     fn ticks(&self) -> Result<&Ticks, SnapshotError> {
@@ -59,9 +76,12 @@ impl NativeSnapshotter {
         Ok(self.ticks.get_or_init(|| ticks))
     }
 
-    /// The files of `tree`, in a mount of their own.
+    /// The files of `tree`.
     fn root(&self, tree: &Tree, access: Access) -> Result<Rootfs, SnapshotError> {
-        let root = Rootfs::from_fd(tree.mount(access)?);
+        let root = Rootfs::from_fd(match self.mounts {
+            Mounts::Own => tree.mount(access)?,
+            Mounts::None => tree.open()?,
+        });
         let overrides = Arc::clone(tree.overrides());
         Ok(match access {
             Access::Write => root.holding(overrides, self.limits.overrides),

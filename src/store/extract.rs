@@ -144,7 +144,8 @@ impl Destination {
     }
 }
 
-fn is_mount_point(path: &Path) -> bool {
+/// Whether something is mounted at `path`; not so before Linux 5.8.
+pub(crate) fn is_mount_point(path: &Path) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty())
         .is_ok_and(|stat| stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT))

@@ -75,7 +75,9 @@ impl Drop for Lifeline {
     fn drop(&mut self) {
         self.orders = None;
         let mut fds = [PollFd::new(&self.ended, PollFlags::IN)];
-        let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 2, tv_nsec: 0 }));
+        let limit = Timespec { tv_sec: 2, tv_nsec: 0 };
+        // A second signal that asks to stop may come meanwhile.
+        let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));
     }
 }
 

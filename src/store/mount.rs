@@ -307,17 +307,6 @@ fn mount_in(names: &Path, tries: &[String], access: Access) -> io::Result<OwnedF
     Ok(detached?)
 }
 
-/// Takes this thread, and the threads and processes it starts from now on, into a mount namespace of its own, to which
-/// mounts made outside still come and from which none go out. To be called before there is any other thread.
-///
-/// # Errors
-/// Those of unshare(2), `EPERM` without `CAP_SYS_ADMIN`, and of mount(2).
-pub fn enter_private_mounts() -> io::Result<()> {
-    sys::unshare_mounts()?;
-    let change = rustix::mount::MountPropagationFlags::DOWNSTREAM | rustix::mount::MountPropagationFlags::REC;
-    Ok(rustix::mount::mount_change("/", change)?)
-}
-
 #[cfg(test)]
 mod tests {
     use crate::rootfs::{Follow, GuestPath, remove_tree, xattrs_at};

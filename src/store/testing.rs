@@ -9,7 +9,7 @@ use rustix::fs::CWD;
 
 use crate::image::digest::Digest;
 use crate::rootfs::{Attribute, FileId, FileKind, Follow, GuestPath, Rootfs};
-use crate::store::mount::enter_private_mounts;
+use crate::sys::enter_private_mounts;
 
 /// Whether this thread is in a mount namespace of its own from now on and may mount overlays; says so if not.
 pub(crate) fn can_mount() -> bool {
@@ -35,7 +35,7 @@ pub(crate) fn can_make_devices() -> bool {
 /// Runs `test` in a thread for which file systems have no locks. Skips it, visibly, where that cannot be had.
 pub(crate) fn without_locks(test: impl FnOnce() + Send) {
     let refused = || {
-        crate::sys::refuse_locks(rustix::io::Errno::NOLCK)?;
+        crate::sys::refuse_call(libc::SYS_flock, rustix::io::Errno::NOLCK)?;
         test();
         Ok::<(), std::io::Error>(())
     };

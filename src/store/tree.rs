@@ -143,7 +143,11 @@ impl Tree {
         if restricted.is_ok() { Ok(mount) } else { self.open() }
     }
 
-    fn open(&self) -> Result<OwnedFd, TreeError> {
+    /// The directory (`O_PATH`).
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(&self) -> Result<OwnedFd, TreeError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(&self.directory, flags, Mode::empty()).map_err(|cause| self.failed(cause.into()))
     }

@@ -19,38 +19,17 @@ push_busybox() {
   note "${busybox_architectures[*]}"
 }
 
-# fetch_busybox: the packages into the cache, through an apt of its own: the machine's list of architectures and
-# packages stays as it is. Mirror, keys and proxy are the machine's.
+# fetch_busybox: the packages into the cache.
 fetch_busybox() {
-  local apt=$work/apt debian options wanted=()
+  local debian wanted=()
   for debian in "${busybox_architectures[@]}"; do
     [ -e "$cache/busybox_$debian.deb" ] || wanted+=("busybox-static:$debian")
   done
   [ ${#wanted[@]} -gt 0 ] || return 0
-  mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs}
-  : >"$apt/status"
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(debian_mirror) bookworm main" >"$apt/sources.list"
-  options=(
-    -o "Dir::State=$apt/state" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache"
-    -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
-    -o "APT::Architectures=$(IFS=,; echo "${busybox_architectures[*]}")"
-    -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false
-    -o APT::Sandbox::User=root
-  )
-  apt-get "${options[@]}" update
-  (cd "$apt/debs" && apt-get "${options[@]}" download "${wanted[@]}")
+  download_packages "$work/debs" "${wanted[@]}"
   for debian in "${busybox_architectures[@]}"; do
-    [ -e "$cache/busybox_$debian.deb" ] || mv "$apt/debs/"*"_$debian.deb" "$cache/busybox_$debian.deb"
+    [ -e "$cache/busybox_$debian.deb" ] || mv "$work/debs/"*"_$debian.deb" "$cache/busybox_$debian.deb"
   done
-}
-
-# debian_mirror: where this machine gets Debian from.
-debian_mirror() {
-  local uri
-  uri=$(apt-get indextargets --format '$(REPO_URI) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
-    awk '$2 == "main" && $1 ~ /\/debian\/?$/ { print $1; exit }')
-  echo "${uri:-http://deb.debian.org/debian}"
 }
 
 # busybox_root ARCHITECTURE DIRECTORY

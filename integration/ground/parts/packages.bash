@@ -1,7 +1,11 @@
 # Programs from Debian. Base images are made from packages too, but those are never installed here; busybox-static is,
-# for the tests that run it without an image. mmdebstrap wants arch-test for foreign architectures.
+# for the tests that run it without an image. mmdebstrap wants arch-test for foreign architectures. crun makes the
+# containers of pods, with a filter for system calls that golang-github-containers-common has.
 
-packages=(arch-test busybox-static ca-certificates debian-archive-keyring docker-registry jq mmdebstrap qemu-user-static skopeo uidmap umoci)
+packages=(
+  arch-test busybox-static ca-certificates crun debian-archive-keyring docker-registry golang-github-containers-common
+  jq mmdebstrap qemu-user-static skopeo uidmap umoci
+)
 
 missing_packages() {
   local package

@@ -5,12 +5,16 @@
 //! runs programs for every variant, but `uname -m` then says `armv7l` for `arm/v5`, too. `QEMU_CPU` could change that and
 //! would be visible in the environment of the step.
 
+mod trial;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+pub use trial::{Trial, try_out};
 
 use super::Presentation;
 use crate::sys;
@@ -300,16 +304,26 @@ enum Reason {
 }
 
 impl MissingEmulation {
+    /// Why there is none.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        self.reason.to_string()
+    }
+
+    /// How to get a handler for programs for `architecture`, on one line.
+    #[must_use]
+    pub fn advice(architecture: &str) -> String {
+        format!(
+            "on the machine itself (in a cluster: on the node), run `apt-get install qemu-user-static binfmt-support`, or \
+             `docker run --privileged --rm tonistiigi/binfmt --install {architecture}`; the handler needs flag F"
+        )
+    }
+
     /// What to do about it, on one line.
     #[must_use]
     pub fn hint(&self) -> String {
         match &self.reason {
-            Reason::NotRegistered => format!(
-                "on the machine itself (in a cluster: on the node), run `apt-get install qemu-user-static \
-                 binfmt-support`, or `docker run --privileged --rm tonistiigi/binfmt --install {}`; the handler needs \
-                 flag F",
-                self.architecture
-            ),
+            Reason::NotRegistered => Self::advice(&self.architecture),
             Reason::Disabled(name) => format!("run `echo 1 > {REGISTRATIONS}/{name}` on the machine itself"),
             Reason::SwitchedOff => format!("run `echo 1 > {REGISTRATIONS}/status` on the machine itself"),
         }

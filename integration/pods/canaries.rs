@@ -1,0 +1,308 @@
+//! What a step neither sees nor touches, whatever keeps it apart: the pod's secrets, the builder, other stages.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::support::ground::ground;
+use crate::support::oci::skopeo;
+use crate::support::pod::{self, Access, CANARY, CREDENTIALS, Pod, Profile, TOKEN, shared_scratch};
+use crate::support::tree::{self, Times};
+use crate::support::{Finished, finish, traces};
+
+/// What the processes of a step are among.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Processes {
+    /// Themselves.
+    Own,
+    /// Those of the pod.
+    Shared,
+}
+
+/// A pod in which a strategy is the strongest.
+struct Place {
+    profile: Profile,
+    /// As under AppArmor.
+    mounts_refused: bool,
+    strategy: &'static str,
+    processes: Processes,
+}
+
+const fn place(profile: Profile, strategy: &'static str, processes: Processes) -> Place {
+    Place { profile, mounts_refused: false, strategy, processes }
+}
+
+use Processes::{Own, Shared};
+
+const PLACES: [Place; 9] = [
+    place(Profile::Privileged, "mount-namespace", Own),
+    place(Profile::Sysadmin, "mount-namespace", Own),
+    place(Profile::HostusersFalseSysadmin, "mount-namespace", Own),
+    place(Profile::HostusersFalseUnmasked, "user-namespace", Own),
+    place(Profile::Unset, "user-namespace", Shared),
+    place(Profile::Default, "chroot", Shared),
+    Place { mounts_refused: true, ..place(Profile::Unset, "chroot", Shared) },
+    Place { mounts_refused: true, ..place(Profile::Sysadmin, "chroot", Shared) },
+    place(Profile::Crio, "in-place", Shared),
+];
+
+impl Place {
+    fn name(&self) -> String {
+        let refused = if self.mounts_refused { " without mounts" } else { "" };
+        format!("{:?}{refused}, {}", self.profile, self.strategy)
+    }
+
+    fn pod(&self) -> Pod {
+        let pod = Pod::new(self.profile);
+        let pod = if self.mounts_refused { pod.refuse_mounts() } else { pod };
+        if self.strategy == "in-place" { pod.own_image() } else { pod }
+    }
+}
+
+/// Build contexts by name, for all pods.
+struct Contexts(TempDir);
+
+impl Contexts {
+    fn new(dockerfiles: &[(&str, &str)]) -> Self {
+        let contexts = Self(shared_scratch());
+        for (name, dockerfile) in dockerfiles {
+            let dockerfile = dockerfile.replace("{busybox}", &ground().name("busybox:latest"));
+            contexts.write(&format!("{name}/Dockerfile"), dockerfile);
+        }
+        contexts
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+        fs::write(path, content).expect("file");
+    }
+}
+
+/// The programs in `attacks`, and what they must not find around them.
+fn attacks() -> Contexts {
+    let contexts = Contexts::new(&[("attacked", ATTACKED)]);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/pods");
+    fs::create_dir(contexts.path().join("attacked/attacks")).expect("directory");
+    let program = contexts.path().join("attacked/attacks/attack");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-static", "-O1", "-o"]).arg(&program).arg(sources.join("attack.c"));
+    finish(&mut compiler).success();
+    fs::copy(sources.join("look.sh"), contexts.path().join("attacked/attacks/look.sh")).expect("script");
+    contexts.write("attacked/not-copied", format!("{CANARY}-context"));
+    contexts.write("attacked/stage", format!("{CANARY}-stage"));
+    contexts
+}
+
+/// Its last step looks around.
+const ATTACKED: &str = "FROM {busybox} AS other
+COPY stage /stage
+RUN --mount=type=secret,id=secret --mount=type=secret,id=secret,env=SECRET \\
+    test \"$SECRET\" = \"$(cat /run/secrets/secret)\" && echo \"secret: ${#SECRET}\"
+FROM {busybox}
+COPY --from=other /bin/true /needed
+COPY attacks /attacks
+ARG DISK
+RUN sh /attacks/look.sh $DISK
+";
+
+/// The number of the disk that holds the pods, `major:minor`.
+fn disk() -> String {
+    let device = fs::metadata("/var/tmp").expect("/var/tmp").dev();
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// Lines of a step's output, or a program's, that begin so.
+fn lines<'a>(text: &'a str, beginning: &str) -> Vec<&'a str> {
+    let text = text.lines().map(|line| line.split_once("] | ").map_or(line, |(_, output)| output));
+    text.filter_map(|line| line.strip_prefix(beginning)).collect()
+}
+
+/// What is looked for can be found, by who is in the pod itself.
+#[test]
+fn who_looks_in_a_pod_finds_its_secrets() {
+    if !pod::available("who_looks_in_a_pod_finds_its_secrets") {
+        return;
+    }
+    let contexts = attacks();
+    let pod = Pod::new(Profile::Unset).mount(
+        contexts.path().join("attacked/attacks"),
+        "/attacks",
+        Access::ReadOnly,
+    );
+    let script = format!("setsid sleep 1000 & sh /attacks/look.sh {}", disk());
+    let found = pod.run(&["sh", "-c", &script]).success().stdout;
+    let seen = lines(&found, "seen: ");
+    for path in [TOKEN, CREDENTIALS, "/data", "/kaniko", "/proc/1/environ", "/proc/1/root", "the environment"]
+    {
+        assert!(seen.iter().any(|line| line.replace("..2026_11_30/", "") == path), "{path}: {found}");
+    }
+    for words in [
+        "by attaching to it",
+        "by seizing it",
+        "memory of process",
+        "a descriptor",
+        "the root of the container",
+    ] {
+        assert!(seen.iter().any(|line| line.contains(words)), "{words}: {found}");
+    }
+    assert!(lines(&found, "touched: ").contains(&"users of its own"), "{found}");
+    // The rules for devices hold for all of the pod.
+    assert!(!seen.iter().any(|line| line.contains("disk")), "{found}");
+}
+
+#[test]
+fn steps_see_and_touch_nothing_of_the_pod() {
+    if !pod::available("steps_see_and_touch_nothing_of_the_pod") {
+        return;
+    }
+    let contexts = attacks();
+    let mut wrong = Vec::new();
+    for place in &PLACES {
+        let finished = attack(place, &contexts);
+        let Finished { code, stderr, .. } = &finished;
+        let mut problems = Vec::new();
+        if *code != Some(0) || !finished.says(&["isolation: ", place.strategy]) {
+            problems.push(format!("exit code {code:?}"));
+        }
+        // Else it has not looked.
+        let files: usize = lines(stderr, "files: ").first().and_then(|line| line.parse().ok()).unwrap_or(0);
+        if files < 5 || lines(stderr, "others: ").len() != 1 || lines(stderr, "secret: ") != ["24"] {
+            problems.push("it has not looked".to_owned());
+        }
+        let visible = visible(&finished);
+        let known = |line: &str| place.strategy == "in-place" && is_below(line, &visible);
+        let all = stderr.lines().map(|line| line.split_once("] | ").map_or(line, |(_, output)| output));
+        let found = all.filter(|line| line.starts_with("seen: ") || line.starts_with("touched: "));
+        let unknown = found.filter(|line| !line.strip_prefix("seen: ").is_some_and(known));
+        problems.extend(unknown.map(str::to_owned));
+        if !problems.is_empty() {
+            wrong.push(format!("{}: {}\n{stderr}", place.name(), problems.join("; ")));
+        }
+        if place.strategy == "in-place" {
+            let secrets = [TOKEN, CREDENTIALS].map(|path| is_below(path, &visible));
+            assert_eq!(secrets, [true, true], "the warning names what can be seen: {stderr}");
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn attack(place: &Place, contexts: &Contexts) -> Finished {
+    let pod = place.pod().mount(contexts.path(), "/contexts", Access::ReadOnly);
+    pod.write("secret", format!("{CANARY}-secret"));
+    let disk = format!("--build-arg=DISK={}", disk());
+    let build = [
+        "builder",
+        "--verbosity=debug",
+        "--no-push",
+        "--secret=id=secret,src=/data/secret",
+        "--context=/contexts/attacked",
+        &disk,
+    ];
+    pod.run(&build)
+}
+
+/// What the warning of in-place says that a step can see.
+fn visible(finished: &Finished) -> Vec<&str> {
+    let line = finished.stderr.lines().find(|line| line.contains("is not kept apart from this container"));
+    line.unwrap_or_default().split('`').skip(1).step_by(2).collect()
+}
+
+fn is_below(line: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| Path::new(line).starts_with(place))
+}
+
+/// Steps that end what they can reach, and others.
+const DOCKERFILES: [(&str, &str); 4] = [
+    // Times included, its result depends on nothing but this.
+    (
+        "good",
+        "FROM {busybox}\nWORKDIR /dev\nWORKDIR /proc\nWORKDIR /sys\nRUN echo good >/good && touch -d @1700000000 /good /\n",
+    ),
+    ("kills-all", "FROM {busybox}\nRUN kill -9 -1; exit 7\n"),
+    ("kills-parent", "FROM {busybox}\nRUN kill -9 $PPID; sleep 4321\n"),
+    (
+        "leaves-daemons",
+        "FROM {busybox}\nRUN setsid sleep 4321 >/dev/null 2>&1 & sleep 4321 & \\\n\
+         (setsid sh -c 'trap \"\" TERM HUP INT; sleep 4321; sleep 4321' &); (sleep 4321 &) ; echo done\n",
+    ),
+];
+
+/// Prints what is left of the steps.
+const LEFT: [&str; 3] = ["sh", "-c", "ps -o args | grep '^sleep 432[1]' || true"];
+
+#[test]
+fn a_step_that_kills_what_it_can_harms_nothing_but_its_build() {
+    if !pod::available("a_step_that_kills_what_it_can_harms_nothing_but_its_build") {
+        return;
+    }
+    let contexts = Contexts::new(&DOCKERFILES);
+    let mut wrong = Vec::new();
+    for place in &PLACES {
+        wrong.extend(
+            killers(place, &contexts).into_iter().map(|problem| format!("{}: {problem}", place.name())),
+        );
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
+    let pod = place.pod().mount(contexts.path(), "/contexts", Access::ReadOnly);
+    // The runtime makes what it mounts on.
+    pod.run(&["true"]).success();
+    let before = tree::dump(&pod.root(), Times::Hidden);
+    let unique =
+        pod.root().parent().and_then(Path::file_name).expect("a name").to_string_lossy().to_lowercase();
+    let names = ["first", "second"].map(|tag| ground().name(&format!("{unique}:{tag}")));
+    let build = |context: &str, tag: usize| {
+        let words = ["builder", "--no-cache", "--build-arg=SOURCE_DATE_EPOCH=1700000000"].map(str::to_owned);
+        let more = [format!("--context=/contexts/{context}"), format!("--destination={}", names[tag])];
+        [&words[..], &more].concat()
+    };
+    let builds = [("good", 0), ("kills-all", 0), ("kills-parent", 0), ("good", 1), ("leaves-daemons", 1)];
+    let builds = builds.map(|(context, tag)| build(context, tag));
+    let commands = builds.each_ref().map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
+    let [good, all, parent, again, daemons] = commands.each_ref().map(Vec::as_slice);
+    let kills_all = all;
+    let finished = pod.run_all(&[good, all, parent, &LEFT, again, daemons, &LEFT]);
+    let [good, all, parent, left, again, daemons, left_daemons] = &finished[..] else { unreachable!() };
+    let mut wrong = Vec::new();
+    let mut check = |is_right: bool, what: &str, finished: &Finished| {
+        if !is_right {
+            wrong.push(format!("{what}: {finished:#?}"));
+        }
+    };
+    let codes = |own, shared| if place.processes == Own { own } else { shared };
+    check(good.code == Some(0), "good", good);
+    // The builder may be gone, but not the shell that started it: it is process 1.
+    check(all.code == Some(codes(7, 137)), "kills-all", all);
+    check(parent.code == Some(codes(255, 1)), "kills-parent", parent);
+    check(parent.says(&["error: "]), "kills-parent says so", parent);
+    check(left.stdout.is_empty(), "left by kills-parent", left);
+    check(again.code == Some(0) && again.stdout == good.stdout, "the next build", again);
+    check(daemons.code == Some(0) && daemons.says(&["done"]), "leaves-daemons", daemons);
+    check(left_daemons.stdout.is_empty(), "left by leaves-daemons", left_daemons);
+    if place.processes == Shared {
+        // Process 1 of a container cannot be killed from inside.
+        let alone = pod.run(kills_all);
+        check(alone.code == Some(1) && alone.says(&["error: ", "killed"]), "kills-all of process 1", &alone);
+    }
+    let digest =
+        skopeo(&["inspect", "--tls-verify=false", "--format={{.Digest}}", &format!("docker://{}", names[0])]);
+    if good.stdout.trim().rsplit('@').next() != Some(digest.trim()) {
+        wrong.push(format!("the tag moved to {digest}, {good:#?}"));
+    }
+    wrong.extend(traces::left_in(&pod.data().join("store")));
+    let after = tree::dump(&pod.root(), Times::Hidden);
+    let changed = after.lines().filter(|line| !before.contains(*line));
+    let gone = before.lines().filter(|line| !after.contains(*line));
+    wrong.extend(changed.chain(gone).map(|line| format!("the root of the container changed: {line}")));
+    wrong
+}

@@ -1,0 +1,262 @@
+//! Steps in the container's own root: what they leave there, what is theirs, and what becomes of it when somebody is killed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::support::ground::ground;
+use crate::support::oci::LayoutImage;
+use crate::support::pod::{self, Access, CANARY, PROGRAM, Pod, Profile};
+use crate::support::tree::{Times, dump};
+
+/// The words of a build of `/data/CONTEXT` into the layout `/data/out/OUTPUT`.
+fn build(context: &str, output: &str) -> Vec<String> {
+    let mut words = ["builder", "--isolation=in-place", "--no-push"].map(str::to_owned).to_vec();
+    words.push(format!("--context=/data/{context}"));
+    words.push(format!("--oci-layout-path=/data/out/{output}"));
+    words
+}
+
+/// The names of bases put into a Dockerfile.
+fn dockerfile(text: &str) -> String {
+    let ground = ground();
+    text.replace("{debian}", &ground.name("debian:latest"))
+        .replace("{busybox}", &ground.name("busybox:latest"))
+}
+
+/// The files of the container, times included but for that of the root itself: whether something can be written there has
+/// been tried.
+fn files(pod: &Pod) -> String {
+    let dump = dump(&pod.root(), Times::Shown);
+    dump.split_once('\n').expect("the root").1.to_owned()
+}
+
+/// Runs a script as the first process of the container; it must succeed.
+fn script(pod: &Pod, script: &str) -> String {
+    let finished = pod.run(&["sh", "-e", "-c", script]).success();
+    finished.stdout + &finished.stderr
+}
+
+#[test]
+fn builds_in_one_pod_leave_nothing_to_each_other() {
+    if !pod::available("builds_in_one_pod_leave_nothing_to_each_other") {
+        return;
+    }
+    for profile in [Profile::Crio, Profile::HostusersFalse] {
+        let pod = Pod::new(profile);
+        pod.write(
+            "bad/Dockerfile",
+            dockerfile(
+                "FROM {debian}\nRUN ln -s /etc /linked && touch /etc/left /var/left /left /usr/left && rm /etc/debian_version && exit 3\n",
+            ),
+        );
+        pod.write(
+            "good/Dockerfile",
+            dockerfile(
+                "FROM {debian} AS one\nRUN ln -s /etc /linked && ln -s ../linked /opt/again\n\
+                 FROM {busybox} AS two\nCOPY --from=one /opt /\nRUN test -L /again && ! test -e /etc/debian_version && touch /two\n\
+                 FROM one\nCOPY --from=two /two /\nRUN touch /linked/last && test -f /etc/debian_version && ! test -e /etc/left && ! test -e /left\n",
+            ),
+        );
+        pod.run(&["true"]).success();
+        let before = files(&pod);
+        let (bad, good, again) = (build("bad", "bad"), build("good", "good"), build("good", "again"));
+        let commands =
+            [&bad, &good, &again].map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
+        let finished = pod.run_all(&commands.each_ref().map(Vec::as_slice));
+        let codes: Vec<Option<i32>> = finished.iter().map(|finished| finished.code).collect();
+        assert_eq!(codes, [Some(3), Some(0), Some(0)], "{profile:?}: {finished:#?}");
+        assert!(finished[0].says(&["warning", "`/data`", "secrets/kubernetes.io"]), "{finished:#?}");
+        assert_eq!(files(&pod), before, "{profile:?}");
+    }
+}
+
+#[test]
+fn what_is_mounted_in_the_pod_stays_and_the_image_keeps_its_own() {
+    if !pod::available("what_is_mounted_in_the_pod_stays_and_the_image_keeps_its_own") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    pod.write("driver", "of the pod");
+    pod.write("directory/file", "of the pod");
+    let data = pod.data();
+    let pod = pod.mount(data.join("driver"), "/opt/driver/lib.so", Access::ReadOnly).mount(
+        data.join("directory"),
+        "/srv/mounted",
+        Access::ReadWrite,
+    );
+    pod.write(
+        "base/Dockerfile",
+        dockerfile(
+            "FROM {debian}\nRUN mkdir -p /opt/real && echo image >/opt/real/file\n\
+             FROM {debian}\nCOPY --from=0 /opt/real /opt/real\nCOPY links /opt/\nCOPY mounted /srv/mounted\n\
+             RUN cat /opt/driver/lib.so /srv/mounted/file && echo lost >/srv/mounted/lost && echo kept >/opt/kept && \
+             ! cat /opt/driver/file && ! rm /opt/driver/lib.so && ! rm -r /srv/mounted && cat /opt/real/file\n\
+             RUN true\n",
+        ),
+    );
+    fs::create_dir(data.join("base/links")).unwrap();
+    symlink("/opt/real", data.join("base/links/driver")).unwrap();
+    pod.write("base/mounted/own", "of the image");
+    pod.run(&["true"]).success();
+    let before = files(&pod);
+    let words = build("base", "base");
+    let finished = pod.run(&words.iter().map(String::as_str).collect::<Vec<_>>()).success();
+    assert!(finished.stderr.matches("of the pod").count() == 2, "{}", finished.stderr);
+    let image = LayoutImage::only(&data.join("out/base"));
+    let layers = image.layer_paths(&data.join("out/base"));
+    let text: Vec<String> = layers[1..].iter().map(|layer| layer.join(" ")).collect();
+    assert_eq!(text[1], "opt/driver", "a link as the image has it");
+    assert!(text[2].contains("srv/mounted/own"), "{text:?}");
+    assert!(
+        text[3].contains("opt/kept") && !text[3].contains("lost") && !text[3].contains("driver"),
+        "{text:?}"
+    );
+    assert_eq!(text[4], "", "a step that changes nothing");
+    assert_eq!(fs::read(data.join("directory/lost")).unwrap(), b"lost\n", "the step has it from the pod");
+    assert_eq!(files(&pod), before);
+}
+
+#[test]
+fn what_the_pod_hides_cannot_be_used_and_is_said() {
+    if !pod::available("what_the_pod_hides_cannot_be_used_and_is_said") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    for (name, steps) in [
+        ("directory", "WORKDIR /data/work\nRUN true\n"),
+        ("mount", "RUN --mount=type=tmpfs,target=/var/run/secrets/kubernetes.io/serviceaccount/x true\n"),
+    ] {
+        pod.write(&format!("{name}/Dockerfile"), dockerfile(&format!("FROM {{busybox}}\n{steps}")));
+        let words = build(name, name);
+        let finished = pod.run(&words.iter().map(String::as_str).collect::<Vec<_>>()).exited(1);
+        assert!(finished.says(&["is not the image's", "choose another path"]), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_link_at_a_mount_lands_in_the_image() {
+    if !pod::available("a_link_at_a_mount_lands_in_the_image") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    pod.write("context/Dockerfile", "FROM scratch\nADD ./ /\n");
+    pod.write("context/etc/other", "x");
+    symlink("/tmp/r", pod.data().join("context/etc/resolv.conf")).unwrap();
+    let words = build("context", "out");
+    pod.run(&words.iter().map(String::as_str).collect::<Vec<_>>()).success();
+    let layout = pod.data().join("out/out");
+    let facts = LayoutImage::only(&layout).layer_facts(&layout).concat().join("\n");
+    assert!(
+        facts.lines().any(|line| line.starts_with("etc/resolv.conf ") && line.contains("/tmp/r")),
+        "{facts}"
+    );
+}
+
+#[test]
+fn a_context_that_is_no_volume_survives() {
+    if !pod::available("a_context_that_is_no_volume_survives") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    let text = dockerfile(
+        "FROM {busybox}\nCOPY . /a\nRUN rm -r /a\nFROM {busybox}\nCOPY . /x\nRUN test -f /x/file\n",
+    );
+    let program = fs::read(pod.root().join(&PROGRAM[1..])).unwrap();
+    let evil = dockerfile(
+        "FROM {busybox} AS evil\nRUN ln -s ../../.. /evil && echo marker >/marker\n\
+         FROM {busybox}\nCOPY --from=evil /evil /evil\nCOPY --from=evil /marker /evil/usr/local/bin/builder\n\
+         RUN grep marker /usr/local/bin/builder && echo marker >/proc/self/root/marker\n",
+    );
+    pod.write("evil/Dockerfile", evil);
+    let store = "--store=/var/lib/builder";
+    let build = format!("builder --isolation=in-place --no-push {store}");
+    let output = script(
+        &pod,
+        &format!(
+            "mkdir -p /workspace /var/lib/builder; cd /workspace; printf %s '{text}' >Dockerfile; echo x >file; chmod 640 file
+             stat -c '%n %a %y' /workspace/* >/data/before
+             {build} --oci-layout-path=/workspace/out; {build} --no-cache --context /workspace --oci-layout-path=/data/out
+             rm -r out; stat -c '%n %a %y' /workspace/* | diff /data/before - && echo intact
+             {build} --context=/data/evil && ! test -e /marker && echo contained; ls -A /",
+        ),
+    );
+    assert!(output.contains("\nintact\n") || output.starts_with("intact\n"), "{output}");
+    assert!(output.contains("contained\n") && !output.contains(".builder-in-place"), "{output}");
+    assert!(fs::read(pod.root().join(&PROGRAM[1..])).unwrap() == program);
+}
+
+#[test]
+fn a_killed_builder_is_repaired_by_the_next() {
+    if !pod::available("a_killed_builder_is_repaired_by_the_next") {
+        return;
+    }
+    for profile in [Profile::Crio, Profile::HostusersFalse] {
+        let pod = Pod::new(profile);
+        pod.write(
+            "hangs/Dockerfile",
+            dockerfile("FROM {debian}\nRUN touch /left /etc/left; rm -r /usr/share; (setsid sleep 1000.5 &); echo $PPID >/data/fifo; sleep 1000\n"),
+        );
+        pod.write(
+            "good/Dockerfile",
+            dockerfile("FROM {busybox}\nRUN ! test -e /left && ! test -e /usr/bin/perl\n"),
+        );
+        pod.run(&["true"]).success();
+        let before = files(&pod);
+        // Whichever process is killed: the builder, or the one that supervises the step.
+        for (victim, repaired) in [("$builder", true), ("$supervisor", false)] {
+            let output = script(
+                &pod,
+                &format!(
+                    "rm -f /data/fifo; mkfifo /data/fifo
+                     builder --isolation=in-place --no-push --context=/data/hangs & builder=$!
+                     read -r supervisor </data/fifo
+                     # The container's programs are aside, but not the shell's own commands.
+                     kill -9 {victim}; wait $builder || echo builder ended with $?
+                     builder --isolation=in-place --no-push --context=/data/good
+                     ! pgrep -f 'sleep 1000'; ls -A /"
+                ),
+            );
+            assert_eq!(output.contains("a builder that was killed"), repaired, "{profile:?}: {output}");
+            assert!(!output.contains(".builder-in-place"), "{output}");
+            assert_eq!(
+                without_directory_times(&files(&pod)),
+                without_directory_times(&before),
+                "{profile:?}: {output}"
+            );
+        }
+    }
+}
+
+/// Lines of a dump without the times of directories.
+fn without_directory_times(dump: &str) -> Vec<String> {
+    dump.lines()
+        .map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+            [path, "directory" | "d", mode, owner, ..] => format!("{path} {mode} {owner}"),
+            _ => line.to_owned(),
+        })
+        .collect()
+}
+
+#[test]
+fn a_step_sees_no_secret_of_the_builder_itself() {
+    if !pod::available("a_step_sees_no_secret_of_the_builder_itself") {
+        return;
+    }
+    for profile in [Profile::Crio, Profile::HostusersFalse] {
+        let pod = Pod::new(profile);
+        pod.write(
+            "look/Dockerfile",
+            dockerfile(&format!(
+                "FROM {{busybox}}\nRUN ! grep -l '[c]{}-environment /proc/[0-9]*/environ && ! head -c 1 /proc/1/mem && ! ls /proc/1/root/ && ! readlink /proc/1/fd/3 && \
+                 ! chroot / true && grep CapBnd /proc/self/status\n",
+                &CANARY[1..]
+            )),
+        );
+        let words = build("look", "look");
+        let finished = pod.run(&words.iter().map(String::as_str).collect::<Vec<_>>()).success();
+        assert!(!finished.stderr.contains(CANARY), "{}", finished.stderr);
+        let rights = finished.stderr.lines().find_map(|line| line.split_once("CapBnd:\t")).expect("rights").1;
+        let rights = u64::from_str_radix(rights.trim(), 16).expect("a number");
+        assert_eq!(rights & !0xa800_25fb, 0, "those of Docker but CAP_SYS_CHROOT, at most: {rights:x}");
+    }
+}

@@ -1,0 +1,125 @@
+//! `builder doctor`: what is possible here, what is in the way of the rest, and what would change that.
+
+mod platforms;
+mod report;
+mod store;
+mod text;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::args::DoctorArgs;
+use super::failure::Failure;
+use super::isolation::{PROGRAM, unasked};
+use super::settings::{Environment, host_platform, requested_platform, store};
+use super::snapshotter::word;
+use super::stop::AtOnce;
+use crate::image::platform::Platform;
+use crate::rootfs::IdMap;
+use crate::sandbox::own::may_give_files;
+use crate::sandbox::probe::{Care, Explanation, Ground, Hints, Place};
+use crate::sandbox::{Strategy, can_filter_system_calls};
+use report::{Isolation, Report, Tried};
+use store::Site;
+
+/// How it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Everything that it is told.
+pub(super) struct DoctorSettings {
+    format: Format,
+    store: PathBuf,
+    hints: Hints,
+    /// Where else something can be tried, if not beside the store.
+    temporary: PathBuf,
+    host: Platform,
+    platforms: Vec<Platform>,
+}
+
+impl DoctorSettings {
+    /// Checks what can be checked without looking.
+    pub(super) fn resolve(args: &DoctorArgs, environment: &Environment) -> Result<Self, Failure> {
+        let words = [("text", Format::Text), ("json", Format::Json)];
+        let host = host_platform();
+        let texts = args.custom_platform.iter().flat_map(|list| list.split(','));
+        let asked = texts.map(|text| requested_platform(text, &host).map(|requested| requested.normalised));
+        Ok(Self {
+            format: word("--output", "format", &args.output, &words)?,
+            store: store(args.store.as_deref(), environment)?,
+            hints: environment.hints(),
+            temporary: environment.text("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
+            platforms: asked.collect::<Result<_, _>>()?,
+            host,
+        })
+    }
+}
+
+/// Looks, and prints what it found. The code is 0 where a build could have a RUN without being told more.
+pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<ExitCode, Failure> {
+    // As a build says it.
+    IdMap::of_this_process().map_err(|error| {
+        Failure::new(format!("cannot read which ids this process has: {error}; everything needs /proc"))
+            .hint("mount -t proc proc /proc")
+    })?;
+    // What is made for the look goes before anybody is told.
+    let report = at_once.after(|| look(settings))?;
+    let possible = report.isolation.taken.is_some();
+    let text = match settings.format {
+        Format::Text => text::render(&report),
+        Format::Json => {
+            let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::from_error(&error))?;
+            text + "\n"
+        }
+    };
+    super::print(&text)?;
+    Ok(if possible { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn look(settings: &DoctorSettings) -> Result<Report, Failure> {
+    let place = Place::find(settings.hints);
+    let site = Site::find(&settings.store, &settings.temporary)?;
+    let isolation = isolation(place, &site);
+    Ok(Report {
+        place: report::place(place),
+        user: rustix::process::geteuid().as_raw(),
+        store: site.look(taken(&isolation)),
+        isolation,
+        platforms: platforms::look(&settings.host, &settings.platforms),
+    })
+}
+
+fn isolation(place: Place, site: &Site) -> Isolation {
+    let mut strategies = Vec::with_capacity(Strategy::ALL.len());
+    for strategy in Strategy::ALL {
+        let unasked = unasked(strategy);
+        // These need no place.
+        let elsewhere = matches!(strategy, Strategy::SecondContainer | Strategy::InPlace);
+        let tried = match site.directory().or(elsewhere.then_some(Path::new("/"))) {
+            Some(directory) => {
+                let ground = Ground { program: PROGRAM.as_ref(), directory, place };
+                let result = ground.attempt(strategy, Care::Full);
+                result.map_err(|obstacle| ground.explain(strategy, &obstacle))
+            }
+            None => Err(Explanation {
+                cause: "not tried: there is no directory that can be written to".to_owned(),
+                changes: Vec::new(),
+                advice: Some("give the store a volume (--store)".to_owned()),
+            }),
+        };
+        strategies.push(match tried {
+            Ok(working) => Tried::working(strategy, unasked, working),
+            Err(explanation) => Tried::refused(strategy, unasked, explanation),
+        });
+    }
+    let taken = strategies.iter().find(|tried| tried.works && tried.unasked).map(|tried| tried.name);
+    let files = taken.is_some() || may_give_files();
+    Isolation { taken, files, seccomp: can_filter_system_calls(), strategies }
+}
+
+fn taken(isolation: &Isolation) -> Option<Strategy> {
+    isolation.taken.and_then(|name| name.parse().ok())
+}

@@ -1,0 +1,157 @@
+//! The store as a build would find it, without making one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::report;
+use crate::cli::failure::Failure;
+use crate::cli::isolation::Surroundings;
+use crate::cli::snapshotter::overlay_refusal;
+use crate::layer::Limits;
+use crate::sandbox::Strategy;
+use crate::sandbox::probe::{is_mounted_without_execution, told_by_child};
+use crate::store::janitor::Janitor;
+use crate::store::workspace::Workspace;
+
+/// A place to try things in: on the file system of the store, if that can be written to.
+pub(super) struct Site {
+    /// The store.
+    store: PathBuf,
+    /// What is nearest to it and exists.
+    near: PathBuf,
+    workspace: Option<Arc<Workspace>>,
+    /// Why it is elsewhere, if it is.
+    unwritable: Option<String>,
+}
+
+impl Site {
+    /// Makes a directory, which goes with the value, in the store or as near to it as something exists; in `temporary` where
+    /// that cannot be written to. To be called before there is any other thread.
+    pub(super) fn find(store: &Path, temporary: &Path) -> Result<Self, Failure> {
+        let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
+        let within = store.join("tmp");
+        let near = within.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned();
+        let make = |directory: &Path| Workspace::create_hidden(directory, Some(&janitor)).map(Arc::new);
+        let (workspace, unwritable) = match make(&near) {
+            Ok(workspace) => (Some(workspace), None),
+            Err(error) => {
+                let failure = Failure::from_error(&error);
+                let cause = [vec![failure.message], failure.causes].concat().join(": ");
+                (make(temporary).ok(), Some(cause))
+            }
+        };
+        Ok(Self { store: store.to_owned(), near, workspace, unwritable })
+    }
+
+    /// Where things can be tried.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.workspace.as_ref().map(|workspace| workspace.path())
+    }
+
+    /// What a build that takes `strategy` would make of it.
+    pub(super) fn look(&self, strategy: Option<Strategy>) -> report::Store {
+        let mut found = report::Store {
+            path: self.store.display().to_string(),
+            exists: self.store.join("version").exists(),
+            file_system: file_system(&self.near),
+            snapshotter: None,
+            noexec: false,
+            cause: None,
+            advice: None,
+        };
+        if let Some(cause) = &self.unwritable {
+            found.cause = Some(cause.clone());
+            found.advice = Some("name a directory that can be written to with --store".to_owned());
+            return found;
+        }
+        found.snapshotter = Some("native");
+        found.noexec = is_mounted_without_execution(&self.near);
+        let surroundings = Surroundings::of(strategy);
+        if surroundings == Surroundings::Unchanged {
+            found.cause = Some(match strategy {
+                Some(strategy) => format!("{strategy} mounts nothing"),
+                None => "nothing can be mounted here".to_owned(),
+            });
+            return found;
+        }
+        match self.overlay(surroundings) {
+            None => found.snapshotter = Some("overlayfs"),
+            Some((cause, advice)) => {
+                found.cause = Some(cause);
+                found.advice = Some(advice);
+            }
+        }
+        found
+    }
+
+    /// Why overlayfs does not work there, with what to do.
+    fn overlay(&self, surroundings: Surroundings) -> Option<(String, String)> {
+        let workspace = self.workspace.as_ref()?;
+        let try_it = || {
+            if let Err(error) = surroundings.enter_users().and_then(|_| surroundings.enter_mounts()) {
+                return Some((error.to_string(), String::new()));
+            }
+            overlay_refusal(&self.near, Limits::default().overrides, workspace)
+                .map(|(cause, advice)| (cause, advice.to_owned()))
+        };
+        let lost = || Some(("it could not be tried".to_owned(), String::new()));
+        told_by_child(try_it).ok().flatten().unwrap_or_else(lost)
+    }
+}
+
+/// The type of the file system that `path` is on: the mount with the longest name above it, of several at one place the
+/// last.
+fn file_system(path: &Path) -> Option<String> {
+    let path = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())
+        .and_then(|opened| {
+            use std::os::fd::AsRawFd as _;
+            rustix::fs::readlink(format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())
+        })
+        .ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    file_system_in(&mounts, Path::new(path.to_str().ok()?))
+}
+
+fn file_system_in(mounts: &str, path: &Path) -> Option<String> {
+    let above = mounts.lines().filter_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let point = unescaped(mount.split(' ').nth(4)?);
+        path.starts_with(&point).then_some((point.len(), file_system.split(' ').next()?))
+    });
+    // The last of those with the longest name.
+    above.max_by_key(|(length, _)| *length).map(|(_, file_system)| file_system.to_owned())
+}
+
+/// A name of mountinfo, in which blanks and the like are octal numbers.
+fn unescaped(name: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(name.to_owned(), |name, (written, meant)| name.replace(written, meant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_system_is_that_of_the_nearest_mount_above() {
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda rw\n\
+                      2 1 0:5 / /var/lib rw shared:1 - xfs /dev/sdb rw\n\
+                      3 1 0:6 / /var/li rw - tmpfs tmpfs rw\n\
+                      4 2 0:7 / /var/lib/a\\040b rw - btrfs /dev/sdc rw\n\
+                      5 2 0:8 / /over rw - ext4 /dev/sdd rw\n\
+                      6 5 0:9 / /over rw - tmpfs tmpfs rw\n";
+        for (path, expected) in [
+            ("/", "ext4"),
+            ("/var", "ext4"),
+            ("/var/lib", "xfs"),
+            ("/var/lib/builder", "xfs"),
+            ("/var/libx", "ext4"),
+            ("/var/lib/a b/c", "btrfs"),
+            ("/over/x", "tmpfs"),
+        ] {
+            assert_eq!(file_system_in(mounts, Path::new(path)).as_deref(), Some(expected), "{path}");
+        }
+        assert_eq!(file_system_in("", Path::new("/")), None);
+    }
+}

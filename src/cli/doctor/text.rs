@@ -1,0 +1,183 @@
+//! The report as text of at most 80 columns.
+
+use std::fmt::Write as _;
+
+use super::report::{Details, Platform, Report, Store, Tried};
+
+/// The widest line, in characters.
+const WIDTH: usize = 80;
+
+/// Where what is said of something begins.
+const INDENT: usize = 27;
+
+/// The whole text.
+pub(super) fn render(report: &Report) -> String {
+    let mut text = String::new();
+    let place = match report.place {
+        "machine" => "on this machine",
+        "pod" => "in this pod",
+        _ => "in this container",
+    };
+    let _ = writeln!(text, "How a RUN can be kept apart {place}, by user {}, strongest first:", report.user);
+    for tried in &report.isolation.strategies {
+        strategy(&mut text, tried, report.isolation.taken == Some(tried.name));
+    }
+    let taken = match report.isolation.taken {
+        Some(name) => format!("A build takes `{name}`, unless --isolation says otherwise."),
+        None if report.isolation.files => {
+            "A build with a RUN fails; one without it needs nothing of this.".to_owned()
+        }
+        None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
+    };
+    paragraph(&mut text, "", 0, &taken);
+    if report.isolation.strategies.iter().any(|tried| !tried.changes.is_empty()) {
+        let marks = "+ is for the pod's manifest (securityContext: the container's), all of them together.";
+        paragraph(&mut text, "", 0, marks);
+    }
+    if !report.isolation.seccomp && report.isolation.taken.is_some() {
+        let unfiltered =
+            "System calls of a RUN are not filtered: the kernel, or the filter in force, allows none.";
+        paragraph(&mut text, "", 0, unfiltered);
+    }
+    text.push('\n');
+    store(&mut text, &report.store);
+    text.push_str("\nHow programs for other platforms run:\n");
+    for platform in &report.platforms {
+        emulation(&mut text, platform);
+    }
+    // Said once: with the next platform, no more than its name is another.
+    let unknown = report.platforms.iter().find(|platform| platform.how == "unknown");
+    if let Some(cause) = unknown.and_then(|platform| platform.cause.as_deref()) {
+        paragraph(&mut text, "", 0, &format!("> unknown: {cause}; a build tries"));
+    }
+    let missing =
+        report.platforms.iter().find(|platform| platform.how == "missing" && platform.advice.is_some());
+    if let Some(advice) = missing.and_then(|platform| platform.advice.as_deref()) {
+        paragraph(&mut text, "", 0, &format!("> {advice}"));
+    }
+    text
+}
+
+fn strategy(text: &mut String, tried: &Tried, taken: bool) {
+    let mark = if taken { '*' } else { ' ' };
+    let verdict = if tried.works { "yes" } else { "no" };
+    let head = format!("{mark} {:<18}{verdict:<7}", tried.name);
+    match (&tried.details, &tried.cause) {
+        (Some(details), _) => paragraph(text, &head, INDENT, &how(tried, details)),
+        (None, cause) => paragraph(text, &head, INDENT, cause.as_deref().unwrap_or_default()),
+    }
+    for change in &tried.changes {
+        // A line of its own, to be copied.
+        paragraph(text, "", INDENT - 2, &format!("+ {change}"));
+    }
+    if let Some(advice) = &tried.advice {
+        paragraph(text, "", INDENT - 2, &format!("> {advice}"));
+    }
+}
+
+/// How a strategy works, in words.
+fn how(tried: &Tried, details: &Details) -> String {
+    let proc = match (details.proc, tried.name) {
+        (_, "in-place") => "the root of this container, with all that is mounted in it",
+        ("own", _) => "its own /proc and process numbers",
+        ("shared", _) => "the /proc and process numbers of this container",
+        _ => "a root of its own without /proc",
+    };
+    let mut words = proc.to_owned();
+    match details.user_namespace {
+        "none" => {}
+        _ => {
+            let _ = write!(words, "; users {}", details.users);
+            if details.groups != details.users {
+                let _ = write!(words, ", groups {}", details.groups);
+            }
+        }
+    }
+    if let Some(shortage) = &details.shortage {
+        let _ = write!(words, " ({})", shortage.strip_prefix("note: ").unwrap_or(shortage));
+    }
+    if !tried.unasked {
+        let _ = write!(words, "; only with --isolation={}", tried.name);
+    }
+    words
+}
+
+fn store(text: &mut String, store: &Store) {
+    let state = if store.exists { "" } else { " (there is none yet)" };
+    let _ = writeln!(text, "The store: {}{state}", store.path);
+    if let Some(file_system) = &store.file_system {
+        let noexec = if store.noexec { ", mounted noexec" } else { "" };
+        let _ = writeln!(text, "  {:<25}{file_system}{noexec}", "file system");
+    }
+    let head = format!("  {:<25}", "snapshotter");
+    let kept = match (store.snapshotter, &store.cause) {
+        (Some(name), None) => name.to_owned(),
+        (Some(name), Some(cause)) => format!("{name} ({cause})"),
+        (None, cause) => format!("none: {}", cause.as_deref().unwrap_or_default()),
+    };
+    paragraph(text, &head, INDENT, &kept);
+    if let Some(advice) = store.advice.as_deref().filter(|advice| !advice.is_empty()) {
+        paragraph(text, "", INDENT - 2, &format!("> {advice}"));
+    }
+}
+
+fn emulation(text: &mut String, platform: &Platform) {
+    let how = match (platform.how, &platform.handler) {
+        ("native", _) => "natively".to_owned(),
+        ("predecessor", _) => "natively, as the 32-bit predecessor".to_owned(),
+        (_, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
+        ("handler", None) => "by a handler, of which nothing more is known here".to_owned(),
+        ("unknown", _) => "unknown".to_owned(),
+        _ => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
+    };
+    paragraph(text, &format!("  {:<25}", platform.platform), INDENT, &how);
+    for line in &platform.warnings {
+        paragraph(text, "", INDENT - 2, &format!("> {line}"));
+    }
+}
+
+/// Adds `words` behind `head`, broken between words so that no line is longer than [`WIDTH`] unless a word is, further
+/// lines `indent` from the left.
+fn paragraph(text: &mut String, head: &str, indent: usize, words: &str) {
+    let mut line = if head.is_empty() { " ".repeat(indent) } else { head.to_owned() };
+    let mut fresh = true;
+    for word in words.split(' ') {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            // What follows a mark (`> `, `+ `) stands under what the mark is for.
+            line = " ".repeat(INDENT.min(indent + 2).max(indent));
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(head: &str, indent: usize, words: &str) -> String {
+        let mut text = String::new();
+        paragraph(&mut text, head, indent, words);
+        text
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_hang_behind_their_head() {
+        let words = ["word"; 30].join(" ");
+        let text = wrapped(&format!("  {:<25}", "head"), INDENT, &words);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.starts_with("  head                     word word "), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with(&" ".repeat(INDENT))), "{text}");
+        assert_eq!(text.matches("word").count(), 30);
+        let long = "x".repeat(100);
+        assert_eq!(wrapped("", 2, &format!("> {long} y")), format!("  >\n    {long}\n    y\n"));
+    }
+}

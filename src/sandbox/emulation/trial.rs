@@ -1,0 +1,88 @@
+//! Whether the kernel has a handler for programs of another processor, found by starting one where the list of handlers
+//! cannot be read, as in most containers.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+
+use super::header_of;
+use crate::sys;
+
+/// The kernel looks at so many bytes of a program (`BINPRM_BUF_SIZE`).
+const HEAD: usize = 256;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trial {
+    /// An emulator was started.
+    Started,
+    /// There is a handler, whose emulator is not there: it lacks flag F.
+    Unreachable,
+    /// No handler is there.
+    Refused,
+}
+
+/// Starts a program for `architecture`, in Go's words, that has nothing but a header: an emulator ends at once because of
+/// that. To be called while this process has one thread.
+///
+/// # Errors
+/// When it cannot be tried: for an architecture without a known form of programs, and where the kernel refuses otherwise.
+pub fn try_out(architecture: &str) -> io::Result<Trial> {
+    let header = header_of(architecture).ok_or(io::ErrorKind::Unsupported)?;
+    let program = program(&header)?;
+    let path = CString::new(format!("/proc/self/fd/{}", program.as_raw_fd()))?;
+    let arguments = [c"builder-tries-emulation".to_owned()];
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let (refusal, refusing) = pipe_with(PipeFlags::CLOEXEC)?;
+    // Not what the standard library does to start a program: its C library takes whatever the kernel cannot execute for a
+    // script of the shell.
+    let child = sys::fork_helper([refusing, program.into(), null.into()], |[refusing, program, null]| {
+        let quiet = rustix::stdio::dup2_stdin(&null)
+            .and_then(|()| rustix::stdio::dup2_stdout(&null))
+            .and_then(|()| rustix::stdio::dup2_stderr(&null));
+        let error = match quiet {
+            Ok(()) => sys::execve(&path, &arguments, &[]),
+            Err(error) => error.into(),
+        };
+        let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+        let _ = rustix::io::write(&refusing, &errno.to_ne_bytes());
+        drop(program);
+    })?;
+    let mut errno = [0; 4];
+    let told = File::from(refusal).read_exact(&mut errno);
+    // That it was started is all there is to know.
+    let _ = kill_process(child, Signal::KILL);
+    while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+    if told.is_err() {
+        return Ok(Trial::Started);
+    }
+    match Errno::from_raw_os_error(i32::from_ne_bytes(errno)) {
+        Errno::NOEXEC => Ok(Trial::Refused),
+        Errno::NOENT => Ok(Trial::Unreachable),
+        errno => Err(errno.into()),
+    }
+}
+
+/// A file in memory that begins so. It is not closed when the program is executed, since an emulator opens it by its path.
+fn program(header: &[u8]) -> io::Result<File> {
+    let memory = |flags| rustix::fs::memfd_create(c"builder-tries-emulation", flags);
+    // Before Linux 6.3 the flag is not known, and every such file can be executed.
+    let file = match memory(MemfdFlags::EXEC) {
+        Err(Errno::INVAL) => memory(MemfdFlags::empty()),
+        result => result,
+    };
+    let mut file = File::from(file?);
+    let mut head = [0; HEAD];
+    head[..header.len()].copy_from_slice(header);
+    file.write_all(&head)?;
+    // Nobody can execute what somebody may still write to.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let read_only = rustix::fs::open(path, OFlags::RDONLY, Mode::empty())?;
+    Ok(File::from(read_only))
+}

@@ -1,0 +1,342 @@
+//! What a step finds in its root where nothing can be mounted: put there before it runs, taken away when it has ended.
+//!
+//! What is covered is renamed *aside*, into a directory on the same file system that the step cannot reach. What covers it
+//! was made there and is renamed into its place. All that is undone backwards: what the step left in a covered place is
+//! removed, and what was there before comes back, the same files with the same times. No path is looked up for that:
+//! places are known by directory and name, wherever the step has moved the directory.
+
+mod aside;
+mod dev;
+mod mounted;
+
+pub use dev::try_devices;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use self::aside::Aside;
+use super::mount::PointKind;
+use super::mounts::{self, KERNEL, PROVIDED};
+use super::stubs::Stubs;
+use super::{SandboxError, Script};
+use crate::rootfs::{
+    Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, metadata_of, remove_tree, set_mode_at,
+    set_owner_at, set_times_at,
+};
+
+/// What is in a root for the time of a step. Dropped, it is undone.
+#[derive(Debug)]
+pub(super) struct Furnished {
+    /// The tree as the disk has it.
+    root: Rootfs,
+    aside: Aside,
+    /// Latest last.
+    done: Vec<Done>,
+    /// What is ours, by its real path: whatever is put into that goes with it.
+    ours: Vec<GuestPath>,
+}
+
+/// Something that was done to the root.
+#[derive(Debug)]
+enum Done {
+    /// Something was made where nothing was.
+    Made(Stubs),
+    /// Something was covered.
+    Covered(Covered),
+}
+
+/// An entry of the root that is aside.
+#[derive(Debug)]
+struct Covered {
+    /// Its real path.
+    path: GuestPath,
+    parent: OwnedFd,
+    name: Vec<u8>,
+    /// Its name in the directory aside.
+    aside: String,
+    origin: Origin,
+    /// The directories of the image on the way to it, from the first below the root.
+    above: Vec<Metadata>,
+}
+
+/// Whose a covered entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Image,
+    /// It was made to be covered, or covers something itself.
+    Ours,
+}
+
+/// Names the step of a failure.
+fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<String>) -> Result<T, SandboxError> {
+    result.map_err(|error| SandboxError::Setup { step: step.into(), source: error.into() })
+}
+
+/// What the kernel said.
+fn cause(error: RootfsError) -> io::Error {
+    match error {
+        RootfsError::Io { source, .. } => source,
+        other => io::Error::other(other),
+    }
+}
+
+/// Leaves the modification time of `directory` as it is, whatever `change` does there.
+fn quietly<T>(directory: &OwnedFd, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = metadata_of(directory)?.mtime;
+    let result = change();
+    set_times_at(directory.as_fd(), b".", before).and(result)
+}
+
+/// Gives what was just made owner and mode, whatever the umask was.
+fn finish(directory: BorrowedFd<'_>, name: &[u8], owner: Owner, mode: u32) -> io::Result<()> {
+    set_owner_at(directory, name, owner)?;
+    set_mode_at(directory, name, mode)
+}
+
+/// Makes a file of root.
+fn make_file(directory: &OwnedFd, name: &[u8], mode: u32, content: &[u8]) -> io::Result<()> {
+    let file = mounts::new_file(directory, name, 0o600)?;
+    mounts::write_all(&file, content)?;
+    finish(directory.as_fd(), name, Owner::ROOT, mode)
+}
+
+/// Makes a directory of root.
+fn make_directory(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<()> {
+    rustix::fs::mkdirat(directory, name, Mode::RWXU)?;
+    finish(directory, name, Owner::ROOT, mode)
+}
+
+/// Puts `scripts` into `directory`, as a step finds them at `/dev/pipes`.
+pub(super) fn write_scripts(directory: &OwnedFd, scripts: &[Script]) -> Result<(), SandboxError> {
+    for Script { name, content } in scripts {
+        let step = || format!("write `/dev/pipes/{}`", crate::rootfs::Escaped::new(name));
+        if matches!(name.as_slice(), b"" | b"." | b"..") || name.contains(&b'/') {
+            return during(Err(Errno::INVAL), step());
+        }
+        during(make_file(directory, name, 0o755, content), step())?;
+    }
+    Ok(())
+}
+
+impl Furnished {
+    /// Nothing yet. What is covered in `root` is kept in `aside`, a directory on the same file system, and in the same
+    /// mount, that the step cannot reach. Nobody else may change the tree until the step runs.
+    pub(super) fn new(root: &Rootfs, aside: &Path) -> Result<Self, SandboxError> {
+        let step = || format!("use the directory `{}`", aside.display());
+        let root = Rootfs::from_fd(during(root.as_fd().try_clone_to_owned(), "open the root")?);
+        let aside = during(Aside::new(aside), step())?;
+        Ok(Self { root, aside, done: Vec::new(), ours: Vec::new() })
+    }
+
+    /// Covers `/etc/resolv.conf` and `/etc/hosts`, or what links there point to.
+    pub(super) fn provide_files(&mut self, resolv_conf: &[u8], hosts: &[u8]) -> Result<(), SandboxError> {
+        let mut places = Vec::new();
+        for (path, _) in PROVIDED {
+            let target = GuestPath::root().child(path.as_bytes());
+            let failed = |source| SandboxError::Prepare { path: target.clone(), source };
+            let place = self.root.resolve(&target).map_err(failed)?;
+            let origin = self.make_missing(&place, PointKind::File).map_err(failed)?;
+            places.push((path, place, origin));
+        }
+        for ((path, place, origin), content) in places.into_iter().zip([resolv_conf, hosts]) {
+            let step = || format!("put `/{path}` in its place");
+            let kind = during(self.kind_at(&place), step())?;
+            if kind == FileType::Directory {
+                return Err(SandboxError::MountPoint {
+                    path: format!("/{path}"),
+                    found: mounts::describe(kind).to_owned(),
+                });
+            }
+            let made = self.aside.new_name();
+            let aside = during(self.aside.as_fd().try_clone_to_owned(), step())?;
+            during(make_file(&aside, made.as_bytes(), 0o644, content), step())?;
+            during(self.cover(&place, &made, origin), step())?;
+        }
+        Ok(())
+    }
+
+    /// Makes `/proc`, `/sys` and `/dev` where they are missing; they stay, as under BuildKit.
+    pub(super) fn make_kernel_directories(&self) -> Result<(), SandboxError> {
+        KERNEL.iter().try_for_each(|name| self.mount_point(name))
+    }
+
+    /// Covers `/proc` and `/sys` with empty directories and `/dev` with a small one of our own, in which `scripts` are.
+    /// The three are made where they are missing, and stay, as under BuildKit.
+    pub(super) fn cover_kernel_directories(&mut self, scripts: &[Script]) -> Result<(), SandboxError> {
+        self.make_kernel_directories()?;
+        for name in KERNEL {
+            let step = || format!("put `/{name}` in its place");
+            let made = match name {
+                "dev" => dev::make(&mut self.aside, scripts)?,
+                _ => {
+                    let made = self.aside.new_name();
+                    during(make_directory(self.aside.as_fd(), made.as_bytes(), 0o555), step())?;
+                    made
+                }
+            };
+            let place = GuestPath::root().child(name.as_bytes());
+            during(self.cover(&place, &made, Origin::Image), step())?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the root has a directory `name`.
+    fn mount_point(&self, name: &str) -> Result<(), SandboxError> {
+        let step = || format!("prepare `/{name}`");
+        match rustix::fs::mkdirat(self.root.as_fd(), name, Mode::RWXU) {
+            Ok(()) => during(finish(self.root.as_fd(), name.as_bytes(), Owner::ROOT, 0o755), step())?,
+            Err(Errno::EXIST) => {}
+            Err(error) => return during(Err(error), step()),
+        }
+        let kind = during(self.kind_at(&GuestPath::root().child(name.as_bytes())), step())?;
+        if kind == FileType::Directory {
+            return Ok(());
+        }
+        let found = mounts::describe(kind).to_owned();
+        Err(SandboxError::MountPoint { path: format!("/{name}"), found })
+    }
+
+    /// What is at `place`, which leads over no link.
+    fn kind_at(&self, place: &GuestPath) -> io::Result<FileType> {
+        let target = self.root.open_path(place, Follow::No).map_err(cause)?;
+        Ok(FileType::from_raw_mode(rustix::fs::fstat(target)?.st_mode))
+    }
+
+    /// Makes `place` and the directories above it, as far as they are not there, until everything is undone.
+    fn make_missing(&mut self, place: &GuestPath, point: PointKind) -> Result<Origin, RootfsError> {
+        let mut stubs = Stubs::default();
+        let result = stubs.make_missing(&self.root, place, point);
+        let is_ours = !stubs.are_none() || self.has_made(place) || self.ours.contains(place);
+        self.done.push(Done::Made(stubs));
+        result.map(|()| if is_ours { Origin::Ours } else { Origin::Image })
+    }
+
+    fn has_made(&self, path: &GuestPath) -> bool {
+        self.done.iter().any(|done| matches!(done, Done::Made(stubs) if stubs.include(path)))
+    }
+
+    /// Whether `place` is in something of ours.
+    fn is_inside(&self, place: &GuestPath) -> bool {
+        self.ours.iter().any(|ours| ours != place && place.starts_with(ours))
+    }
+
+    /// Puts what is called `made` in the directory aside over what is at `place`, which leads over no link.
+    fn cover(&mut self, place: &GuestPath, made: &str, origin: Origin) -> io::Result<()> {
+        let (parent, name) = self.root.parent(place).map_err(cause)?;
+        if self.is_inside(place) {
+            remove_tree(parent.as_fd(), &name)?;
+            rustix::fs::renameat(&self.aside, made, &parent, name.as_slice())?;
+        } else {
+            let above = self.directories_above(place)?;
+            let aside = self.aside.new_name();
+            quietly(&parent, || {
+                rustix::fs::renameat(&parent, name.as_slice(), &self.aside, &aside)?;
+                rustix::fs::renameat(&self.aside, made, &parent, name.as_slice()).inspect_err(|_| {
+                    // The first failure is the one to report.
+                    let _ = rustix::fs::renameat(&self.aside, &aside, &parent, name.as_slice());
+                })?;
+                Ok(())
+            })?;
+            let path = place.clone();
+            self.done.push(Done::Covered(Covered { path, parent, name, aside, origin, above }));
+        }
+        self.ours.push(place.clone());
+        Ok(())
+    }
+
+    /// The directories of the image on the way to `place`, from the first below the root.
+    fn directories_above(&self, place: &GuestPath) -> io::Result<Vec<Metadata>> {
+        let mut paths = Vec::new();
+        let mut next = place.parent();
+        while let Some(path) = next.filter(|path| !path.is_root()) {
+            next = path.parent();
+            paths.push(path);
+        }
+        let mut found = Vec::new();
+        for path in paths.iter().rev() {
+            if self.has_made(path) {
+                break;
+            }
+            let directory = self.root.directory(path).map_err(cause)?;
+            found.push(metadata_of(&directory)?);
+        }
+        Ok(found)
+    }
+
+    /// Takes everything away again. No process of the step may be left.
+    pub(super) fn remove(mut self) -> Result<(), SandboxError> {
+        self.undo().map_err(SandboxError::Restore)
+    }
+
+    /// Goes on after a failure: the first is the one to report.
+    fn undo(&mut self) -> Result<(), RootfsError> {
+        let mut result = Ok(());
+        while let Some(done) = self.done.pop() {
+            let undone = match done {
+                Done::Made(mut stubs) => stubs.remove(),
+                Done::Covered(covered) => self.uncover(&covered).map_err(|source| RootfsError::Io {
+                    action: "put back",
+                    path: covered.path,
+                    source,
+                }),
+            };
+            result = result.and(undone);
+        }
+        result
+    }
+
+    fn uncover(&mut self, covered: &Covered) -> io::Result<()> {
+        let Covered { parent, name, aside, .. } = covered;
+        let before = metadata_of(parent)?.mtime;
+        // At once and not at the end: the step may have moved the very directory in there that comes next, and whatever
+        // is put back into it must not go with it.
+        let discarded = self.aside.discard(parent.as_fd(), name);
+        match rustix::fs::renameat(&self.aside, aside, parent, name.as_slice()) {
+            Err(Errno::NOENT) => self.put_back_by_path(covered)?,
+            result => {
+                result?;
+                // What the step changed there counts, what we change does not.
+                set_times_at(parent.as_fd(), b".", before)?;
+            }
+        }
+        discarded
+    }
+
+    /// The step has removed the directory. From one in which something is mounted the kernel would have let it remove
+    /// only the rest: the directories of the image are made again.
+    fn put_back_by_path(&self, covered: &Covered) -> io::Result<()> {
+        let mut directory = self.root.as_fd().try_clone_to_owned()?;
+        for (name, metadata) in covered.path.components().zip(&covered.above) {
+            directory = remake(&directory, name, metadata)?;
+        }
+        if covered.origin == Origin::Image {
+            rustix::fs::renameat(&self.aside, &covered.aside, directory, covered.name.as_slice())?;
+        }
+        Ok(())
+    }
+}
+
+/// The directory `name` of `parent`, which is made like the one that `metadata` is of if there is none.
+fn remake(parent: &OwnedFd, name: &[u8], metadata: &Metadata) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat(parent, name, flags, Mode::empty());
+    match open() {
+        Err(Errno::NOENT) => {}
+        Err(Errno::NOTDIR | Errno::LOOP) => rustix::fs::unlinkat(parent, name, AtFlags::empty())?,
+        result => return Ok(result?),
+    }
+    rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
+    finish(parent.as_fd(), name, metadata.owner, metadata.mode)?;
+    Ok(open()?)
+}
+
+/// For the ways out that report another error.
+impl Drop for Furnished {
+    fn drop(&mut self) {
+        let _ = self.undo();
+    }
+}

@@ -1,0 +1,111 @@
+//! What a process asks to have mounted, where nothing can be mounted: copies, files and empty directories.
+//!
+//! The differences: what could not be written to can be, and is discarded; what would be in memory is on disk; a limit of
+//! size does not hold.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::{Furnished, Origin, during, finish, make_directory};
+use crate::limit::Limit;
+use crate::rootfs::visit::jobs;
+use crate::rootfs::{CopyTreeError, Follow, GuestPath, Rootfs, RootfsError, TreeCopy};
+use crate::sandbox::mount::{Bind, Content, PointKind, SecretFile};
+use crate::sandbox::{Cancel, Mount, SandboxError, attach, mounts};
+
+impl Furnished {
+    /// Puts what stands for `mounts` in their places, one after the other, each where the ones before let its path lead.
+    /// `names` is as in [`TreeCopy`].
+    pub(in crate::sandbox) fn put_mounts(
+        &mut self,
+        mounts: &[Mount],
+        names: Limit,
+        cancel: &Cancel,
+    ) -> Result<(), SandboxError> {
+        mounts.iter().try_for_each(|mount| self.put(mount, names, cancel))
+    }
+
+    fn put(&mut self, mount: &Mount, names: Limit, cancel: &Cancel) -> Result<(), SandboxError> {
+        let target = &mount.target;
+        let failed = |source| SandboxError::Prepare { path: target.clone(), source };
+        let refused = |problem: attach::Problem| SandboxError::MountTarget {
+            path: target.clone(),
+            problem: problem.to_string(),
+        };
+        let point = mount.content.point().map_err(|error| failed(unseen(target, error)))?;
+        let place = self.root.resolve(target).map_err(failed)?;
+        attach::check_place(&place).map_err(refused)?;
+        let origin = if !self.is_inside(&place) {
+            self.make_missing(&place, point).map_err(failed)?
+        } else {
+            if self.root.metadata(&place, Follow::No).map_err(failed)?.is_none() {
+                attach::make_point(&self.root, &place, point).map_err(refused)?;
+            }
+            Origin::Ours
+        };
+        let covered = self.root.open_path(&place, Follow::No).map_err(failed)?;
+        let stat = during(rustix::fs::fstat(&covered), format!("find `{place}`"))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        attach::check_kind(point, kind).map_err(refused)?;
+        let made = match &mount.content {
+            Content::Bind(bind) => self.copy_of(bind, point, target, names, cancel)?,
+            Content::Tmpfs { .. } => {
+                let made = self.aside.new_name();
+                let mode = stat.st_mode & 0o7777;
+                let result = make_directory(self.aside.as_fd(), made.as_bytes(), mode);
+                during(result, format!("make an empty directory for `{target}`"))?;
+                made
+            }
+            Content::Secret(secret) => self.secret(secret, target)?,
+        };
+        during(self.cover(&place, &made, origin), format!("put what is to be mounted at `{target}` there"))
+    }
+
+    fn secret(&mut self, secret: &SecretFile, target: &GuestPath) -> Result<String, SandboxError> {
+        let made = self.aside.new_name();
+        let directory = self.aside.as_fd().try_clone_to_owned();
+        let result = directory.and_then(|directory| {
+            let file = mounts::new_file(&directory, made.as_bytes(), 0o600)?;
+            mounts::write_all(&file, secret.value.bytes())?;
+            finish(directory.as_fd(), made.as_bytes(), secret.owner, secret.mode)
+        });
+        during(result, format!("write what is to be mounted at `{target}`"))?;
+        Ok(made)
+    }
+
+    fn copy_of(
+        &mut self,
+        bind: &Bind,
+        point: PointKind,
+        target: &GuestPath,
+        names: Limit,
+        cancel: &Cancel,
+    ) -> Result<String, SandboxError> {
+        let made = self.aside.new_name();
+        let cancelled = || cancel.is_cancelled();
+        let copy = TreeCopy { names, cancelled: &cancelled, jobs: jobs() };
+        let step = || format!("copy what is to be mounted at `{target}`");
+        let result = match point {
+            PointKind::Directory { .. } => {
+                let to = Rootfs::from_fd(during(self.aside.directory(&made), step())?);
+                let from = Rootfs::from_fd(during(bind.source.as_fd().try_clone_to_owned(), step())?);
+                copy.copy(&from, &to)
+            }
+            PointKind::File => copy
+                .copy_entry(bind.source.as_fd(), self.aside.as_fd(), made.as_bytes())
+                .map_err(|source| CopyTreeError::Io { action: "copy", path: target.clone(), source }),
+        };
+        match (result, cancel.reason()) {
+            (Ok(()), _) => Ok(made),
+            // Whatever it was then: the copy has been stopped.
+            (Err(_), Some(reason)) => Err(SandboxError::Cancelled { reason: reason.to_owned() }),
+            (Err(source), None) => Err(SandboxError::Copy { path: target.clone(), source }),
+        }
+    }
+}
+
+fn unseen(path: &GuestPath, error: Errno) -> RootfsError {
+    RootfsError::Io { action: "look at what is to be mounted at", path: path.clone(), source: error.into() }
+}

@@ -1,0 +1,239 @@
+//! The builder's own directory in the container's root, and that there is one builder at a time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::error::InPlaceError;
+use super::exchange::Exchange;
+use super::journal;
+use crate::rootfs::remove::enter;
+use crate::rootfs::visit::Names;
+use crate::rootfs::{GuestPath, Rootfs, metadata_of, remove_tree, set_times_at};
+
+/// The builder's own directory, in the container's root: only a rename within one mount is a matter of a moment, so this
+/// can be nowhere else. It is there while steps run in place, belongs to no image, and nothing but the builder may use it.
+pub const PRIVATE_DIRECTORY: &str = ".builder-in-place";
+
+/// Where the container's own files are while a step runs.
+pub(super) const ASIDE: &str = "aside";
+/// What a step left that belongs nowhere; soon removed.
+pub(super) const LEFT: &str = "left";
+/// The trees of stages.
+const TREES: &str = "trees";
+/// What of a stage is out of the way of something that a step is to find.
+const FURNITURE: &str = "furniture";
+/// Held by the builder, as long as it lives.
+const LOCK: &str = "lock";
+/// Held by what runs a step, which may outlive a killed builder by a moment.
+const STEP: &str = "step";
+
+/// Whether a builder that was killed had left something to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repaired {
+    /// Nothing.
+    Nothing,
+    /// The root was an image's, wholly or in part, and is the container's again.
+    Root,
+}
+
+/// A container's root that this builder alone exchanges for those of images. What is left of the builder's own directory
+/// goes when it is dropped: after all trees.
+#[derive(Debug)]
+pub struct Claim {
+    place: PathBuf,
+    root: Rootfs,
+    /// The same, for reading.
+    directory: OwnedFd,
+    private: OwnedFd,
+    _lock: OwnedFd,
+    repaired: Repaired,
+}
+
+/// Undoes what a builder left that was killed while a step ran in the root `root`; to be called first of all, however
+/// steps are run this time: until then, files may be an image's. Does not even make a directory if there is nothing to do.
+///
+/// # Errors
+/// [`InPlaceError::Busy`] if a builder is at work there, and all that keeps the container's files from coming back.
+pub fn repair(root: &Path) -> Result<Repaired, InPlaceError> {
+    let place = root.join(PRIVATE_DIRECTORY);
+    match rustix::fs::lstat(&place) {
+        Err(Errno::NOENT) => Ok(Repaired::Nothing),
+        _ => Claim::take(root).map(|claim| claim.repaired),
+    }
+}
+
+impl Claim {
+    /// Takes the container's root, `/` in life. Repairs what a killed builder left there.
+    ///
+    /// # Errors
+    /// [`InPlaceError::Busy`] if another builder has it, and others where the root cannot be written to.
+    pub fn take(root: &Path) -> Result<Self, InPlaceError> {
+        let place = root.join(PRIVATE_DIRECTORY);
+        let rootless = |source| InPlaceError::Root { path: root.to_owned(), source };
+        let tree = Rootfs::open(root).map_err(rootless)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::openat(&tree, ".", flags, Mode::empty()).map_err(|e| rootless(e.into()))?;
+        // A builder that ends takes the directory away, perhaps just now.
+        for _ in 0..100 {
+            let private = unnoticed(directory.as_fd(), || made(directory.as_fd(), PRIVATE_DIRECTORY));
+            let private = private.map_err(failed("make", &place))?;
+            let lock = match lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(InPlaceError::Busy { lock: place.join(LOCK) });
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                result => result.map_err(failed("lock", &place.join(LOCK)))?,
+            };
+            let Some(lock) = lock else { continue };
+            let repaired = Repaired::Nothing;
+            let mut claim = Self { place, root: tree, directory, private, _lock: lock, repaired };
+            // Whoever still holds this is about to end what a killed builder had started.
+            drop(claim.begin_step()?);
+            claim.repair()?;
+            return Ok(claim);
+        }
+        Err(InPlaceError::Busy { lock: place.join(LOCK) })
+    }
+
+    /// The directory for all trees of stages (to be the workspace's): those elsewhere cannot be exchanged. Nothing is in it
+    /// at first.
+    #[must_use]
+    pub fn trees(&self) -> PathBuf {
+        self.place.join(TREES)
+    }
+
+    /// What was found when it was taken.
+    #[must_use]
+    pub fn repaired(&self) -> Repaired {
+        self.repaired
+    }
+
+    /// The container's root.
+    pub(super) fn root(&self) -> &Rootfs {
+        &self.root
+    }
+
+    /// The container's root, open for reading.
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The builder's own directory.
+    pub(super) fn private(&self) -> BorrowedFd<'_> {
+        self.private.as_fd()
+    }
+
+    /// Its path in the container's root.
+    pub(super) fn private_path() -> GuestPath {
+        GuestPath::root().child(PRIVATE_DIRECTORY.as_bytes())
+    }
+
+    /// A descriptor to be held by whatever runs a step, until the last process of it has ended.
+    pub(super) fn begin_step(&self) -> Result<OwnedFd, InPlaceError> {
+        let path = self.place.join(STEP);
+        lock_file(self.private(), STEP, FlockOperation::LockExclusive)
+            .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::NotFound.into()))
+            .map_err(failed("lock", &path))
+    }
+
+    /// Makes a directory in the builder's own.
+    pub(super) fn make(&self, name: &'static str) -> Result<OwnedFd, InPlaceError> {
+        made(self.private(), name).map_err(failed("make", &self.place.join(name)))
+    }
+
+    /// The path of a directory for what is out of a step's way.
+    pub(super) fn furniture(&self) -> Result<PathBuf, InPlaceError> {
+        self.make(FURNITURE)?;
+        Ok(self.place.join(FURNITURE))
+    }
+
+    /// An error of reading or writing the journal.
+    pub(super) fn journal_failed(&self) -> impl FnOnce(io::Error) -> InPlaceError {
+        let path = self.place.clone();
+        move |source| InPlaceError::Private { action: "write the journal in", path, source }
+    }
+
+    fn repair(&mut self) -> Result<(), InPlaceError> {
+        let journal = journal::read(self.private())
+            .map_err(|source| InPlaceError::Journal { path: self.place.clone(), source })?;
+        match journal {
+            Some((phase, entries)) => {
+                Exchange::found(self, phase, entries)?.end()?;
+                self.repaired = Repaired::Root;
+            }
+            None => {
+                let path = self.place.join(ASIDE);
+                let is_empty = match enter(self.private(), ASIDE.as_bytes()) {
+                    Ok(aside) => {
+                        Names::in_directory(aside.as_fd()).is_ok_and(|names| names.iter().len() == 0)
+                    }
+                    Err(error) => error == Errno::NOENT,
+                };
+                if !is_empty {
+                    return Err(InPlaceError::Lost { path });
+                }
+                // One that was killed while it wrote the journal had moved nothing.
+                journal::end(self.private()).map_err(self.journal_failed())?;
+            }
+        }
+        for name in [TREES, LEFT, FURNITURE] {
+            remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> InPlaceError {
+    let path = path.to_owned();
+    move |source| InPlaceError::Private { action, path, source }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // As far as nothing is left in them. The lock file last: who waits for it finds that it is gone, and begins anew.
+        for name in [ASIDE, LEFT, FURNITURE, TREES] {
+            let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::REMOVEDIR);
+        }
+        let is_lock = |name: &[u8]| [STEP, LOCK].iter().any(|lock| lock.as_bytes() == name);
+        if Names::in_directory(self.private()).is_ok_and(|names| names.iter().all(is_lock)) {
+            for name in [STEP, LOCK] {
+                let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::empty());
+            }
+            let root = self.directory();
+            let _ =
+                unnoticed(root, || Ok(rustix::fs::unlinkat(root, PRIVATE_DIRECTORY, AtFlags::REMOVEDIR)?));
+        }
+    }
+}
+
+/// Does something in `directory` that leaves its time as it was.
+fn unnoticed<T>(directory: BorrowedFd<'_>, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = metadata_of(directory)?.mtime;
+    let result = what();
+    if metadata_of(directory)?.mtime != before {
+        set_times_at(directory, b".", before)?;
+    }
+    result
+}
+
+/// The directory `name`, which is made if it is missing; no link and no mount.
+fn made(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(enter(parent, name.as_bytes())?)
+}
+
+/// Makes and locks a file; none if it was removed before it was locked.
+fn lock_file(directory: BorrowedFd<'_>, name: &str, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?;
+    retry_on_intr(|| rustix::fs::flock(&file, how))?;
+    Ok((metadata_of(&file)?.links > 0).then_some(file))
+}

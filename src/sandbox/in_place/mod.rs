@@ -1,0 +1,150 @@
+//! Steps in the root of the container that the builder runs in.
+//!
+//! Where a container may neither mount nor change its root, a step can only run in the root that is there. For its time the
+//! files of the stage and those of the container change places (see [`exchange`]); before and after, the container is what
+//! it was, whatever becomes of the build. What stays is what cannot be moved (mounts) and what the builder needs; a step
+//! can see and change all of that: nothing keeps it off.
+
+mod claim;
+mod error;
+mod exchange;
+mod face;
+#[cfg(test)]
+mod fault;
+mod fixed;
+mod identity;
+mod journal;
+mod moving;
+#[cfg(test)]
+mod overlay_test;
+mod scripts;
+#[cfg(test)]
+mod tests;
+mod troubles;
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
+pub use error::InPlaceError;
+
+use super::furnish::Furnished;
+use super::running::{self, Command};
+use super::wire::Confinement;
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, chroot};
+use crate::limit::Limit;
+use crate::rootfs::{GuestPath, Rootfs};
+use exchange::Exchange;
+use fixed::Fixed;
+use scripts::Scripts;
+
+/// Runs steps in the root of the container that the builder runs in.
+#[derive(Debug)]
+pub struct InPlace<'a> {
+    program: PathBuf,
+    claim: &'a Claim,
+    protected: Vec<GuestPath>,
+    names: Limit,
+    /// There is one root.
+    turn: Mutex<()>,
+}
+
+impl<'a> InPlace<'a> {
+    /// `program` as for [`super::Isolated::new`]; it must not need files of the root, such as a dynamic loader, since those
+    /// may be an image's. `protected` are the files and directories, as paths in the container's root, that the builder
+    /// needs or the user gave it: they stay where they are, if they are there. The trees of stages must be in
+    /// [`Claim::trees`].
+    #[must_use]
+    pub fn new(program: impl Into<PathBuf>, claim: &'a Claim, protected: &[GuestPath]) -> Self {
+        let protected = protected.iter().cloned().chain([Claim::private_path()]).collect();
+        Self { program: program.into(), claim, protected, names: chroot::NAMES, turn: Mutex::new(()) }
+    }
+
+    /// With another limit of names of files with several, as in [`crate::rootfs::TreeCopy`].
+    #[must_use]
+    pub fn within(self, names: Limit) -> Self {
+        Self { names, ..self }
+    }
+
+    /// What steps can see and change of this container besides their image: mounts and protected files, but for the
+    /// kernel's and those of name resolution.
+    ///
+    /// # Errors
+    /// When it cannot be found out what is mounted.
+    pub fn seen_by_steps(&self) -> Result<Vec<GuestPath>, InPlaceError> {
+        let mut seen = Fixed::find(self.claim.root(), &self.protected)?.telling();
+        seen.retain(|path| *path != Claim::private_path());
+        Ok(seen)
+    }
+
+    /// Puts what `process` is to find into `root`, which is about to be in the container's place.
+    fn furnish(&self, root: &Rootfs, process: &Process, cancel: &Cancel) -> Result<Furnished, SandboxError> {
+        let mut furnished = Furnished::new(root, &self.claim.furniture()?)?;
+        furnished.provide_files(&process.resolv_conf, &chroot::with_own_name(&process.hosts))?;
+        furnished.make_kernel_directories()?;
+        furnished.put_mounts(&process.mounts, self.names, cancel)?;
+        Ok(furnished)
+    }
+
+    /// Whether the step uses what the container hides from it.
+    fn check(&self, fixed: &Fixed, root: &Rootfs, process: &Process) -> Result<(), SandboxError> {
+        let used = std::iter::once(&process.cwd).chain(process.mounts.iter().map(|mount| &mount.target));
+        for path in used {
+            // What is wrong with the path is said by whoever uses it.
+            let Ok(place) = root.resolve(path) else { continue };
+            let holder = fixed.holder_of(&place).filter(|holder| !fixed::is_of_kernel(holder));
+            if let Some(holder) = holder {
+                return Err(InPlaceError::Covered { path: path.clone(), fixed: holder.clone() }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sandbox for InPlace<'_> {
+    fn run(
+        &self,
+        root: &Rootfs,
+        process: &Process,
+        output: &mut dyn FnMut(Stream, &[u8]),
+        cancel: &Cancel,
+    ) -> Result<Exit, SandboxError> {
+        running::check(process, cancel)?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let fixed = Fixed::find(self.claim.root(), &self.protected)?;
+        self.check(&fixed, root, process)?;
+        let step = self.claim.begin_step()?;
+        let furnished = self.furnish(root, process, cancel)?;
+        let mut scripts = Scripts::make(self.claim, &process.scripts)?;
+        let exchange = Exchange::begin(self.claim, &fixed, root)?;
+        // The supervisor needs to know no secrets, and no more descriptors than one: where a root would be, of which there
+        // is no other, goes what says that the step is not over.
+        let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
+        let command = Command { program: &self.program, confinement: Confinement::InPlace, process };
+        let result = command.run(step.as_fd(), output, cancel);
+        exchange.end()?;
+        let scripts = scripts.remove();
+        let furnished = furnished.remove();
+        let exit = result?;
+        scripts?;
+        furnished?;
+        Ok(exit)
+    }
+}
+
+/// What to tell the user of `seen`, what steps can see and change of the container.
+#[must_use]
+pub fn warning(seen: &[GuestPath]) -> String {
+    const SHOWN: usize = 8;
+    let what = match seen {
+        [] => "no files of this container but those of the kernel".to_owned(),
+        _ => {
+            let names: Vec<String> = seen.iter().take(SHOWN).map(|path| format!("`{path}`")).collect();
+            let more = seen.len().saturating_sub(SHOWN);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            format!("{}{more} of this container", names.join(", "))
+        }
+    };
+    format!("RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}")
+}

@@ -1,0 +1,702 @@
+//! What an exchange does to the container's root and to the tree, whatever a step does and whatever fails.
+
+#![expect(clippy::disallowed_methods, reason = "tests prepare trees, and do what steps do")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::exchange::Exchange;
+use super::fault::{self, Fault};
+use super::fixed::Fixed;
+use super::overlay_test::Overlay;
+use super::*;
+use crate::rootfs::{Timestamp, remove_tree, set_times_at};
+
+/// A container with an overlay as root, as pods have it, and the tree of an image.
+struct Pod {
+    overlay: Overlay,
+    outside: tempfile::TempDir,
+}
+
+const PROTECTED: [&str; 3] = ["/kaniko", "/work/context", "/missing"];
+
+impl Pod {
+    /// None, and a word about it, where no overlay can be mounted.
+    fn new() -> Option<Self> {
+        Overlay::mount(fill).map(Self::on)
+    }
+
+    /// One whose directories can be renamed, be it by a step.
+    fn of_one_layer() -> Option<Self> {
+        let overlay = Overlay::mount(|_| {})?;
+        fill(&overlay.root());
+        Some(Self::on(overlay))
+    }
+
+    fn on(overlay: Overlay) -> Self {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("canary"), "alive").unwrap();
+        let pod = Self { overlay, outside };
+        for name in ["proc", "dev", "data", "var/run/secrets", "nothing/mount"] {
+            pod.overlay.mount_in(name);
+            fs::write(pod.path(name).join("mounted"), "mount").unwrap();
+        }
+        for name in ["etc/hosts", "opt/driver/lib.so"] {
+            pod.overlay.bind_file(&pod.outside.path().join("canary"), name);
+        }
+        pod
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.overlay.root().join(name)
+    }
+
+    fn claim(&self) -> Claim {
+        Claim::take(&self.overlay.root()).unwrap()
+    }
+
+    fn fixed(&self, claim: &Claim) -> Fixed {
+        let protected = PROTECTED.map(|path| GuestPath::clamp(path.as_bytes()).unwrap());
+        Fixed::find(claim.root(), &[&protected[..], &[Claim::private_path()]].concat()).unwrap()
+    }
+
+    /// The files of the container's own root, without those that are mounted.
+    fn files(&self) -> BTreeMap<String, String> {
+        listing(&self.overlay.root(), &[PRIVATE_DIRECTORY])
+    }
+
+    fn exchange<'a>(&self, claim: &'a Claim, tree: &Path) -> Result<Exchange<'a>, InPlaceError> {
+        Exchange::begin(claim, &self.fixed(claim), &Rootfs::open(tree).unwrap())
+    }
+
+    /// Runs `step` with the root of the container in place of `tree`.
+    fn step(&self, tree: &Path, claim: &Claim, step: impl FnOnce(&Path)) -> Result<(), InPlaceError> {
+        let exchange = self.exchange(claim, tree)?;
+        step(&self.overlay.root());
+        exchange.end()
+    }
+
+    /// Whether something else than the root was touched.
+    fn check_others(&self) {
+        assert_eq!(fs::read(self.outside.path().join("canary")).unwrap(), b"alive");
+        assert_eq!(fs::read_dir(self.outside.path()).unwrap().count(), 1);
+        for name in ["data", "var/run/secrets", "nothing/mount"] {
+            assert_eq!(fs::read(self.path(name).join("mounted")).unwrap(), b"mount", "{name}");
+        }
+    }
+}
+
+/// The container's own files.
+fn fill(lower: &Path) {
+    let files = [
+        ("bin/tool", "pod"),
+        ("etc/hosts", "pod"),
+        ("etc/passwd", "pod"),
+        ("etc/ssl/certs/ca", "pod"),
+        ("kaniko/builder", "program"),
+        ("opt/driver/lib.so", ""),
+        ("opt/driver/own", "pod"),
+        ("usr/lib/deep/a", "pod"),
+        ("usr/lib/deep/b", "pod"),
+        ("var/log/messages", "pod"),
+        ("var/run/lock/x", "pod"),
+        ("work/context/Dockerfile", "FROM"),
+        ("work/notes", "pod"),
+        (".hidden", "pod"),
+    ];
+    for (name, content) in files {
+        write(&lower.join(name), content);
+    }
+    for name in ["data", "proc", "dev", "sys", "tmp", "var/run/secrets", "nothing/mount"] {
+        fs::create_dir_all(lower.join(name)).unwrap();
+    }
+    rustix::fs::symlink("usr/lib", lower.join("lib")).unwrap();
+    fs::set_permissions(lower.join("tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
+    fs::set_permissions(lower.join("var"), PermissionsExt::from_mode(0o711)).unwrap();
+    age(lower, 1_000_000_000);
+}
+
+/// An image's files, among them some where the container has a mount.
+fn image(claim: &Claim) -> PathBuf {
+    let tree = claim.trees().join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    let files = [
+        ("bin/sh", "image"),
+        ("etc/passwd", "image"),
+        ("etc/hosts", "image"),
+        ("etc/apt/sources", "image"),
+        ("opt/real/file", "image"),
+        ("data/file", "image"),
+        ("usr/lib/deep/c", "image"),
+        ("var/lib/dpkg/status", "image"),
+        ("kaniko/file", "image"),
+        ("proc/file", "image"),
+        ("work/app", "image"),
+    ];
+    for (name, content) in files {
+        write(&tree.join(name), content);
+    }
+    for name in ["dev", "sys", "run"] {
+        fs::create_dir_all(tree.join(name)).unwrap();
+    }
+    rustix::fs::symlink("/opt/real", tree.join("opt/driver")).unwrap();
+    rustix::fs::symlink("/run", tree.join("var/run")).unwrap();
+    rustix::fs::symlink("usr/lib", tree.join("lib64")).unwrap();
+    fs::set_permissions(tree.join("var"), PermissionsExt::from_mode(0o2775)).unwrap();
+    fs::set_permissions(&tree, PermissionsExt::from_mode(0o751)).unwrap();
+    age(&tree, 1_200_000_000);
+    tree
+}
+
+fn write(path: &Path, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+/// Gives everything in `top` an old time, different for each.
+fn age(top: &Path, from: i64) {
+    let mut names: Vec<PathBuf> = walk(top, &[]);
+    names.push(top.to_owned());
+    for (number, path) in names.iter().enumerate() {
+        let parent = fs::File::open(path.parent().unwrap()).unwrap();
+        let time = Timestamp { seconds: from + number as i64, nanoseconds: 5 };
+        set_times_at(parent.as_fd(), path.file_name().unwrap().as_encoded_bytes(), time).unwrap();
+    }
+}
+
+/// All that is below `top` in its mount.
+fn walk(top: &Path, without: &[&str]) -> Vec<PathBuf> {
+    let device = fs::metadata(top).unwrap().dev();
+    let mut found = Vec::new();
+    let mut pending = vec![top.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            if metadata.dev() != device || without.iter().any(|name| path == top.join(name)) {
+                continue;
+            }
+            if metadata.is_dir() {
+                pending.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Paths in `top`, and what is there; an empty path is `top` itself.
+fn listing(top: &Path, without: &[&str]) -> BTreeMap<String, String> {
+    let mut paths = walk(top, without);
+    paths.push(top.to_owned());
+    let describe = |path: &PathBuf| {
+        let metadata = fs::symlink_metadata(path).unwrap();
+        let content = if metadata.is_symlink() {
+            fs::read_link(path).unwrap().display().to_string()
+        } else if metadata.is_dir() {
+            String::new()
+        } else {
+            fs::read_to_string(path).unwrap()
+        };
+        let line = format!(
+            "{:o} {}:{} {}.{} {content}",
+            metadata.mode(),
+            metadata.uid(),
+            metadata.gid(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        );
+        (path.strip_prefix(top).unwrap().display().to_string(), line)
+    };
+    paths.iter().map(describe).collect()
+}
+
+fn inodes(top: &Path) -> BTreeSet<(PathBuf, u64)> {
+    walk(top, &[])
+        .into_iter()
+        .map(|path| (path.clone(), fs::symlink_metadata(&path).unwrap().ino()))
+        .collect()
+}
+
+fn names(directory: &Path) -> String {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names.join(" ")
+}
+
+#[test]
+fn a_step_that_changes_nothing_leaves_everything_as_it_was() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let tree = image(&claim);
+    let (files, numbers) = (listing(&tree, &[]), inodes(&tree));
+    // The second time, what was in a lower layer is not any more.
+    for _ in 0..2 {
+        let result = pod.step(&tree, &claim, |root| {
+            let expected =
+                [".builder-in-place", "bin data dev etc kaniko lib64 nothing opt proc run sys usr var work"]
+                    .join(" ");
+            assert_eq!(names(root), expected);
+            assert_eq!(names(&root.join("etc")), "apt hosts passwd");
+            assert_eq!(names(&root.join("opt")), "driver real");
+            assert_eq!(
+                names(&root.join("opt/driver")),
+                "lib.so",
+                "the mount is there, nothing else of the pod is"
+            );
+            assert_eq!(names(&root.join("var")), "lib run");
+            assert_eq!(names(&root.join("var/run")), "secrets");
+            assert_eq!(names(&root.join("work")), "app context");
+            assert_eq!(names(&root.join("usr/lib/deep")), "c");
+            for name in ["etc/passwd", "bin/sh"] {
+                assert_eq!(fs::read(root.join(name)).unwrap(), b"image", "{name}");
+            }
+            assert_eq!(fs::read(root.join("kaniko/builder")).unwrap(), b"program");
+            let metadata = |name: &str| fs::metadata(root.join(name)).unwrap();
+            assert_eq!((metadata("").mode() & 0o7777, metadata("var").mode() & 0o7777), (0o751, 0o2775));
+            let line = |name: &str| format!("{}.{}", metadata(name).mtime(), metadata(name).mtime_nsec());
+            for name in ["", "etc", "var", "opt", "work"] {
+                assert!(files[name].contains(&line(name)), "the time of `{name}`");
+            }
+        });
+        result.unwrap();
+        assert_eq!(listing(&tree, &[]), files);
+        assert_eq!(inodes(&tree), numbers);
+        assert_eq!(pod.files(), before);
+    }
+    pod.check_others();
+    remove_tree(claim.private(), b"trees").unwrap();
+    drop(claim);
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+    assert_eq!(pod.files(), before);
+}
+
+#[test]
+fn what_a_step_does_is_done_to_the_tree() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let tree = image(&claim);
+    let old = listing(&tree, &[]);
+    pod.step(&tree, &claim, |root| {
+        write(&root.join("etc/new/file"), "step");
+        write(&root.join("top"), "step");
+        fs::remove_file(root.join("etc/passwd")).unwrap();
+        fs::remove_dir_all(root.join("usr")).unwrap();
+        fs::rename(root.join("bin"), root.join("var/bin")).unwrap();
+        fs::set_permissions(root.join("var"), PermissionsExt::from_mode(0o700)).unwrap();
+        rustix::fs::chown(root.join("etc"), Some(rustix::fs::Uid::from_raw(7)), None).unwrap();
+        rustix::fs::symlink("/kaniko", root.join("var/lib/link")).unwrap();
+        // The image has nothing here: it gets a directory.
+        write(&root.join("nothing/step"), "step");
+        // Here it has a link, and its own files are elsewhere.
+        write(&root.join("opt/driver/step"), "lost");
+        write(&root.join("var/run/step/deep"), "lost");
+        // Mounts are not of the image.
+        fs::remove_file(root.join("data/mounted")).unwrap();
+        write(&root.join("data/mounted"), "mount");
+    })
+    .unwrap();
+    let new = listing(&tree, &[]);
+    let gone: Vec<&String> = old.keys().filter(|path| !new.contains_key(*path)).collect();
+    assert_eq!(
+        gone,
+        ["bin", "bin/sh", "etc/passwd", "usr", "usr/lib", "usr/lib/deep", "usr/lib/deep/c"]
+            .iter()
+            .collect::<Vec<_>>()
+    );
+    let more: Vec<&String> = new.keys().filter(|path| !old.contains_key(*path)).collect();
+    let expected = [
+        "etc/new",
+        "etc/new/file",
+        "nothing",
+        "nothing/step",
+        "top",
+        "var/bin",
+        "var/bin/sh",
+        "var/lib/link",
+    ];
+    assert_eq!(more, expected.iter().collect::<Vec<_>>());
+    let other: Vec<&String> = old
+        .iter()
+        .filter(|(path, line)| new.get(*path).is_some_and(|new| new != *line))
+        .map(|(path, _)| path)
+        .collect();
+    // The root, since entries came and went; the others likewise.
+    assert_eq!(other, ["", "etc", "var", "var/lib"].iter().collect::<Vec<_>>());
+    assert!(new["etc"].starts_with("40755 7:0 ") && new["var"].starts_with("40700 0:0 "), "{new:?}");
+    assert!(new["nothing"].starts_with("40755 0:0 "), "{}", new["nothing"]);
+    assert_eq!(pod.files(), before);
+    pod.check_others();
+}
+
+/// A step like many.
+fn ordinary(root: &Path) {
+    write(&root.join("etc/new/file"), "step");
+    fs::remove_dir_all(root.join("usr")).unwrap();
+    write(&root.join("opt/driver/step"), "lost");
+    write(&root.join("nothing/step"), "step");
+}
+
+/// Without the times of directories: those of a directory that is half moved are lost.
+fn without_times_of_directories(files: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let strip = |line: String| if line.starts_with('4') { line.split(' ').take(2).collect() } else { line };
+    files.into_iter().map(|(path, line)| (path, strip(line))).collect()
+}
+
+#[test]
+fn a_failure_anywhere_leaves_the_container_as_it_was() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let mut count = 0;
+    let expected = loop {
+        let claim = pod.claim();
+        assert_eq!(claim.repaired(), Repaired::Nothing, "{count}");
+        let tree = image(&claim);
+        let old = listing(&tree, &[]);
+        fault::set(Some(Fault::Once(count)));
+        let exchange = pod.exchange(&claim, &tree);
+        let began = exchange.is_ok();
+        let result = exchange.and_then(|exchange| {
+            ordinary(&pod.overlay.root());
+            exchange.end()
+        });
+        let come = fault::has_come();
+        fault::set(None);
+        if result.is_ok() {
+            // Some failures do no harm, but those that come are not many more than the acts.
+            assert!(come || count > 50, "{count}");
+        }
+        if !come {
+            break listing(&tree, &[]);
+        }
+        if !began {
+            assert_eq!(listing(&tree, &[]), old, "{count}: the image is as it was");
+        }
+        drop(claim);
+        let claim = pod.claim();
+        assert_eq!(
+            without_times_of_directories(pod.files()),
+            without_times_of_directories(before.clone()),
+            "{count}: {result:?}"
+        );
+        pod.check_others();
+        drop(claim);
+        count += 1;
+    };
+    assert!(count > 50, "{count} acts");
+    assert!(expected.contains_key("nothing/step"));
+}
+
+#[test]
+fn a_builder_killed_anywhere_is_repaired_by_the_next() {
+    let Some(pod) = Pod::new() else { return };
+    let before = without_times_of_directories(pod.files());
+    let mut repaired = 0;
+    for count in 0.. {
+        let claim = pod.claim();
+        let tree = image(&claim);
+        fault::set(Some(Fault::FromThenOn(count)));
+        let result = pod.exchange(&claim, &tree).and_then(|exchange| {
+            ordinary(&pod.overlay.root());
+            exchange.end()
+        });
+        let come = fault::has_come();
+        drop(claim);
+        fault::set(None);
+        if !come {
+            result.unwrap();
+            break;
+        }
+        repaired += usize::from(repair(&pod.overlay.root()).unwrap() == Repaired::Root);
+        assert_eq!(without_times_of_directories(pod.files()), before, "{count}: {result:?}");
+        assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "{count}");
+        pod.check_others();
+    }
+    assert!(repaired > 50, "{repaired}");
+}
+
+#[test]
+fn a_repair_that_is_killed_is_repaired() {
+    let Some(pod) = Pod::new() else { return };
+    let before = without_times_of_directories(pod.files());
+    for count in 0.. {
+        let claim = pod.claim();
+        let tree = image(&claim);
+        let exchange = pod.exchange(&claim, &tree).unwrap();
+        ordinary(&pod.overlay.root());
+        fault::set(Some(Fault::FromThenOn(0)));
+        drop(exchange);
+        drop(claim);
+        fault::set(Some(Fault::FromThenOn(count)));
+        let result = repair(&pod.overlay.root());
+        let come = fault::has_come();
+        fault::set(None);
+        if !come {
+            assert_eq!(result.unwrap(), Repaired::Root);
+            break;
+        }
+        repair(&pod.overlay.root()).unwrap();
+        assert_eq!(without_times_of_directories(pod.files()), before, "{count}");
+        pod.check_others();
+    }
+}
+
+#[test]
+fn a_hostile_step_leads_nobody_astray() {
+    type Hostile = fn(&Path, &Path);
+    fn private(root: &Path, name: &str) -> PathBuf {
+        root.join(PRIVATE_DIRECTORY).join(name)
+    }
+    fn link(to: &Path, at: &Path) {
+        rustix::fs::symlink(to, at).unwrap();
+    }
+    // What it does, what is told, and what of the container is gone for good.
+    let cases: [(&str, Hostile, &str, &[&str]); 13] = [
+        (
+            "a directory with a mount moved, and a link in its place",
+            |root, outside| {
+                fs::rename(root.join("var"), root.join("bin/moved")).unwrap();
+                link(outside, &root.join("var"));
+            },
+            "/var",
+            &[],
+        ),
+        (
+            "a directory with a mount moved into another one",
+            |root, _| {
+                fs::rename(root.join("opt"), root.join("var/opt")).unwrap();
+                fs::rename(root.join("var"), root.join("etc/var")).unwrap();
+            },
+            "/opt",
+            &[],
+        ),
+        (
+            "a directory of the builder moved, and another in its place",
+            |root, _| {
+                fs::rename(root.join("kaniko"), root.join("etc/kaniko")).unwrap();
+                write(&root.join("kaniko/builder"), "evil");
+            },
+            "/kaniko",
+            &[],
+        ),
+        (
+            "a directory that holds one of the builder removed",
+            |root, _| fs::remove_dir_all(root.join("work")).unwrap(),
+            "/work",
+            &["work/context", "work/context/Dockerfile"],
+        ),
+        (
+            "files that are aside removed",
+            |root, _| fs::remove_dir_all(private(root, "aside/bin")).unwrap(),
+            "/bin",
+            &["bin", "bin/tool"],
+        ),
+        (
+            "files that are aside replaced",
+            |root, outside| {
+                fs::remove_file(private(root, "aside/etc/passwd")).unwrap();
+                link(&outside.join("canary"), &private(root, "aside/etc/passwd"));
+            },
+            "/etc/passwd",
+            &["etc/passwd"],
+        ),
+        (
+            "something put beside the files that are aside",
+            |root, _| write(&private(root, "aside/usr2/evil"), "evil"),
+            "",
+            &[],
+        ),
+        (
+            "the directory of what is aside moved, and a link in its place",
+            |root, outside| {
+                fs::rename(private(root, "aside"), root.join("bin/aside")).unwrap();
+                link(outside, &private(root, "aside"));
+            },
+            "",
+            &[],
+        ),
+        (
+            "links where things are taken away to",
+            |root, outside| {
+                link(outside, &private(root, "left"));
+                write(&root.join("var/run/lost"), "x");
+            },
+            "",
+            &[],
+        ),
+        (
+            "the builder's own directory moved, and a link in its place",
+            |root, outside| {
+                fs::rename(root.join(PRIVATE_DIRECTORY), root.join("usr/x")).unwrap();
+                link(outside, &root.join(PRIVATE_DIRECTORY));
+            },
+            "/.builder-in-place",
+            &[],
+        ),
+        (
+            "a directory of the tree replaced by a link",
+            |root, outside| {
+                fs::rename(private(root, "trees/tree/etc"), root.join("etc/tree")).unwrap();
+                link(outside, &private(root, "trees/tree/etc"));
+            },
+            "/.builder-in-place",
+            &[],
+        ),
+        (
+            "the journal removed",
+            |root, _| fs::remove_file(private(root, "journal.exchanged")).unwrap(),
+            "/.builder-in-place",
+            &[],
+        ),
+        (
+            "everything removed that can be",
+            |root, _| {
+                for path in walk(root, &[]).iter().rev() {
+                    let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+                }
+            },
+            "/.builder-in-place",
+            &["*"],
+        ),
+    ];
+    for (name, hostile, told, gone) in cases {
+        let Some(pod) = Pod::of_one_layer() else { return };
+        let before = without_times_of_directories(pod.files());
+        let claim = pod.claim();
+        let tree = image(&claim);
+        let result = pod.step(&tree, &claim, |root| hostile(root, pod.outside.path()));
+        match result {
+            Err(InPlaceError::Damaged { paths }) => {
+                assert!(paths.iter().any(|path| path.as_bytes() == told.as_bytes()), "{name}: {paths:?}");
+            }
+            Ok(()) => assert_eq!(told, "", "{name}"),
+            Err(error) => panic!("{name}: {error:?}"),
+        }
+        drop(claim);
+        pod.check_others();
+        let after = without_times_of_directories(pod.files());
+        if gone != ["*"] {
+            let expected = before.iter().filter(|(path, _)| !gone.contains(&path.as_str()));
+            for (path, line) in expected {
+                assert_eq!(after.get(path), Some(line), "{name}: {path}");
+            }
+        }
+        let left: Vec<&String> = after.keys().filter(|path| !before.contains_key(*path)).collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+        // Where only the tree was damaged, the next step works.
+        let claim = pod.claim();
+        let tree = image(&claim);
+        pod.step(&tree, &claim, |_| {}).unwrap();
+    }
+}
+
+#[test]
+fn a_root_has_one_builder_at_a_time() {
+    let Some(pod) = Pod::new() else { return };
+    assert_eq!(repair(&pod.overlay.root()).unwrap(), Repaired::Nothing);
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "nothing is made to find nothing");
+    let claim = pod.claim();
+    for error in [Claim::take(&pod.overlay.root()).map(drop), repair(&pod.overlay.root()).map(drop)] {
+        let error = error.unwrap_err();
+        assert!(matches!(error, InPlaceError::Busy { .. }), "{error:?}");
+    }
+    drop(claim);
+    drop(pod.claim());
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+}
+
+#[test]
+fn a_step_of_a_dead_builder_is_waited_for() {
+    let Some(pod) = Pod::new() else { return };
+    let claim = pod.claim();
+    let step = claim.begin_step().unwrap();
+    drop(claim);
+    let lock = pod.path(PRIVATE_DIRECTORY).join("step");
+    // The directory of a builder that was killed is not tidied up.
+    write(&lock, "");
+    let held = fs::File::open(&lock).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    drop(step);
+    let (ended, end) = std::sync::mpsc::channel();
+    let root = pod.overlay.root();
+    std::thread::scope(|scope| {
+        let next = scope.spawn(move || {
+            let claim = Claim::take(&root).unwrap();
+            end.recv_timeout(std::time::Duration::ZERO).expect("the step has ended before");
+            drop(claim);
+        });
+        // Whoever waits for a lock is listed with an arrow.
+        let waits = || {
+            fs::read_to_string("/proc/locks").unwrap().lines().any(|line| {
+                line.contains("-> FLOCK") && line.contains(&format!(":{} ", held.metadata().unwrap().ino()))
+            })
+        };
+        while !waits() && !next.is_finished() {
+            std::thread::yield_now();
+        }
+        ended.send(()).unwrap();
+        drop(held);
+        next.join().unwrap();
+    });
+}
+
+#[test]
+fn files_that_nobody_can_tell_of_are_an_error() {
+    let Some(pod) = Pod::new() else { return };
+    let private = pod.path(PRIVATE_DIRECTORY);
+    write(&private.join("aside/usr/file"), "pod");
+    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    assert!(matches!(error, InPlaceError::Lost { .. }), "{error}");
+    fs::write(private.join("journal.apart"), "something else").unwrap();
+    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    assert!(matches!(error, InPlaceError::Journal { .. }), "{error}");
+    assert_eq!(fs::read(private.join("aside/usr/file")).unwrap(), b"pod");
+    // A journal that a step wrote names what it likes, but only places in the root.
+    let outside = GuestPath::clamp(pod.outside.path().as_os_str().as_encoded_bytes()).unwrap();
+    rustix::fs::symlink(pod.outside.path(), pod.path("link")).unwrap();
+    for path in [GuestPath::root().child(b"link"), GuestPath::root().child(b"data"), outside] {
+        let hex: String = path.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = format!(
+            "builder in-place 1\ndirectory 2f 0 0 493 0 0\nstays 64617461\nstays 70726f63\ndirectory {hex} 0 0 448 0 0\nend\n"
+        );
+        fs::write(private.join("journal.apart"), text).unwrap();
+        Claim::take(&pod.overlay.root()).unwrap_err();
+        pod.check_others();
+    }
+}
+
+#[test]
+fn trees_elsewhere_are_refused_before_anything_is_moved() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let error = pod.step(elsewhere.path(), &claim, |_| panic!("it ran")).unwrap_err();
+    assert!(matches!(error, InPlaceError::OtherMount { .. }), "{error}");
+    assert!(error.to_string().contains("/.builder-in-place/trees"), "{error}");
+    assert_eq!(pod.files(), before);
+}
+
+#[test]
+fn the_warning_names_what_is_there() {
+    let Some(pod) = Pod::new() else { return };
+    let protected = PROTECTED.map(|path| GuestPath::clamp(path.as_bytes()).unwrap());
+    let claim = pod.claim();
+    let sandbox = InPlace::new("/proc/self/exe", &claim, &protected);
+    let seen = sandbox.seen_by_steps().unwrap();
+    assert_eq!(
+        warning(&seen),
+        "RUN is not kept apart from this container (--isolation=in-place): it can read and change `/data`, `/kaniko`, \
+         `/nothing/mount`, `/opt/driver/lib.so`, `/var/run/secrets`, `/work/context` of this container"
+    );
+    let many: Vec<GuestPath> = (0..10).map(|n| GuestPath::root().child(n.to_string().as_bytes())).collect();
+    assert!(warning(&many).ends_with("`/7` and 2 more of this container"), "{}", warning(&many));
+    assert!(warning(&[]).ends_with("no files of this container but those of the kernel"));
+}
