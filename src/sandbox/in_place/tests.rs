@@ -449,6 +449,27 @@ fn a_repair_that_is_killed_is_repaired() {
 }
 
 #[test]
+fn what_supervised_a_step_repairs_the_root_of_a_dead_builder() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let tree = image(&claim);
+    let exchange = pod.exchange(&claim, &tree).unwrap();
+    let exchanged = pod.files();
+    take_over(&pod.overlay.root(), claim.begin_step().unwrap());
+    assert_eq!(pod.files(), exchanged, "the builder lives");
+    let step = claim.begin_step().unwrap();
+    fault::set(Some(Fault::FromThenOn(0)));
+    drop(exchange);
+    fault::set(None);
+    drop(claim);
+    take_over(&pod.overlay.root(), step);
+    assert_eq!(pod.files(), before);
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+    pod.check_others();
+}
+
+#[test]
 fn a_hostile_step_leads_nobody_astray() {
     type Hostile = fn(&Path, &Path);
     fn private(root: &Path, name: &str) -> PathBuf {
