@@ -213,7 +213,7 @@ impl Pod {
     }
 
     /// The call that runs a command as the only one of a new container.
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let bundle = self.directory.path().join(format!("container-{number}"));
         fs::create_dir(&bundle).expect("bundle");
