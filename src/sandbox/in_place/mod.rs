@@ -147,5 +147,8 @@ pub fn warning(seen: &[GuestPath]) -> String {
             format!("{}{more} of this container", names.join(", "))
         }
     };
-    format!("RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}")
+    format!(
+        "RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}; in \
+         `/{PRIVATE_DIRECTORY}` are the container's other files meanwhile, and other stages"
+    )
 }
