@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,10 +20,13 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, getpid, waitid};
 
 use crate::sys;
 
-/// The children that somebody waits for; none as long as orphans are nobody's business.
+/// The children that somebody waits for.
 ///
 /// Static, as what it describes: a process has one set of children, whichever of its parts made them.
-static AWAITED: Mutex<Option<BTreeSet<u32>>> = Mutex::new(None);
+static AWAITED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Whether a thread takes note of the end of orphans.
+static REAPING: AtomicBool = AtomicBool::new(false);
 
 /// Tells that somebody has waited to the end.
 static WAITED: Condvar = Condvar::new();
@@ -30,7 +34,7 @@ static WAITED: Condvar = Condvar::new();
 /// How often process 1 looks for orphans while it has no child at all, so that there is nothing to wait for.
 const PAUSE: Duration = Duration::from_secs(1);
 
-fn awaited() -> MutexGuard<'static, Option<BTreeSet<u32>>> {
+fn awaited() -> MutexGuard<'static, BTreeSet<u32>> {
     AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -43,15 +47,17 @@ pub struct Awaited(Child);
 /// # Errors
 /// Those of [`Command::spawn`].
 pub fn spawn(command: &mut Command) -> io::Result<Awaited> {
-    let mut known = awaited();
-    let Some(children) = &mut *known else {
-        drop(known);
-        return command.spawn().map(Awaited);
-    };
     // Locked until it is known: it may end at any time.
+    let mut known = awaited();
     let child = command.spawn()?;
-    children.insert(child.id());
+    known.insert(child.id());
     Ok(Awaited(child))
+}
+
+/// Calls `body` with a function that tells whether somebody waits for a child. Meanwhile none is started.
+pub fn with_awaited<T>(body: impl FnOnce(&dyn Fn(Pid) -> bool) -> T) -> T {
+    let known = awaited();
+    body(&|child| is_awaited(&known, child))
 }
 
 impl Deref for Awaited {
@@ -70,10 +76,8 @@ impl DerefMut for Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        if let Some(children) = &mut *awaited() {
-            children.remove(&self.0.id());
-            WAITED.notify_all();
-        }
+        awaited().remove(&self.0.id());
+        WAITED.notify_all();
     }
 }
 
@@ -86,10 +90,9 @@ pub fn reap_orphans() {
 }
 
 fn begin() {
-    let mut known = awaited();
     // Where there may be no further thread, a build with fewer free process numbers is better than none.
-    if known.is_none() && std::thread::Builder::new().spawn(reap).is_ok() {
-        *known = Some(BTreeSet::new());
+    if !REAPING.swap(true, Ordering::Relaxed) {
+        let _ = std::thread::Builder::new().spawn(reap);
     }
 }
 
@@ -112,8 +115,8 @@ fn reap() {
     }
 }
 
-fn is_awaited(known: &Option<BTreeSet<u32>>, child: Pid) -> bool {
-    known.as_ref().is_some_and(|children| children.contains(&child.as_raw_nonzero().get().cast_unsigned()))
+fn is_awaited(known: &BTreeSet<u32>, child: Pid) -> bool {
+    known.contains(&child.as_raw_nonzero().get().cast_unsigned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::mount::MountAttrFlags;
@@ -157,6 +157,23 @@ pub fn block_signals() {
     }
 }
 
+/// A descriptor that can be read when a child has ended, and tells of each time at most once: for a process in which that
+/// signal is blocked.
+///
+/// # Errors
+/// Those of signalfd(2).
+pub fn ended_children() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before it is read; the descriptor is nobody else's.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        let descriptor = check(libc::c_long::from(libc::signalfd(-1, &raw const set, flags)))?;
+        Ok(OwnedFd::from_raw_fd(descriptor as RawFd))
+    }
+}
+
 /// Closes what a careless parent left open: all descriptors from 3 on. For the very beginning of a process, before it
 /// has opened anything.
 ///
@@ -220,6 +237,31 @@ pub fn has_32_bit_personality() -> bool {
 /// Those of prctl(2), `PR_SET_DUMPABLE`; there are none that are expected.
 pub fn refuse_tracing() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
+/// Keeps this process, and all that it starts, from sending signals to others (`LANDLOCK_SCOPE_SIGNAL` of landlock(7)).
+///
+/// # Errors
+/// `ENOSYS`, `EOPNOTSUPP`, `EINVAL` or `E2BIG` from a kernel that cannot do it (before Linux 6.12), `EPERM` without
+/// CAP_SYS_ADMIN in the user namespace and without `no_new_privs`, and others where a filter of system calls says so.
+pub fn keep_signals_inside() -> io::Result<()> {
+    // `struct landlock_ruleset_attr`: file system and network, nothing of which is restricted, and scopes.
+    const SCOPE_SIGNAL: u64 = 1 << 1;
+    let attributes: [u64; 3] = [0, 0, SCOPE_SIGNAL];
+    // SAFETY: the kernel reads `size_of_val` bytes of `attributes`, which outlive the call, and makes a descriptor that is
+    // nobody else's.
+    let ruleset = unsafe {
+        let number = check(libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+            0,
+        ))?;
+        OwnedFd::from_raw_fd(number as RawFd)
+    };
+    // SAFETY: no pointers.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })?;
+    Ok(())
 }
 
 /// Leaves the inherited session keyring for a new, empty one.

@@ -3,20 +3,19 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, waitpid,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper, waitpid};
 use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
 use super::own::Inner;
 use super::seccomp::SystemCalls;
-use super::wire::{self, Confinement, Order, Report};
-use super::{Exit, Network, ProcView, attach, chroot, descendants, launch, mounts, network};
+use super::wire::{self, Confinement, Left, Order, Report};
+use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -75,6 +74,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
         network::cut_off()?;
     }
     let unfiltered = SystemCalls::AsForTheBuilder;
+    let left = confinement.left();
     match confinement {
         Confinement::Namespaces { proc } => {
             let root = mounts::separate_root(root)?;
@@ -82,43 +82,40 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
             match proc {
                 ProcView::Own => {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
-                    start(root, socket, Left::Nothing, |root| {
+                    start(root, socket, left, |root| {
                         mounts::enter(&process, root, clones, proc)?;
                         launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                     })
                 }
-                ProcView::Shared => start(root, socket, Left::Descendants, |root| {
+                ProcView::Shared => start(root, socket, left, |root| {
                     // From where the machine's /proc still is, and before there is anything of the image.
                     let inner = Inner::prepare()?;
                     mounts::enter(&process, root, clones, proc)?;
                     inner.enter()?;
+                    // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
+                    // [`super::orphans`].
+                    let _ = sys::keep_signals_inside();
                     launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                 }),
             }
         }
-        Confinement::Chroot => start(root, socket, Left::Descendants, |root| {
+        Confinement::Chroot => start(root, socket, left, |root| {
             chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
         Confinement::InPlace => {
             // No root, but the lock by which the next builder knows that something of the step is left, also if this
             // builder is dead by then.
             let lock = during(root.try_clone(), "keep the lock of the step")?;
-            let exit = start(root, socket, Left::Descendants, |_| {
-                launch::launch(&process, chroot::CAPABILITIES, unfiltered)
-            });
-            drop(lock);
+            let (supervisor, builder) = (getpid(), getppid());
+            let exit =
+                start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES, unfiltered));
+            // Else this is what should have become the command; or the builder lives, and goes on.
+            if getpid() == supervisor && getppid() != builder {
+                in_place::take_over(Path::new("/"), lock);
+            }
             exit
         }
     }
-}
-
-/// What may be left when the command has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
-    /// The command is process 1 of a pid namespace: the kernel ends what is in that.
-    Nothing,
-    /// What the command started.
-    Descendants,
 }
 
 /// Forks a process that becomes the command by `become_command`, and waits for its end.
@@ -131,6 +128,7 @@ fn start(
     if left == Left::Descendants {
         during(set_child_subreaper(Some(getpid())), "become the parent of orphans")?;
     }
+    let children = during(sys::ended_children(), "wait for processes")?;
     match during(sys::fork_single_threaded(), "fork")? {
         Forked::Child => match become_command(root) {
             Ok(never) => match never {},
@@ -138,7 +136,7 @@ fn start(
         },
         Forked::Parent(first) => {
             drop((root, become_command));
-            let exit = during(wait(first, socket), "wait for the process");
+            let exit = during(wait(first, &children, socket), "wait for the process");
             if left == Left::Descendants {
                 during(descendants::end_all(), "end what the process left running")?;
             }
@@ -148,51 +146,58 @@ fn start(
 }
 
 /// Waits until process 1 has ended, which takes every other process of its namespace along. Ends it when the builder
-/// closes its end of the socket: on purpose, or because it is dead.
-fn wait(first: Pid, socket: BorrowedFd<'_>) -> io::Result<Exit> {
-    let handle = match pidfd_open(first, PidfdFlags::empty()) {
-        Ok(handle) => handle,
-        Err(error) => {
-            let _ = rustix::process::kill_process(first, Signal::KILL);
-            return reap(first).and(Err(error.into()));
-        }
+/// closes its end of the socket: on purpose, or because it is dead. `children` can be read when a child has ended.
+///
+/// Meanwhile it takes leave of what the process has orphaned: who waits for a daemon to end sees whether its number is
+/// still taken (start-stop-daemon(8)).
+fn wait(first: Pid, children: &OwnedFd, socket: BorrowedFd<'_>) -> io::Result<Exit> {
+    // Its number is its own until it is reaped, which is done nowhere else.
+    let end = || {
+        let _ = rustix::process::kill_process(first, Signal::KILL);
     };
     let mut builder_is_there = true;
     loop {
+        if let Some(exit) = reap(first)? {
+            return Ok(exit);
+        }
         // The socket is left out once it has said what it has to say.
-        let mut waiting = vec![PollFd::new(&handle, PollFlags::IN)];
+        let mut waiting = vec![PollFd::new(&children, PollFlags::IN)];
         if builder_is_there {
             waiting.push(PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP));
         }
-        match poll(&mut waiting, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => {
-                let _ = pidfd_send_signal(&handle, Signal::KILL);
-                return reap(first).and(Err(error.into()));
-            }
+        if let Err(error) = poll(&mut waiting, None)
+            && error != Errno::INTR
+        {
+            end();
+            let _ = waitpid(Some(first), WaitOptions::empty());
+            return Err(error.into());
         }
         let happened: Vec<bool> = waiting.iter().map(|entry| !entry.revents().is_empty()).collect();
+        if happened[0] {
+            // However many have ended since, it is said once.
+            let _ = rustix::io::read(children, &mut [0; 128]);
+        }
         if happened.get(1) == Some(&true) {
             builder_is_there = false;
-            let _ = pidfd_send_signal(&handle, Signal::KILL);
-        }
-        if happened[0] {
-            return reap(first);
+            end();
         }
     }
 }
 
-fn reap(first: Pid) -> io::Result<Exit> {
+/// Takes leave of all children that have ended; says how the first ended, if it has.
+fn reap(first: Pid) -> io::Result<Option<Exit>> {
     loop {
-        match waitpid(Some(first), WaitOptions::empty()) {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((process, _))) if process != first => {}
             Ok(Some((_, status))) => {
                 if let Some(signal) = status.terminating_signal() {
-                    return Ok(Exit::Signal(signal));
+                    return Ok(Some(Exit::Signal(signal)));
                 }
                 let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
-                return Ok(Exit::Code(code.unwrap_or(u8::MAX)));
+                return Ok(Some(Exit::Code(code.unwrap_or(u8::MAX))));
             }
-            Ok(None) | Err(Errno::INTR) => {}
+            Ok(None) => return Ok(None),
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -1,6 +1,6 @@
 //! Steps in a root directory of their own, where mounts are not allowed.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::thread::CapabilitySet;
@@ -9,7 +9,7 @@ use super::child::{Step, during};
 use super::furnish::Furnished;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, descendants, launch};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, launch};
 use crate::limit::Limit;
 use crate::rootfs::Rootfs;
 
@@ -69,10 +69,6 @@ impl Sandbox for Chroot {
         let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
         let result = Command { program: &self.program, confinement: Confinement::Chroot, process }
             .run(root, output, cancel);
-        if matches!(result, Err(SandboxError::Lost)) {
-            // A step may kill what supervises it, and daemons of it may be left.
-            descendants::end_all_in(root.as_fd());
-        }
         let removed = furnished.remove();
         let exit = result?;
         removed?;

@@ -258,7 +258,12 @@ fn limit(process: &Process, capabilities: CapabilitySet) -> rustix::io::Result<(
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match rustix::thread::capability_is_in_bounding_set(capability) {
             Ok(true) if !capabilities.contains(capability) => {
-                rustix::thread::remove_capability_from_bounding_set(capability)?;
+                match rustix::thread::remove_capability_from_bounding_set(capability) {
+                    // A container without CAP_SETPCAP. Then nothing may give rights back that are given up below: else root
+                    // would have all of the set with the next program that it executes. Setuid programs gain none either.
+                    Err(Errno::PERM) => return rustix::thread::set_no_new_privs(true),
+                    result => result?,
+                }
             }
             Ok(_) => {}
             // The first number that the kernel does not know.

@@ -23,6 +23,7 @@ mod mounts;
 mod namespaces;
 mod network;
 mod old_root;
+mod orphans;
 pub mod own;
 pub mod probe;
 mod refusal;

@@ -23,7 +23,8 @@ pub(super) fn leave(root: &OwnedFd, inner: &str) -> Step<()> {
         // by the kernel where the old root is that of an initramfs. What switch_root(8) does then is as good: nothing leads
         // to what is below a mount that covers it from its root on.
         during(detach_the_rest(), "read which mounts there are")?;
-        during(chroot("."), "change the root")?;
+        let step = "change the root by pivot_root(2), nor by chroot(2), which takes CAP_SYS_CHROOT,";
+        during(chroot("."), step)?;
     }
     during(close_the_way_up(root, inner), "cover what lies above the root")
 }
@@ -44,7 +45,12 @@ fn detach_the_rest() -> io::Result<()> {
 /// to the root of the mount namespace. That is where `root` is put, unless it is there already; it is not when the builder
 /// was started in a chroot.
 fn close_the_way_up(root: &OwnedFd, inner: &str) -> rustix::io::Result<()> {
-    chroot(inner)?;
+    match chroot(inner) {
+        // What this process may not do, the step may not either; nor does the kernel let it make a user namespace to do it
+        // in, unless its root is at the top.
+        Err(Errno::PERM) => return Ok(()),
+        result => result?,
+    }
     fchdir(root)?;
     let start = place()?;
     let mut here = start;

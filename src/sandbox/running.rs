@@ -5,20 +5,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{self, Stdio};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::refusal::Refusal;
-use super::wire::{self, Confinement, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network};
+use super::wire::{self, Confinement, Left, Report};
+use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network, orphans};
 use crate::children::{self, Awaited};
 use crate::rootfs::{IdMap, ResolvedUser};
 
 /// The most that is handed to `output` at once, in bytes.
 const CHUNK: usize = 1 << 16;
+
+/// How long a supervisor may take to end its step before it is ended itself: a step may have stopped it.
+const LONGEST_END: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 /// What is to be started, and how it is kept apart.
 pub(super) struct Command<'a> {
@@ -37,7 +41,15 @@ impl Command<'_> {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
-        let result = Running::start(self, root.as_fd()).and_then(|mut step| step.watch(output, cancel));
+        let result = Running::start(self, root.as_fd()).and_then(|mut step| {
+            let report = step.watch(output, cancel);
+            let ended = step.end();
+            let report = report?;
+            ended.map(|()| report).map_err(|source| {
+                let step = "end what the process left running".to_owned();
+                SandboxError::Setup { step, source }
+            })
+        });
         // A step that was ended early did not fail by itself.
         not_cancelled(cancel)?;
         match result? {
@@ -107,7 +119,9 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
 
 /// A step between its start and its end. Dropped early, it ends.
 struct Running {
-    supervisor: Awaited,
+    /// None once it has ended.
+    supervisor: Option<Awaited>,
+    left: Left,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
@@ -124,11 +138,15 @@ impl Running {
         let mut program = process::Command::new(command.program);
         program.arg(CHILD_ARGUMENT).env_clear().current_dir("/");
         program.stdin(Stdio::from(theirs)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        let left = command.confinement.left();
+        if left == Left::Descendants {
+            orphans::adopt().map_err(SandboxError::Spawn)?;
+        }
         let supervisor = children::spawn(&mut program).map_err(SandboxError::Spawn)?;
         // It holds the step's ends: as long as one is open, output has no end.
         drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let running = Self { supervisor, socket, pipes };
+        let running = Self { supervisor: Some(supervisor), left, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
         match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
@@ -174,6 +192,7 @@ impl Running {
                     }
                 }
                 if length == Some(0) {
+                    self.drain(output, &mut buffer)?;
                     return Err(SandboxError::Lost);
                 }
             }
@@ -222,6 +241,28 @@ impl Running {
         }
         Ok(())
     }
+
+    /// Ends the step if it has not ended by itself. The supervisor waits for the last of its processes, or this one does
+    /// where a step could reach the supervisor.
+    ///
+    /// # Errors
+    /// When some would not end.
+    fn end(&mut self) -> io::Result<()> {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
+        if self.left == Left::Nothing {
+            let _ = supervisor.wait();
+            return Ok(());
+        }
+        if let Ok(handle) = pidfd_open(Pid::from_child(&supervisor), PidfdFlags::empty())
+            && poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&LONGEST_END)) == Ok(0)
+        {
+            let _ = supervisor.kill();
+        }
+        let ended_well = supervisor.wait().is_ok_and(|status| status.success());
+        drop(supervisor);
+        if ended_well { Ok(()) } else { orphans::end_all() }
+    }
 }
 
 /// Which ends have something to say.
@@ -232,9 +273,7 @@ struct Ready {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ends the step if it has not ended by itself. The supervisor waits for the last process of the namespace.
-        let _ = shutdown(&self.socket, Shutdown::Both);
-        let _ = self.supervisor.wait();
+        let _ = self.end();
     }
 }
 

@@ -33,6 +33,14 @@ pub(super) enum Confinement {
 }
 
 impl Confinement {
+    /// What has to be ended after the command.
+    pub(super) fn left(self) -> Left {
+        match self {
+            Self::Namespaces { proc: ProcView::Own } => Left::Nothing,
+            Self::Namespaces { proc: ProcView::Shared } | Self::Chroot | Self::InPlace => Left::Descendants,
+        }
+    }
+
     fn number(self) -> u8 {
         match self {
             Self::Namespaces { proc: ProcView::Own } => 0,
@@ -51,6 +59,15 @@ impl Confinement {
             _ => None,
         }
     }
+}
+
+/// What may be left when the command has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The command is process 1 of a pid namespace: the kernel ends what is in that.
+    Nothing,
+    /// What the command started.
+    Descendants,
 }
 
 /// What a supervisor is told to do.

@@ -26,10 +26,10 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
 
-use super::descendants::Newcomers;
 use super::furnish::Furnished;
 use super::running::{self, Command};
 use super::wire::Confinement;
@@ -118,17 +118,12 @@ impl Sandbox for InPlace<'_> {
         let step = self.claim.begin_step()?;
         let furnished = self.furnish(root, process, cancel)?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
-        let newcomers = Newcomers::expect();
         let exchange = Exchange::begin(self.claim, &fixed, root)?;
         // The supervisor needs to know no secrets, and no more descriptors than one: where a root would be, of which there
         // is no other, goes what says that the step is not over.
         let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
         let command = Command { program: &self.program, confinement: Confinement::InPlace, process };
         let result = command.run(step.as_fd(), output, cancel);
-        if matches!(result, Err(SandboxError::Lost)) {
-            // A step may kill what supervises it, and daemons of it may be left.
-            newcomers.end();
-        }
         exchange.end()?;
         let scripts = scripts.remove();
         let furnished = furnished.remove();
@@ -152,5 +147,8 @@ pub fn warning(seen: &[GuestPath]) -> String {
             format!("{}{more} of this container", names.join(", "))
         }
     };
-    format!("RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}")
+    format!(
+        "RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}; in \
+         `/{PRIVATE_DIRECTORY}` are the container's other files meanwhile, and other stages"
+    )
 }
