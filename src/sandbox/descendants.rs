@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_found_behind_any_name() {
-        let rest = "7 0 -1 4194560 102 0 0 0 0 0 0 0 20 0 1 0 4242 2457600 238";
+        let rest = "0 -1 4194560 102 0 0 0 0 0 0 0 20 0 1 0 4242 2457600 238";
         let pid = |number| Pid::from_raw(number);
         let cases = [
             (format!("7 (sh) S 3 7 6 {rest}"), Some((pid(3), pid(6), 4242))),
