@@ -108,7 +108,7 @@ fn packages_accounts_and_setuid_programs_work_and_namespaces_do_not() {
            printf '#!/bin/sh\\ngroupadd --system made && touch /opt/made && chgrp made /opt/made\\n' >/p/DEBIAN/postinst && chmod 755 /p/DEBIAN/postinst && \\
            dpkg-deb --build /p /p.deb >/dev/null && dpkg -i /p.deb >/dev/null && stat -c %G /opt/made && useradd somebody && su somebody -c id\n\
          USER somebody\n\
-         RUN passwd -S | cut -d' ' -f1; grep NoNewPrivs /proc/self/status; unshare -U true; unshare -r true; echo tried\n";
+         RUN exec 2>&1; passwd -S | cut -d' ' -f1; grep NoNewPrivs /proc/self/status; unshare -U true; unshare -r true; echo tried\n";
     let base = ground().name("debian:latest");
     let context = Context::new(&format!("FROM {base}\n{steps}"));
     for platform in ["linux/amd64", "linux/arm/v7"] {

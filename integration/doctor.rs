@@ -120,6 +120,12 @@ fn an_ordinary_user_is_told_what_takes_root() {
         assert_eq!(report["store"]["snapshotter"], "overlayfs");
         assert_eq!(report["store"]["path"].as_str(), user.store().to_str());
         assert!(!user.store().exists(), "a store was made");
+        let mut homeless = user.command();
+        let homeless = homeless.env("HOME", "/").args(["doctor", "-o", "json"]);
+        let homeless = finish(homeless).success().json();
+        assert_eq!(homeless["store"]["path"], "/var/lib/builder");
+        assert_eq!(homeless["store"]["snapshotter"], Value::Null, "{homeless}");
+        assert!(homeless["store"]["advice"].as_str().expect("advice").contains("--store"));
         let mut text = user.command();
         assert_narrow(&finish(text.arg("doctor")).success());
         // Nothing is missing that could be had, so nothing is said.
@@ -237,7 +243,7 @@ fn without_any_way_to_keep_a_step_apart_files_are_copied_and_a_run_is_refused_be
     assert!(refused.says(&["error: a RUN cannot be kept apart from the builder here"]), "{}", refused.stderr);
     for words in [
         ["3 | RUN true", ""],
-        ["mount-namespace: no CAP_SYS_ADMIN", "(run it as root with CAP_SYS_ADMIN)"],
+        ["mount-namespace: no CAP_SYS_ADMIN", "(run it as root with CAP_SYS_CHROOT and CAP_SYS_ADMIN)"],
         ["user-namespace: no CAP_SETFCAP", "CAP_SETFCAP)"],
         ["chroot: no CAP_", "CAP_SYS_CHROOT and CAP_MKNOD)"],
         ["hint: ", "`builder doctor`"],

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use rustix::time::Timespec;
 
 use crate::support::fake_registry::{Answer, Ending, FakeRegistry};
 use crate::support::ground::ground;
+use crate::support::pod::{self, Pod, Profile};
 use crate::support::process_one::{ProcessOne, as_process_one};
 use crate::support::traces::{self, Family, Running};
 use crate::support::{Builder, Context, finish};
@@ -196,6 +197,47 @@ fn nothing_is_left_of_a_step_in_whatever_it_ran() {
                 }
             }
         }
+    }
+}
+
+/// Every name in the container's root, and what it is.
+fn names(root: &Path) -> Vec<String> {
+    let shown = |path: PathBuf| {
+        let kind = fs::symlink_metadata(&path).map(|metadata| metadata.file_type());
+        format!("{} {kind:?}", path.display())
+    };
+    crate::support::tree::paths(root).into_iter().map(shown).collect()
+}
+
+#[test]
+fn a_pod_that_is_stopped_has_its_own_root_again() {
+    if !pod::available("a_pod_that_is_stopped_has_its_own_root_again") {
+        return;
+    }
+    let base = ground().name("busybox:latest");
+    for (profile, strategy) in
+        [(Profile::Crio, "in-place"), (Profile::Default, "chroot"), (Profile::Unset, "user-namespace")]
+    {
+        let pod = Pod::new(profile);
+        pod.write(
+            "context/Dockerfile",
+            format!(
+                "FROM {base}\nRUN setsid sleep 1000 & rm -r /bin/vi; touch /made; echo ready; sleep 1000\n"
+            ),
+        );
+        let arguments = ["builder", "--no-push", "-c", "/data/context", "--isolation", strategy];
+        // The runtime makes what it mounts things on.
+        pod.run(&["builder", "version"]).success();
+        let before = names(&pod.root());
+        let mut running = Running::start(&mut pod.command(&arguments));
+        running.wait_for("| ready");
+        let family = Family::of(running.id());
+        ProcessOne::of_running(&running).signal(Signal::TERM);
+        let finished = running.end(Duration::from_secs(5)).exited(143);
+        assert!(finished.says(&["error: stopped by SIGTERM"]), "{finished:?}");
+        traces::assert_empty(|| family.left());
+        assert_eq!(traces::left_in(&pod.data().join("store")), [""; 0], "{strategy}");
+        assert_eq!(names(&pod.root()), before, "{strategy}");
     }
 }
 

@@ -1,12 +1,12 @@
 // What a step might try against the builder. Each thing that works prints a line `seen: …` or `touched: …`.
 
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
@@ -54,24 +54,23 @@ static void trace(pid_t process) {
   int memory = open(path, O_RDWR);
   if (memory >= 0) printf("seen: %s\n", path);
   close(memory);
-  for (const char *const *link = (const char *const[]){"root", "cwd", "fd", "ns", NULL}; *link; link++) {
-    snprintf(path, sizeof path, "/proc/%d/%s/", process, *link);
-    int directory = open(path, O_PATH | O_DIRECTORY);
-    DIR *opened = directory < 0 ? NULL : opendir(path);
-    if (opened && readdir(opened)) printf("seen: %s\n", path);
+  static const char *const links[] = {"root", "cwd", "exe", "ns/mnt", "fd/0", "fd/1", "fd/2", "fd/3", "fd/4", "fd/5"};
+  for (unsigned link = 0; link < sizeof links / sizeof *links; link++) {
+    snprintf(path, sizeof path, "/proc/%d/%s", process, links[link]);
+    if (readlink(path, path, sizeof path) >= 0) printf("seen: %s of process %d\n", links[link], process);
   }
   int handle = (int)syscall(SYS_pidfd_open, process, 0);
   int descriptor = handle < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, handle, 0, 0);
   if (descriptor >= 0) printf("seen: a descriptor of process %d\n", process);
 }
 
-// All processes but those of the step: they have its session, whose leader is the one that holds the sandbox.
+// All processes but those of the step: it is one session, whose leader may be the one that holds the sandbox.
 static void trace_others(void) {
-  pid_t session = getsid(0);
+  pid_t session = getsid(0), step = getenv("STEP") ? atoi(getenv("STEP")) : 0;
   int others = 0;
   for (pid_t process = 1; process < PROCESSES; process++) {
     if (kill(process, 0) != 0 && errno == ESRCH) continue;
-    if (getsid(process) == session && process != session) continue;
+    if (getsid(process) == session && (process != session || process == step)) continue;
     others++;
     trace(process);
   }

@@ -1,4 +1,5 @@
-# What a step might look for. $1 is the number of the machine's disk. Each thing that is there prints a line `seen: …`.
+# What a step might look for. $1 is the number of the machine's disk, STEP the process of
+# the step. Each thing that is there prints a line `seen: …`.
 #
 # The pattern does not match itself.
 find / \( -path /proc -o -path /sys \) -prune -o -type f -print 2>/dev/null >/tmp/files

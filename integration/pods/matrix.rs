@@ -74,8 +74,11 @@ const NO_CAPABILITY: Outcome = Refused(&["CAP_SETFCAP", "Operation not permitted
 /// The time of everything that a build makes.
 const EPOCH: &str = "SOURCE_DATE_EPOCH=1700000000";
 
+/// Names with contents.
+type Files = &'static [(&'static str, &'static str)];
+
 /// Build contexts by name: the Dockerfile and the other files.
-const CONTEXTS: [(&str, &str, &[(&str, &str)]); 6] = [
+const CONTEXTS: [(&str, &str, Files); 6] = [
     (
         "install",
         INSTALL,

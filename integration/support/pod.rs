@@ -11,7 +11,7 @@ mod seccomp;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
@@ -67,12 +67,28 @@ pub(crate) fn available(test: &str) -> bool {
     false
 }
 
-/// A directory on a disk where everybody may go, the ids of pods too, removed on drop.
+/// A directory on a disk where everybody may go, the ids of pods too, removed on drop; or, if this process is killed, by
+/// the next that makes one.
 pub(crate) fn shared_scratch() -> TempDir {
-    let directory =
-        tempfile::Builder::new().prefix("builder-pod-").tempdir_in("/var/tmp").expect("directory");
+    const PREFIX: &str = "builder-pod-";
+    let parent = Path::new("/var/tmp");
+    for entry in fs::read_dir(parent).expect("/var/tmp").flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
+        if owner.is_some_and(|(process, _)| !Path::new("/proc").join(process).exists()) {
+            unmount(&entry.path());
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    let directory = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent).expect("directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
     directory
+}
+
+/// Undoes [`Pod::mount_root`], if that has been.
+fn unmount(pod: &Path) {
+    let _ = Command::new("umount").arg("-l").arg(pod.join("root")).output();
 }
 
 impl Pod {
@@ -213,10 +229,7 @@ impl Pod {
         };
         let config = serde_json::to_vec(&container.config()).expect("JSON");
         fs::write(bundle.join("config.json"), config).expect("config.json");
-        let bundle = bundle.to_str().expect("UTF-8");
-        let mut command = self.runtime.command(&["run", "--bundle", bundle, &self.container(number)]);
-        command.stdin(Stdio::null());
-        command
+        self.runtime.run(&self.directory.path().join("notes"), &bundle, &self.container(number))
     }
 
     /// The name of a container, unique on the machine.
@@ -324,10 +337,6 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        for number in 0..*self.started.get_mut() {
-            // Most have ended by themselves, and are gone.
-            self.runtime.delete(&self.container(number));
-        }
-        let _ = Command::new("umount").arg("-l").arg(self.root()).output();
+        unmount(self.directory.path());
     }
 }

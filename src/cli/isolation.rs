@@ -227,10 +227,14 @@ impl Isolation {
     /// What was taken and why nothing stronger.
     pub(super) fn summary(&self) -> String {
         let mut line = "isolation: ".to_owned();
-        let Some((strategy, working)) = &self.taken else { return line + "none" };
-        line.push_str(strategy.name());
-        if working.proc == Some(ProcView::Shared) {
-            line.push_str(" with the /proc of the container");
+        match &self.taken {
+            Some((strategy, working)) => {
+                line.push_str(strategy.name());
+                if working.proc == Some(ProcView::Shared) {
+                    line.push_str(" with the /proc of the container");
+                }
+            }
+            None => line.push_str("none"),
         }
         let reasons = self.refused.iter();
         let reasons: Vec<String> =
@@ -282,10 +286,12 @@ pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
     }
 }
 
-/// What stays where it is in the root of the container: what the builder reads and writes while steps run. Its program is
-/// not among it: a directory like `/usr/local/bin` has to be the image's then, and the supervisor is started from memory.
+/// What stays where it is in the root of the container: what the builder reads and writes while steps run, and the file of
+/// its program. That is not needed, the supervisor being started from memory, but who wants to start a builder after this
+/// one was killed needs it. The directory it is in is the image's.
 fn protected(settings: &Settings) -> Vec<GuestPath> {
-    let given = [&settings.store, &settings.context].into_iter();
+    let program = std::fs::read_link(PROGRAM).ok();
+    let given = [&settings.store, &settings.context].into_iter().chain(&program);
     let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
     let absolute = given.chain(named.into_iter().flatten()).filter_map(|path| std::path::absolute(path).ok());
     absolute.filter_map(|path| GuestPath::parse(path.as_os_str().as_bytes()).ok()).collect()

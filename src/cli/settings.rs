@@ -31,7 +31,7 @@ use crate::snapshot::native::Comparison;
 const DEFAULT_CONTEXT: &str = "/workspace";
 
 /// The store of root, and of who has no home: where pods mount a volume for it.
-const ROOT_STORE: &str = "/var/lib/builder";
+pub(super) const ROOT_STORE: &str = "/var/lib/builder";
 
 /// The largest file of settings that is read, in bytes.
 const LARGEST_FILE: u64 = 8 << 20;

@@ -149,8 +149,6 @@ fn stopped(signal: i32) -> Failure {
 mod tests {
     use std::process::Command;
 
-    use rustix::process::{Signal, getpid, kill_process};
-
     use super::*;
 
     /// Tells [`is_signalled`] that it is a process of its own, and how many signals it gets.
@@ -161,7 +159,8 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
     fn is_signalled() {
         let Ok(count) = std::env::var(SIGNALLED) else { return };
-        let raise = || kill_process(getpid(), Signal::TERM).unwrap();
+        // To this thread: two that wait for any thread to take them are one.
+        let raise = || signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
         let at_once = AtOnce::begin();
         assert_eq!(at_once.after(|| 5), 5);
         if count == "0" {

@@ -191,8 +191,7 @@ pub(super) fn check_kind(point: PointKind, covered: FileType) -> Result<(), Prob
     }
 }
 
-/// Makes what is missing of `place` for good.
-pub(super) fn make_point(root: &Rootfs, place: &GuestPath, point: PointKind) -> Result<(), Problem> {
+fn make_point(root: &Rootfs, place: &GuestPath, point: PointKind) -> Result<(), Problem> {
     let parent = place.parent().unwrap_or_else(GuestPath::root);
     root.create_dirs(&parent, 0o755, Owner::ROOT)?;
     match point {

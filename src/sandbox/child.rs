@@ -3,18 +3,19 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper, waitpid};
 use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
 use super::own::Inner;
 use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Left, Order, Report};
-use super::{Exit, Network, ProcView, attach, chroot, descendants, launch, mounts, network};
+use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
 use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -105,9 +106,13 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
             // No root, but the lock by which the next builder knows that something of the step is left, also if this
             // builder is dead by then.
             let lock = during(root.try_clone(), "keep the lock of the step")?;
+            let (supervisor, builder) = (getpid(), getppid());
             let exit =
                 start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES, unfiltered));
-            drop(lock);
+            // Else this is what should have become the command; or the builder lives, and goes on.
+            if getpid() == supervisor && getppid() != builder {
+                in_place::take_over(Path::new("/"), lock);
+            }
             exit
         }
     }

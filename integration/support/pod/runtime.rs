@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -208,30 +208,25 @@ impl Runtime {
         }
     }
 
-    /// Ends a container and all that runs in it, if there is such a container.
-    pub(super) fn delete(self, container: &str) {
-        if Path::new("/run").join(self.name()).join(container).exists() {
-            let _ = self.command(&["delete", "-f", container]).output();
-        }
-    }
-
-    /// Calls it.
+    /// Runs a container to its end. It ends when the thread ends that waits for it, however that is: a test that takes too
+    /// long is killed, and a container would go on. So it lives in a pid namespace, which the kernel ends as a whole. What
+    /// the runtime notes down about it, with numbers of that namespace, is for nobody else.
     ///
     /// crun 1.8 refuses to work where both versions of control groups are in use ("hybrid"). In a mount namespace without
     /// version 2 it sees a machine that has version 1 alone.
-    pub(super) fn command(self, arguments: &[&str]) -> Command {
+    pub(super) fn run(self, notes: &Path, bundle: &Path, container: &str) -> Command {
         let hybrid = std::fs::read_to_string("/sys/fs/cgroup/unified/cgroup.controllers")
             .is_ok_and(|controllers| !controllers.trim().is_empty());
-        let mut command = Command::new(self.name());
-        if self == Self::Crun && hybrid {
-            command = Command::new("unshare");
-            command.args(["-m", "--propagation", "private", "sh", "-c"]);
-            command.args(["umount -l /sys/fs/cgroup/unified; exec \"$@\"", "sh", self.name()]);
-        }
+        let prepare = if self == Self::Crun && hybrid { "umount -l /sys/fs/cgroup/unified;" } else { "" };
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]);
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
+        command.arg(format!("{prepare} exec \"$@\"")).args(["sh", self.name()]);
         if self == Self::Crun {
             command.arg("--cgroup-manager=cgroupfs");
         }
-        command.args(arguments);
+        command.arg("--root").arg(notes).arg("run").arg("--bundle").arg(bundle).arg(container);
+        command.stdin(Stdio::null());
         command
     }
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use super::args::DoctorArgs;
 use super::failure::Failure;
 use super::isolation::{PROGRAM, unasked};
-use super::settings::{Environment, host_platform, requested_platform, store};
+use super::settings::{Environment, ROOT_STORE, host_platform, requested_platform, store};
 use super::snapshotter::word;
 use super::stop::AtOnce;
 use crate::image::platform::Platform;
@@ -49,7 +49,8 @@ impl DoctorSettings {
         let asked = texts.map(|text| requested_platform(text, &host).map(|requested| requested.normalised));
         Ok(Self {
             format: word("--output", "format", &args.output, &words)?,
-            store: store(args.store.as_deref(), environment)?,
+            // Who has no place for one is told so, and the rest, too.
+            store: store(args.store.as_deref(), environment).unwrap_or_else(|_| ROOT_STORE.into()),
             hints: environment.hints(),
             temporary: environment.text("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
             platforms: asked.collect::<Result<_, _>>()?,

@@ -24,8 +24,8 @@ use super::mounts::{self, KERNEL, PROVIDED};
 use super::stubs::Stubs;
 use super::{SandboxError, Script};
 use crate::rootfs::{
-    Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, metadata_of, remove_tree, set_mode_at,
-    set_owner_at, set_times_at,
+    Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, metadata_of, set_mode_at, set_owner_at,
+    set_times_at,
 };
 
 /// What is in a root for the time of a step. Dropped, it is undone.
@@ -36,7 +36,7 @@ pub(super) struct Furnished {
     aside: Aside,
     /// Latest last.
     done: Vec<Done>,
-    /// What is ours, by its real path: whatever is put into that goes with it.
+    /// The real paths of what was put there.
     ours: Vec<GuestPath>,
 }
 
@@ -219,31 +219,21 @@ impl Furnished {
         self.done.iter().any(|done| matches!(done, Done::Made(stubs) if stubs.include(path)))
     }
 
-    /// Whether `place` is in something of ours.
-    fn is_inside(&self, place: &GuestPath) -> bool {
-        self.ours.iter().any(|ours| ours != place && place.starts_with(ours))
-    }
-
     /// Puts what is called `made` in the directory aside over what is at `place`, which leads over no link.
     fn cover(&mut self, place: &GuestPath, made: &str, origin: Origin) -> io::Result<()> {
         let (parent, name) = self.root.parent(place).map_err(cause)?;
-        if self.is_inside(place) {
-            remove_tree(parent.as_fd(), &name)?;
-            rustix::fs::renameat(&self.aside, made, &parent, name.as_slice())?;
-        } else {
-            let above = self.directories_above(place)?;
-            let aside = self.aside.new_name();
-            quietly(&parent, || {
-                rustix::fs::renameat(&parent, name.as_slice(), &self.aside, &aside)?;
-                rustix::fs::renameat(&self.aside, made, &parent, name.as_slice()).inspect_err(|_| {
-                    // The first failure is the one to report.
-                    let _ = rustix::fs::renameat(&self.aside, &aside, &parent, name.as_slice());
-                })?;
-                Ok(())
+        let above = self.directories_above(place)?;
+        let aside = self.aside.new_name();
+        quietly(&parent, || {
+            rustix::fs::renameat(&parent, name.as_slice(), &self.aside, &aside)?;
+            rustix::fs::renameat(&self.aside, made, &parent, name.as_slice()).inspect_err(|_| {
+                // The first failure is the one to report.
+                let _ = rustix::fs::renameat(&self.aside, &aside, &parent, name.as_slice());
             })?;
-            let path = place.clone();
-            self.done.push(Done::Covered(Covered { path, parent, name, aside, origin, above }));
-        }
+            Ok(())
+        })?;
+        let path = place.clone();
+        self.done.push(Done::Covered(Covered { path, parent, name, aside, origin, above }));
         self.ours.push(place.clone());
         Ok(())
     }
@@ -340,3 +330,6 @@ impl Drop for Furnished {
         let _ = self.undo();
     }
 }
+
+#[cfg(test)]
+mod tests;

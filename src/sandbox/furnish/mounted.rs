@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::{Furnished, Origin, during, finish, make_directory};
+use super::{Furnished, during, finish, make_directory};
 use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{CopyTreeError, Follow, GuestPath, Rootfs, RootfsError, TreeCopy};
@@ -37,14 +37,7 @@ impl Furnished {
         let point = mount.content.point().map_err(|error| failed(unseen(target, error)))?;
         let place = self.root.resolve(target).map_err(failed)?;
         attach::check_place(&place).map_err(refused)?;
-        let origin = if !self.is_inside(&place) {
-            self.make_missing(&place, point).map_err(failed)?
-        } else {
-            if self.root.metadata(&place, Follow::No).map_err(failed)?.is_none() {
-                attach::make_point(&self.root, &place, point).map_err(refused)?;
-            }
-            Origin::Ours
-        };
+        let origin = self.make_missing(&place, point).map_err(failed)?;
         let covered = self.root.open_path(&place, Follow::No).map_err(failed)?;
         let stat = during(rustix::fs::fstat(&covered), format!("find `{place}`"))?;
         let kind = FileType::from_raw_mode(stat.st_mode);

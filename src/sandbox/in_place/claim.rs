@@ -49,7 +49,8 @@ pub struct Claim {
     /// The same, for reading.
     directory: OwnedFd,
     private: OwnedFd,
-    _lock: OwnedFd,
+    /// None for whoever ends what a dead builder had begun.
+    _lock: Option<OwnedFd>,
     repaired: Repaired,
 }
 
@@ -66,6 +67,38 @@ pub fn repair(root: &Path) -> Result<Repaired, InPlaceError> {
     }
 }
 
+/// Undoes what the builder of a step that has just ended in the root `root` can undo no more, because it was killed; `step`
+/// is what it had given to be held until then. Does nothing if another builder has come already, which waits for `step`. So
+/// a container is its own again at once, and whoever else is in it need not wait for the next builder.
+pub(in crate::sandbox) fn take_over(root: &Path, step: OwnedFd) {
+    let taken = (|| {
+        let place = root.join(PRIVATE_DIRECTORY);
+        let (root, directory) = open_root(root)?;
+        let private = enter(directory.as_fd(), PRIVATE_DIRECTORY.as_bytes())?;
+        // Let go at once: another builder is to wait for `step`, not to give up.
+        drop(lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive)?);
+        Ok::<_, io::Error>(Claim {
+            place,
+            root,
+            directory,
+            private,
+            _lock: None,
+            repaired: Repaired::Nothing,
+        })
+    })();
+    // There is nobody to be told; what is left undone is up to the next builder.
+    let _ = taken.map(|mut claim| claim.repair());
+    drop(step);
+}
+
+/// The directory `root`, as a tree and to be read.
+fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
+    let tree = Rootfs::open(root)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(&tree, ".", flags, Mode::empty())?;
+    Ok((tree, directory))
+}
+
 impl Claim {
     /// Takes the container's root, `/` in life. Repairs what a killed builder left there.
     ///
@@ -73,29 +106,28 @@ impl Claim {
     /// [`InPlaceError::Busy`] if another builder has it, and others where the root cannot be written to.
     pub fn take(root: &Path) -> Result<Self, InPlaceError> {
         let place = root.join(PRIVATE_DIRECTORY);
-        let rootless = |source| InPlaceError::Root { path: root.to_owned(), source };
-        let tree = Rootfs::open(root).map_err(rootless)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory =
-            rustix::fs::openat(&tree, ".", flags, Mode::empty()).map_err(|e| rootless(e.into()))?;
         // A builder that ends takes the directory away, perhaps just now.
         for _ in 0..100 {
+            let opened = open_root(root);
+            let (tree, directory) =
+                opened.map_err(|source| InPlaceError::Root { path: root.to_owned(), source })?;
             let private = unnoticed(directory.as_fd(), || made(directory.as_fd(), PRIVATE_DIRECTORY));
             let private = private.map_err(failed("make", &place))?;
             let lock = match lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Err(InPlaceError::Busy { lock: place.join(LOCK) });
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                result => result.map_err(failed("lock", &place.join(LOCK)))?,
+                result => missing_is_none(result).map_err(failed("lock", &place.join(LOCK)))?,
             };
-            let Some(lock) = lock else { continue };
-            let repaired = Repaired::Nothing;
-            let mut claim = Self { place, root: tree, directory, private, _lock: lock, repaired };
-            // Whoever still holds this is about to end what a killed builder had started.
-            drop(claim.begin_step()?);
-            claim.repair()?;
-            return Ok(claim);
+            // Whoever still holds this is about to end what a killed builder had begun.
+            let step = lock_file(private.as_fd(), STEP, FlockOperation::LockExclusive);
+            let step = missing_is_none(step).map_err(failed("lock", &place.join(STEP)))?;
+            if let (Some(lock), Some(_)) = (lock, step) {
+                let (lock, repaired) = (Some(lock), Repaired::Nothing);
+                let mut claim = Self { place, root: tree, directory, private, _lock: lock, repaired };
+                claim.repair()?;
+                return Ok(claim);
+            }
         }
         Err(InPlaceError::Busy { lock: place.join(LOCK) })
     }
@@ -228,6 +260,14 @@ fn made(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
         Err(error) => return Err(error.into()),
     }
     Ok(enter(parent, name.as_bytes())?)
+}
+
+/// None also where the directory was removed.
+fn missing_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result,
+    }
 }
 
 /// Makes and locks a file; none if it was removed before it was locked.

@@ -26,6 +26,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
 
@@ -146,5 +147,8 @@ pub fn warning(seen: &[GuestPath]) -> String {
             format!("{}{more} of this container", names.join(", "))
         }
     };
-    format!("RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}")
+    format!(
+        "RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}; in \
+         `/{PRIVATE_DIRECTORY}` are the container's other files meanwhile, and other stages"
+    )
 }

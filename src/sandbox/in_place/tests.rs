@@ -449,6 +449,27 @@ fn a_repair_that_is_killed_is_repaired() {
 }
 
 #[test]
+fn what_supervised_a_step_repairs_the_root_of_a_dead_builder() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let tree = image(&claim);
+    let exchange = pod.exchange(&claim, &tree).unwrap();
+    let exchanged = pod.files();
+    take_over(&pod.overlay.root(), claim.begin_step().unwrap());
+    assert_eq!(pod.files(), exchanged, "the builder lives");
+    let step = claim.begin_step().unwrap();
+    fault::set(Some(Fault::FromThenOn(0)));
+    drop(exchange);
+    fault::set(None);
+    drop(claim);
+    take_over(&pod.overlay.root(), step);
+    assert_eq!(pod.files(), before);
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+    pod.check_others();
+}
+
+#[test]
 fn a_hostile_step_leads_nobody_astray() {
     type Hostile = fn(&Path, &Path);
     fn private(root: &Path, name: &str) -> PathBuf {
@@ -694,9 +715,10 @@ fn the_warning_names_what_is_there() {
     assert_eq!(
         warning(&seen),
         "RUN is not kept apart from this container (--isolation=in-place): it can read and change `/data`, `/kaniko`, \
-         `/nothing/mount`, `/opt/driver/lib.so`, `/var/run/secrets`, `/work/context` of this container"
+         `/nothing/mount`, `/opt/driver/lib.so`, `/var/run/secrets`, `/work/context` of this container; in `/.builder-in-place` are the \
+         container's other files meanwhile, and other stages"
     );
     let many: Vec<GuestPath> = (0..10).map(|n| GuestPath::root().child(n.to_string().as_bytes())).collect();
-    assert!(warning(&many).ends_with("`/7` and 2 more of this container"), "{}", warning(&many));
-    assert!(warning(&[]).ends_with("no files of this container but those of the kernel"));
+    assert!(warning(&many).contains("`/7` and 2 more of this container;"), "{}", warning(&many));
+    assert!(warning(&[]).contains("no files of this container but those of the kernel;"));
 }

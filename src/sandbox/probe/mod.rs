@@ -10,7 +10,7 @@ mod place;
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -156,7 +156,7 @@ impl Ground<'_> {
         // What cannot be removed goes with the directory.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = rustix::fs::open(self.directory, flags, Mode::empty())
-            .map(|directory| remove_tree(std::os::fd::AsFd::as_fd(&directory), ROOT.as_bytes()));
+            .map(|directory| remove_tree(directory.as_fd(), ROOT.as_bytes()));
         let other = |message| Err(Obstacle::Other { message });
         match result {
             Ok(told) => told.unwrap_or_else(|| other("the process that tried it was killed".to_owned())),
