@@ -206,7 +206,9 @@ fn mounts_of_all_kinds_leave_the_same_image_with_mounts_and_without() {
     let image = "mkdir -p etc old/d real; echo o > old/f; chmod 2750 old/d; ln -s /real link; ln -s /gone/there broken";
     let look =
         "find /m /old /real /gone /run /new ! -type d -exec stat -c '%n %a %u:%g %s' {} + 2>/dev/null | sort";
-    let cases: [(&str, &str, Vec<(&str, &str)>); 8] = [
+    /// A name, what the step does, and what is mounted where.
+    type Case = (&'static str, &'static str, Vec<(&'static str, &'static str)>);
+    let cases: [Case; 8] = [
         ("a directory", "cp -a /m /copy; cat /m/f /m/sub/s", vec![("d", "/m")]),
         ("a directory over another", "cp -r /old/d /copy; touch /old/x", vec![("d", "/old/d")]),
         (
@@ -403,4 +405,21 @@ fn a_step_that_changes_nothing_adds_nothing_and_others_add_the_same() {
     let without = layers(&context, &["--isolation=chroot"]);
     assert_eq!(without, mounts);
     assert_eq!(without.last().unwrap(), &["made/"].map(str::to_owned));
+}
+
+#[test]
+fn a_step_that_fails_is_told_what_it_lacked() {
+    if !is_root("a_step_that_fails_is_told_what_it_lacked") {
+        return;
+    }
+    let base = ground().name("busybox:latest");
+    let context = Context::new(&format!("FROM {base}\nRUN cat </proc/self/stat\n"));
+    let builder = Builder::new();
+    for (isolation, code) in [("mount-namespace", 0), ("chroot", 1)] {
+        let mut command = builder.command();
+        let flag = format!("--isolation={isolation}");
+        command.args(["--no-push", "--no-cache", &flag, "-c"]).arg(context.path());
+        let finished = finish(&mut command).exited(code);
+        assert_eq!(finished.says(&["hint: ", "had no /proc", "builder doctor"]), code == 1, "{finished:?}");
+    }
 }
