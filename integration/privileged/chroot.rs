@@ -406,3 +406,20 @@ fn a_step_that_changes_nothing_adds_nothing_and_others_add_the_same() {
     assert_eq!(without, mounts);
     assert_eq!(without.last().unwrap(), &["made/"].map(str::to_owned));
 }
+
+#[test]
+fn a_step_that_fails_is_told_what_it_lacked() {
+    if !is_root("a_step_that_fails_is_told_what_it_lacked") {
+        return;
+    }
+    let base = ground().name("busybox:latest");
+    let context = Context::new(&format!("FROM {base}\nRUN cat </proc/self/stat\n"));
+    let builder = Builder::new();
+    for (isolation, code) in [("mount-namespace", 0), ("chroot", 1)] {
+        let mut command = builder.command();
+        let flag = format!("--isolation={isolation}");
+        command.args(["--no-push", "--no-cache", &flag, "-c"]).arg(context.path());
+        let finished = finish(&mut command).exited(code);
+        assert_eq!(finished.says(&["hint: ", "had no /proc", "builder doctor"]), code == 1, "{finished:?}");
+    }
+}
