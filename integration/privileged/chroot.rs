@@ -206,7 +206,9 @@ fn mounts_of_all_kinds_leave_the_same_image_with_mounts_and_without() {
     let image = "mkdir -p etc old/d real; echo o > old/f; chmod 2750 old/d; ln -s /real link; ln -s /gone/there broken";
     let look =
         "find /m /old /real /gone /run /new ! -type d -exec stat -c '%n %a %u:%g %s' {} + 2>/dev/null | sort";
-    let cases: [(&str, &str, Vec<(&str, &str)>); 8] = [
+    /// A name, what the step does, and what is mounted where.
+    type Case = (&'static str, &'static str, Vec<(&'static str, &'static str)>);
+    let cases: [Case; 8] = [
         ("a directory", "cp -a /m /copy; cat /m/f /m/sub/s", vec![("d", "/m")]),
         ("a directory over another", "cp -r /old/d /copy; touch /old/x", vec![("d", "/old/d")]),
         (
