@@ -1,5 +1,6 @@
 //! Tests that need root on a Linux machine.
 
+mod chroot;
 mod network;
 mod sandbox;
 mod system_calls;

@@ -40,7 +40,7 @@ impl Image {
         image
     }
 
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         let image = Self(tempfile::tempdir().unwrap());
         fs::set_permissions(image.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
         image
@@ -90,17 +90,25 @@ pub(super) struct Outcome {
     pub(super) error: String,
 }
 
-fn isolated() -> Isolated {
+pub(super) fn isolated() -> Isolated {
     Isolated::new(env!("CARGO_BIN_EXE_builder"), ProcView::Own)
 }
 
 fn run_in(root: &Rootfs, process: &Process) -> Result<Outcome, SandboxError> {
+    run_by(&isolated(), root, process)
+}
+
+pub(super) fn run_by(
+    sandbox: &dyn Sandbox,
+    root: &Rootfs,
+    process: &Process,
+) -> Result<Outcome, SandboxError> {
     let (mut out, mut error) = (Vec::new(), Vec::new());
     let mut output = |stream: Stream, bytes: &[u8]| match stream {
         Stream::Out => out.extend_from_slice(bytes),
         Stream::Error => error.extend_from_slice(bytes),
     };
-    let exit = isolated().run(root, process, &mut output, &Cancel::new().unwrap())?;
+    let exit = sandbox.run(root, process, &mut output, &Cancel::new().unwrap())?;
     Ok(Outcome {
         exit,
         out: String::from_utf8_lossy(&out).into_owned(),
@@ -129,12 +137,12 @@ pub(super) fn shell(script: &str) -> Process {
     command(&["/bin/sh", "-c", script])
 }
 
-fn user(uid: u32, gid: u32, groups: &[u32]) -> ResolvedUser {
+pub(super) fn user(uid: u32, gid: u32, groups: &[u32]) -> ResolvedUser {
     ResolvedUser { owner: Owner { uid, gid }, groups: groups.to_vec(), home: b"/".to_vec() }
 }
 
 /// All processes whose command line contains `text`.
-fn processes_with(text: &str) -> Vec<i32> {
+pub(super) fn processes_with(text: &str) -> Vec<i32> {
     let pids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     pids.filter(|pid| {

@@ -182,7 +182,9 @@ impl Build<'_> {
         build::execute(plan, &services).map_err(|error| {
             let mut failure = build_failure(&error, &self.opened.found);
             if matches!(error.kind, BuildErrorKind::Process { .. }) {
-                failure.hint = failure.hint.or_else(|| own::hint_for_failed_step(&self.entered.own));
+                let strategy = self.isolation.strategy();
+                failure.hint =
+                    failure.hint.or_else(|| own::hint_for_failed_step(&self.entered.own, strategy));
             }
             failure
         })

@@ -170,7 +170,10 @@ impl Isolation {
             Strategy::MountNamespace | Strategy::UserNamespace => {
                 Box::new(Isolated::new(PROGRAM, working.proc.unwrap_or(ProcView::Own)))
             }
-            Strategy::Chroot => Box::new(Chroot::new(PROGRAM, grounds.workspace.path())),
+            Strategy::Chroot => {
+                let names = settings.limits.layers.names;
+                Box::new(Chroot::new(PROGRAM, grounds.workspace.path()).within(names))
+            }
             Strategy::InPlace => match &grounds.claim {
                 Some(claim) => {
                     let names = settings.limits.layers.names;

@@ -3,6 +3,7 @@
 use super::failure::Failure;
 use super::isolation::{Isolation, Surroundings};
 use crate::build::progress::{Event, Progress};
+use crate::sandbox::Strategy;
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::store::janitor::Janitor;
 
@@ -53,10 +54,37 @@ fn refused(error: &OwnError) -> Failure {
     }
 }
 
-/// What to say when a command of a RUN failed and may have wanted another id than there is.
-pub(super) fn hint_for_failed_step(own: &Own) -> Option<String> {
-    own.ids.is_single().then(|| {
-        "the step had one user and one group id, so changing to others fails; a user with ids in /etc/subuid and /etc/subgid has more"
+/// What to say when a command of a RUN failed that was kept apart by `strategy`: it may have wanted another id than there
+/// is, or /proc where there is none.
+pub(super) fn hint_for_failed_step(own: &Own, strategy: Option<Strategy>) -> Option<String> {
+    if own.ids.is_single() {
+        let hint = "the step had one user and one group id, so changing to others fails; a user with ids in /etc/subuid and /etc/subgid has more";
+        return Some(hint.to_owned());
+    }
+    (strategy == Some(Strategy::Chroot)).then(|| {
+        "the step had no /proc, without which node, java, rustc, ps, /dev/stdin and bash's `<( )`, among others, do not work; `builder doctor` says what would give it one"
             .to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rootfs::IdMap;
+    use crate::sandbox::own::Identity;
+
+    #[test]
+    fn a_step_that_failed_may_have_wanted_what_there_is_not() {
+        let Ok(ids) = IdMap::of_this_process() else { return eprintln!("skipped: no /proc") };
+        if ids.is_single() {
+            return eprintln!("skipped: there is one user");
+        }
+        let own = Own { identity: Identity::Initial, ids, shortage: None, detail: String::new() };
+        for strategy in Strategy::ALL {
+            let hint = hint_for_failed_step(&own, Some(strategy));
+            assert_eq!(hint.is_some(), strategy == Strategy::Chroot, "{strategy}");
+            assert!(hint.is_none_or(|hint| hint.contains("/proc")), "{strategy}");
+        }
+        assert_eq!(hint_for_failed_step(&own, None), None);
+    }
 }
