@@ -18,6 +18,8 @@ use crate::support::{Finished, finish, traces};
 enum Reach {
     /// Its own processes.
     Step,
+    /// The same from Linux 6.12 on, which keeps signals inside even of who sees other processes; before, all of the pod.
+    StepOrPod,
     /// All processes of the pod, for all of which the same user stands.
     Pod,
 }
@@ -35,16 +37,16 @@ const fn place(profile: Profile, strategy: &'static str, reach: Reach) -> Place 
     Place { profile, mounts_refused: false, strategy, reach }
 }
 
-use Reach::Step;
+use Reach::{Step, StepOrPod};
 
 const PLACES: [Place; 11] = [
     place(Profile::Privileged, "mount-namespace", Step),
     place(Profile::Sysadmin, "mount-namespace", Step),
     place(Profile::HostusersFalseSysadmin, "mount-namespace", Step),
     place(Profile::HostusersFalseUnmasked, "user-namespace", Step),
-    place(Profile::Unset, "user-namespace", Step),
-    place(Profile::HostusersFalseUnset, "user-namespace", Step),
-    place(Profile::Rootless, "user-namespace", Step),
+    place(Profile::Unset, "user-namespace", StepOrPod),
+    place(Profile::HostusersFalseUnset, "user-namespace", StepOrPod),
+    place(Profile::Rootless, "user-namespace", StepOrPod),
     place(Profile::Default, "chroot", Reach::Pod),
     Place { mounts_refused: true, ..place(Profile::Unset, "chroot", Reach::Pod) },
     Place { mounts_refused: true, ..place(Profile::Sysadmin, "chroot", Reach::Pod) },
@@ -281,13 +283,15 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
             wrong.push(format!("{what}: {finished:#?}"));
         }
     };
-    let codes = |step, pod| if place.reach == Step { step } else { pod };
     let first = finished.remove(0);
     check(first.code == Some(0), "good", &first);
     let is_same = |next: &Finished| next.code == Some(0) && next.stdout == first.stdout;
     let [parent, left, next, daemons, left_daemons] = &finished[..] else { unreachable!() };
-    // In namespaces, Linux from 6.12 on keeps a step's signals inside even where it sees other processes.
-    let kept_inside = place.processes == Own || place.strategy == "user-namespace" && parent.code == Some(9);
+    let kept_inside = match place.reach {
+        Step => true,
+        StepOrPod => parent.code == Some(9),
+        Reach::Pod => false,
+    };
     let codes = |inside, outside| if kept_inside { inside } else { outside };
     check(parent.code == Some(codes(9, 1)) && parent.says(&["error: "]), "kills-parent", parent);
     check(left.stdout.is_empty(), "left by kills-parent", left);
