@@ -248,7 +248,8 @@ impl Running {
     /// # Errors
     /// When some would not end.
     fn end(&mut self) -> io::Result<()> {
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        // Not for reading: only when a builder is dead its end of the socket is closed altogether.
+        let _ = shutdown(&self.socket, Shutdown::Write);
         let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
         if self.left == Left::Nothing {
             let _ = supervisor.wait();
