@@ -281,13 +281,12 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
             wrong.push(format!("{what}: {finished:#?}"));
         }
     };
-    let codes = |step, pod| if place.reach == Step { step } else { pod };
     let first = finished.remove(0);
     check(first.code == Some(0), "good", &first);
     let is_same = |next: &Finished| next.code == Some(0) && next.stdout == first.stdout;
     let [parent, left, next, daemons, left_daemons] = &finished[..] else { unreachable!() };
     // In namespaces, Linux from 6.12 on keeps a step's signals inside even where it sees other processes.
-    let kept_inside = place.processes == Own || place.strategy == "user-namespace" && parent.code == Some(9);
+    let kept_inside = place.reach == Step || place.strategy == "user-namespace" && parent.code == Some(9);
     let codes = |inside, outside| if kept_inside { inside } else { outside };
     check(parent.code == Some(codes(9, 1)) && parent.says(&["error: "]), "kills-parent", parent);
     check(left.stdout.is_empty(), "left by kills-parent", left);
