@@ -68,8 +68,8 @@ fn apparmor_is_named_where_it_refuses_mounts() {
         let lines = doctor.stdout.lines().skip_while(|line| !line.trim_start().starts_with(stronger));
         let row = lines.take(4).collect::<Vec<_>>().join(" ");
         assert!(row.contains("no") && row.contains("AppArmor"), "{profile:?}: {}", doctor.stdout);
-        let chroot = doctor.stdout.lines().find(|line| line.trim_start().starts_with("chroot"));
-        assert!(chroot.is_some_and(|line| line.contains("yes")), "{profile:?}: {}", doctor.stdout);
+        let chroot = doctor.stdout.lines().find(|line| line.trim_start().starts_with("* chroot "));
+        assert!(chroot.is_some_and(|line| line.contains(" yes ")), "{profile:?}: {}", doctor.stdout);
         let text = Pod::new(profile).run(&["builder", "doctor"]).success().stdout;
         assert!(!text.contains("AppArmor"), "{profile:?} without it: {text}");
     }
