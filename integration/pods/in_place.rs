@@ -210,9 +210,14 @@ fn a_killed_builder_is_repaired_by_the_next() {
         let victims = [("$builder", false), ("$supervisor", false), ("$supervisor $builder", true)];
         for (victim, repaired) in victims {
             // Nobody is left then who knows of them.
-            let daemons = if repaired { "" } else { "! grep -l '^sleep' /proc/[0-9]*/cmdline; " };
+            let daemons =
+                if repaired { "" } else { "if grep -l '^sleep' /proc/[0-9]*/cmdline; then exit 9; fi; " };
             // Else the next builder may come before the supervisor has done it, and does it.
-            let wait = if repaired { "" } else { "while test -e /.builder-in-place; do :; done" };
+            let wait = if repaired {
+                ":"
+            } else {
+                "n=0; while test -e /.builder-in-place; do n=$((n + 1)); test $n -lt 9000000 || exit 8; done"
+            };
             let output = script(
                 &pod,
                 &format!(

@@ -104,3 +104,129 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     }
     path
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    use super::super::mounts::{INERT, clone_tree, new_mount};
+    use super::*;
+    use crate::store::testing::can_mount;
+    use crate::sys::{self, MountReach};
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Start {
+        /// In the root of the machine.
+        Machine,
+        /// In a chroot whose root is a mount point.
+        Chroot,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Way {
+        Pivot,
+        /// As where pivot_root(2) is filtered.
+        NoPivot,
+    }
+
+    fn place_at(path: &Path) -> OwnedFd {
+        std::fs::create_dir_all(path).unwrap();
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    fn bind(from: &str, to: &Path) {
+        attach(&clone_tree(CWD, from, MountReach::Tree).unwrap(), &place_at(to)).unwrap();
+    }
+
+    fn names_in_root() -> Vec<String> {
+        let entries = std::fs::read_dir("/").unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// What is in the root after it was left for another, as someone finds it who tries to get out. In a thread of its own,
+    /// whose mounts and root are its own. None where that cannot be had.
+    fn leave_and_escape(start: Start, way: Way) -> Option<Vec<String>> {
+        let directory = tempfile::tempdir().unwrap();
+        let test = || {
+            if !can_mount() {
+                return None;
+            }
+            if start == Start::Chroot {
+                bind(directory.path().to_str().unwrap(), directory.path());
+                bind("/proc", &directory.path().join("proc"));
+                chroot(directory.path()).unwrap();
+                chdir("/").unwrap();
+            }
+            if way == Way::NoPivot {
+                sys::refuse_call(libc::SYS_pivot_root, Errno::PERM).unwrap();
+            }
+            // A volume of the pod, with a blank in its name.
+            let volume = match start {
+                Start::Machine => directory.path().join("a volume"),
+                Start::Chroot => "/a volume".into(),
+            };
+            let mount = new_mount("tmpfs", &[], INERT).unwrap();
+            attach(&mount, &place_at(&volume)).unwrap();
+            std::fs::write(volume.join("token"), "secret").unwrap();
+            clone_tree(mount.as_fd(), "", MountReach::One).expect("it is attached");
+
+            let root = new_mount("tmpfs", &[], INERT).unwrap();
+            for name in ["proc", "jail"] {
+                rustix::fs::mkdirat(&root, name, Mode::RWXU).unwrap();
+            }
+            attach(&root, &rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap()).unwrap();
+            leave(&root, "proc").unwrap();
+            assert_eq!(names_in_root(), ["jail", "proc"], "{start:?} {way:?}");
+            // Of a mount that is attached nowhere in this namespace there are no copies.
+            clone_tree(mount.as_fd(), "", MountReach::One).expect_err("the volume is detached");
+
+            let outside = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
+            chroot("/jail").unwrap();
+            fchdir(outside).unwrap();
+            for _ in 0..64 {
+                chdir("..").unwrap();
+            }
+            chroot(".").unwrap();
+            Some(names_in_root())
+        };
+        let found = std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+        assert!(Path::new("/proc/self/mountinfo").exists(), "the machine's mounts are as before");
+        found
+    }
+
+    #[test]
+    fn nothing_leads_back_to_the_old_root() {
+        for start in [Start::Machine, Start::Chroot] {
+            for way in [Way::Pivot, Way::NoPivot] {
+                let Some(found) = leave_and_escape(start, way) else { return };
+                assert_eq!(found, ["jail", "proc"], "{start:?} {way:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn mount_points_are_read_as_they_are_written() {
+        let cases: [(&[u8], &[u8]); 6] = [
+            (br"/a", b"/a"),
+            (br"/a\040b\011c\134d", b"/a b\tc\\d"),
+            (br"/a\", br"/a\"),
+            (br"/a\04", br"/a\04"),
+            (br"/\999", br"/\999"),
+            (br"/\777", br"/\777"),
+        ];
+        for (text, path) in cases {
+            assert_eq!(unescaped(text), path, "{}", text.escape_ascii());
+        }
+        assert!(
+            mount_points()
+                .unwrap()
+                .iter()
+                .any(|point| Path::new(std::ffi::OsStr::from_bytes(point)) == Path::new("/proc"))
+        );
+    }
+}

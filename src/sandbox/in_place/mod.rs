@@ -1,7 +1,7 @@
 //! Steps in the root of the container that the builder runs in.
 //!
 //! Where a container may neither mount nor change its root, a step can only run in the root that is there. For its time the
-//! files of the stage and those of the container change places (see [`exchange`]); before and after, the container is what
+//! files of the stage and those of the container change places (see `exchange`); before and after, the container is what
 //! it was, whatever becomes of the build. What stays is what cannot be moved (mounts) and what the builder needs; a step
 //! can see and change all of that: nothing keeps it off.
 
