@@ -18,8 +18,6 @@ use crate::support::{Finished, finish, traces};
 enum Reach {
     /// Its own processes.
     Step,
-    /// The same from Linux 6.12 on, which keeps signals inside even of who sees other processes; before, all of the pod.
-    StepOrPod,
     /// All processes of the pod, for all of which the same user stands.
     Pod,
 }
@@ -37,16 +35,16 @@ const fn place(profile: Profile, strategy: &'static str, reach: Reach) -> Place 
     Place { profile, mounts_refused: false, strategy, reach }
 }
 
-use Reach::{Step, StepOrPod};
+use Reach::Step;
 
 const PLACES: [Place; 11] = [
     place(Profile::Privileged, "mount-namespace", Step),
     place(Profile::Sysadmin, "mount-namespace", Step),
     place(Profile::HostusersFalseSysadmin, "mount-namespace", Step),
     place(Profile::HostusersFalseUnmasked, "user-namespace", Step),
-    place(Profile::Unset, "user-namespace", StepOrPod),
-    place(Profile::HostusersFalseUnset, "user-namespace", StepOrPod),
-    place(Profile::Rootless, "user-namespace", StepOrPod),
+    place(Profile::Unset, "user-namespace", Step),
+    place(Profile::HostusersFalseUnset, "user-namespace", Step),
+    place(Profile::Rootless, "user-namespace", Step),
     place(Profile::Default, "chroot", Reach::Pod),
     Place { mounts_refused: true, ..place(Profile::Unset, "chroot", Reach::Pod) },
     Place { mounts_refused: true, ..place(Profile::Sysadmin, "chroot", Reach::Pod) },
@@ -287,11 +285,8 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
     check(first.code == Some(0), "good", &first);
     let is_same = |next: &Finished| next.code == Some(0) && next.stdout == first.stdout;
     let [parent, left, next, daemons, left_daemons] = &finished[..] else { unreachable!() };
-    let kept_inside = match place.reach {
-        Step => true,
-        StepOrPod => parent.code == Some(9),
-        Reach::Pod => false,
-    };
+    // In namespaces, Linux from 6.12 on keeps a step's signals inside even where it sees other processes.
+    let kept_inside = place.reach == Step || place.strategy == "user-namespace" && parent.code == Some(9);
     let codes = |inside, outside| if kept_inside { inside } else { outside };
     check(parent.code == Some(codes(9, 1)) && parent.says(&["error: "]), "kills-parent", parent);
     check(left.stdout.is_empty(), "left by kills-parent", left);
