@@ -219,11 +219,15 @@ fn every_pod_builds_what_the_machine_builds() {
     write_contexts(&contexts);
     reference(&contexts, expected.path());
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    // Removed at the end, since ext4 takes its time to find a free number for a file where many have just been removed.
+    let pods = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(row) = ROWS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    wrong.lock().expect("list").extend(row.try_all(expected.path()));
+                    let (pod, problems) = row.try_all(expected.path());
+                    wrong.lock().expect("list").extend(problems);
+                    pods.lock().expect("list").push(pod);
                 }
             });
         }
@@ -242,8 +246,8 @@ impl Row {
         format!("{:?}{how}", self.profile)
     }
 
-    /// Does all builds in one container; gives what is not as expected.
-    fn try_all(&self, expected: &Path) -> Vec<String> {
+    /// Does all builds in one container; gives the pod, and what is not as expected.
+    fn try_all(&self, expected: &Path) -> (Pod, Vec<String>) {
         let mut pod = Pod::new(self.profile).mount(expected.join("contexts"), "/contexts", Access::ReadOnly);
         if self.in_place == OwnImage {
             pod = pod.own_image();
@@ -273,7 +277,7 @@ impl Row {
                 ));
             }
         }
-        wrong
+        (pod, wrong)
     }
 
     /// The contexts in order, where the image goes, and what becomes of it.
