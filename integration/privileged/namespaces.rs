@@ -52,7 +52,9 @@ fn rights_and_numbers_are_as_with_a_proc_of_its_own() {
         let process = Process { user: user(uid, uid, groups), ..shell(rights) };
         assert_eq!(run(&image, &process).out, image.run(&process).out);
     }
-    // All ids that there are.
+    // All ids that there are, in a namespace of its own: Landlock, which would do as well, may lack.
+    let users = sh(&image, "readlink /proc/self/ns/user").out;
+    assert_ne!(users.trim_end(), fs::read_link("/proc/self/ns/user").unwrap().to_str().unwrap());
     let ids = sh(&image, "cat /proc/self/uid_map /proc/self/gid_map").out;
     let all = ids.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     assert!(all.eq([["0", "0", "4294967295"], ["0", "0", "4294967295"]]), "{ids}");
@@ -107,9 +109,12 @@ fn processes_of_others_are_closed_to_a_step() {
         return;
     }
     let images = [Image::new(), Image::new()];
-    // Of the pod: it may be traced by anybody who is the same user.
-    let mut other =
-        Command::new("/bin/sleep").arg("1000.2").env("SECRET", "canary-to-look-for").spawn().unwrap();
+    // Of the pod, and without the capabilities that would keep a step off it.
+    let mut other = Command::new("setpriv");
+    other
+        .args(["--bounding-set=-all", "--inh-caps=-all", "/bin/sleep", "1000.2"])
+        .env("SECRET", "canary-to-look-for");
+    let mut other = other.spawn().unwrap();
     let cancel = Cancel::new().unwrap();
     let (ready, wait) = mpsc::channel();
     let (found, supervisor, step) = std::thread::scope(|scope| {
