@@ -36,3 +36,41 @@ fn a_small_pod_builds_what_is_larger_than_its_memory() {
         Pod::new(Profile::Default).memory(100 << 20).mount(place.path(), "/workspace", Access::ReadOnly);
     pod.run(&["builder", "--no-push", "--context=/workspace"]).success();
 }
+
+/// Two pods in which a RUN can only be run in place, which nobody has asked for.
+#[test]
+fn in_place_is_named_where_nothing_else_works_and_not_taken() {
+    if !pod::available("in_place_is_named_where_nothing_else_works_and_not_taken") {
+        return;
+    }
+    let base = ground().name("busybox:latest");
+    for profile in [Profile::Crio, Profile::HostusersFalse] {
+        let pod = Pod::new(profile);
+        pod.write("runs/Dockerfile", format!("FROM {base}\nCOPY . /x/\nRUN true\n"));
+        pod.write("copies/Dockerfile", format!("FROM {base}\nCOPY . /x/\nWORKDIR /y\n"));
+        let build = |context| ["builder", "--no-push", "--context", context];
+        let runs = pod.run(&build("/data/runs")).exited(1);
+        assert!(runs.says(&["--isolation=in-place"]), "{profile:?}: {}", runs.stderr);
+        assert!(runs.says(&["Dockerfile:3"]), "{profile:?}: {}", runs.stderr);
+        pod.run(&build("/data/copies")).success();
+        let doctor = pod.run(&["builder", "doctor"]).exited(1);
+        assert!(doctor.stdout.contains("only with --isolation=in-place"), "{profile:?}: {}", doctor.stdout);
+    }
+}
+
+#[test]
+fn apparmor_is_named_where_it_refuses_mounts() {
+    if !pod::available("apparmor_is_named_where_it_refuses_mounts") {
+        return;
+    }
+    for (profile, stronger) in [(Profile::Unset, "user-namespace"), (Profile::Sysadmin, "mount-namespace")] {
+        let doctor = Pod::new(profile).refuse_mounts().run(&["builder", "doctor"]).success();
+        let lines = doctor.stdout.lines().skip_while(|line| !line.trim_start().starts_with(stronger));
+        let row = lines.take(4).collect::<Vec<_>>().join(" ");
+        assert!(row.contains("no") && row.contains("AppArmor"), "{profile:?}: {}", doctor.stdout);
+        let chroot = doctor.stdout.lines().find(|line| line.trim_start().starts_with("* chroot "));
+        assert!(chroot.is_some_and(|line| line.contains(" yes ")), "{profile:?}: {}", doctor.stdout);
+        let text = Pod::new(profile).run(&["builder", "doctor"]).success().stdout;
+        assert!(!text.contains("AppArmor"), "{profile:?} without it: {text}");
+    }
+}

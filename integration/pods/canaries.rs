@@ -13,13 +13,13 @@ use crate::support::pod::{self, Access, CANARY, CREDENTIALS, Pod, Profile, TOKEN
 use crate::support::tree::{self, Times};
 use crate::support::{Finished, finish, traces};
 
-/// What the processes of a step are among.
+/// Whom a step can send signals.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Processes {
-    /// Themselves.
-    Own,
-    /// Those of the pod.
-    Shared,
+enum Reach {
+    /// Its own processes.
+    Step,
+    /// All processes of the pod, for all of which the same user stands.
+    Pod,
 }
 
 /// A pod in which a strategy is the strongest.
@@ -28,25 +28,27 @@ struct Place {
     /// As under AppArmor.
     mounts_refused: bool,
     strategy: &'static str,
-    processes: Processes,
+    reach: Reach,
 }
 
-const fn place(profile: Profile, strategy: &'static str, processes: Processes) -> Place {
-    Place { profile, mounts_refused: false, strategy, processes }
+const fn place(profile: Profile, strategy: &'static str, reach: Reach) -> Place {
+    Place { profile, mounts_refused: false, strategy, reach }
 }
 
-use Processes::{Own, Shared};
+use Reach::Step;
 
-const PLACES: [Place; 9] = [
-    place(Profile::Privileged, "mount-namespace", Own),
-    place(Profile::Sysadmin, "mount-namespace", Own),
-    place(Profile::HostusersFalseSysadmin, "mount-namespace", Own),
-    place(Profile::HostusersFalseUnmasked, "user-namespace", Own),
-    place(Profile::Unset, "user-namespace", Shared),
-    place(Profile::Default, "chroot", Shared),
-    Place { mounts_refused: true, ..place(Profile::Unset, "chroot", Shared) },
-    Place { mounts_refused: true, ..place(Profile::Sysadmin, "chroot", Shared) },
-    place(Profile::Crio, "in-place", Shared),
+const PLACES: [Place; 11] = [
+    place(Profile::Privileged, "mount-namespace", Step),
+    place(Profile::Sysadmin, "mount-namespace", Step),
+    place(Profile::HostusersFalseSysadmin, "mount-namespace", Step),
+    place(Profile::HostusersFalseUnmasked, "user-namespace", Step),
+    place(Profile::Unset, "user-namespace", Step),
+    place(Profile::HostusersFalseUnset, "user-namespace", Step),
+    place(Profile::Rootless, "user-namespace", Step),
+    place(Profile::Default, "chroot", Reach::Pod),
+    Place { mounts_refused: true, ..place(Profile::Unset, "chroot", Reach::Pod) },
+    Place { mounts_refused: true, ..place(Profile::Sysadmin, "chroot", Reach::Pod) },
+    place(Profile::Crio, "in-place", Reach::Pod),
 ];
 
 impl Place {
@@ -140,13 +142,13 @@ fn who_looks_in_a_pod_finds_its_secrets() {
     let script = format!("setsid sleep 1000 & sh /attacks/look.sh {}", disk());
     let found = pod.run(&["sh", "-c", &script]).success().stdout;
     let seen = lines(&found, "seen: ");
-    for path in [TOKEN, CREDENTIALS, "/data", "/kaniko", "/proc/1/environ", "/proc/1/root", "the environment"]
-    {
+    for path in [TOKEN, CREDENTIALS, "/data", "/kaniko", "/proc/1/environ", "the environment"] {
         assert!(seen.iter().any(|line| line.replace("..2026_11_30/", "") == path), "{path}: {found}");
     }
     for words in [
         "by attaching to it",
         "by seizing it",
+        "root of process",
         "memory of process",
         "a descriptor",
         "the root of the container",
@@ -284,7 +286,7 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
     let is_same = |next: &Finished| next.code == Some(0) && next.stdout == first.stdout;
     let [parent, left, next, daemons, left_daemons] = &finished[..] else { unreachable!() };
     // In namespaces, Linux from 6.12 on keeps a step's signals inside even where it sees other processes.
-    let kept_inside = place.processes == Own || place.strategy == "user-namespace" && parent.code == Some(9);
+    let kept_inside = place.reach == Step || place.strategy == "user-namespace" && parent.code == Some(9);
     let codes = |inside, outside| if kept_inside { inside } else { outside };
     check(parent.code == Some(codes(9, 1)) && parent.says(&["error: "]), "kills-parent", parent);
     check(left.stdout.is_empty(), "left by kills-parent", left);
@@ -295,16 +297,10 @@ fn killers(place: &Place, contexts: &Contexts) -> Vec<String> {
     let process_one = pod.run(all);
     check(process_one.code == Some(codes(7, 1)), "kills-all, from process 1", &process_one);
     check(process_one.says(&["error: "]), "kills-all, from process 1", &process_one);
-    // Else the builder may be gone, but not the shell that started it. In place it is the step's root then, until the program
-    // is started again, where it is.
-    let killed = &pod.run_all(&[all])[0];
-    check(killed.code == Some(codes(7, 137)), "kills-all", killed);
-    let mut again = again.to_vec();
-    if place.strategy == "in-place" {
-        again[0] = "/.builder-in-place/aside/usr/local/bin/builder";
-    }
-    let repaired = pod.run(&again);
-    check(is_same(&repaired), "after kills-all", &repaired);
+    // Else the builder may be gone, but not the shell that started it.
+    let killed = pod.run_all(&[all, again]);
+    check(killed[0].code == Some(codes(7, 137)), "kills-all", &killed[0]);
+    check(is_same(&killed[1]), "after kills-all", &killed[1]);
     let digest =
         skopeo(&["inspect", "--tls-verify=false", "--format={{.Digest}}", &format!("docker://{}", names[0])]);
     if first.stdout.trim().rsplit('@').next() != Some(digest.trim()) {

@@ -12,6 +12,8 @@ for process in /proc/[0-9]*; do
   for file in environ cmdline; do
     tr '\0' '\n' <"$process/$file" 2>/dev/null | grep -q 'canary-of-the-po[d]' && echo "seen: $process/$file"
   done
+  # Whoever has the program in its own root sees it through everybody.
+  [ ! -e /usr/local/bin/builder ] || continue
   for place in root cwd; do
     [ ! -e "$process/$place/usr/local/bin/builder" ] || echo "seen: $process/$place"
   done

@@ -283,7 +283,8 @@ fn what_cannot_be_done_is_said_in_the_same_words_with_mounts_and_without() {
     }
     let image =
         "mkdir etc d; echo '#!/no/such' > script; echo text > text; chmod 755 script text; echo x > plain
-                 ln -s loop loop; cp /bin/sh linked";
+                 ln -s loop loop; cp /bin/sh linked
+                 printf '\\177ELF\\2\\1\\1\\0\\0\\0\\0\\0\\0\\0\\0\\0\\2\\0\\2\\1' > foreign; head -c 200 /dev/zero >> foreign; chmod 755 foreign";
     let twins = Twins::new(image);
     let run = |args: &[&str]| command(args);
     let cases = [
@@ -292,6 +293,7 @@ fn what_cannot_be_done_is_said_in_the_same_words_with_mounts_and_without() {
         ("no interpreter", run(&["/script"])),
         ("no loader", run(&["/linked"])),
         ("no program", run(&["/text"])),
+        ("for another processor", run(&["/foreign"])),
         ("a directory", run(&["/d"])),
         ("no right", run(&["/plain"])),
         ("a loop", run(&["/loop"])),

@@ -72,7 +72,7 @@ impl Builder {
 }
 
 /// What a program left when it ended.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Finished {
     /// The command line, for messages.
     pub(crate) command: String,

@@ -20,6 +20,8 @@ pub const PRIVATE_DIRECTORY: &str = ".builder-in-place";
 
 /// Where the container's own files are while a step runs.
 pub(super) const ASIDE: &str = "aside";
+/// A file of the container on its way.
+pub(super) const COPY: &str = "copy";
 /// What a step left that belongs nowhere; soon removed.
 pub(super) const LEFT: &str = "left";
 /// The trees of stages.
@@ -213,7 +215,7 @@ impl Claim {
                 journal::end(self.private()).map_err(self.journal_failed())?;
             }
         }
-        for name in [TREES, LEFT, FURNITURE] {
+        for name in [TREES, LEFT, FURNITURE, COPY] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
         Ok(())

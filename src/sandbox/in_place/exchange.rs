@@ -24,7 +24,7 @@ use super::face::Face;
 use super::fixed::Fixed;
 use super::identity::{Identity, bring_home, is_at, same_mount};
 use super::journal::{self, Entry, Phase};
-use super::moving::{act, move_entry};
+use super::moving::{act, move_entry, move_lower};
 use super::troubles::Troubles;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::{Names, open_exact};
@@ -199,7 +199,7 @@ impl<'a> Exchange<'a> {
             if entry.keeps(name) {
                 continue;
             }
-            let done = move_entry(here.as_fd(), name, aside.as_fd());
+            let done = move_lower(here.as_fd(), name, aside.as_fd(), self.claim.private());
             // Also what was moved in part.
             moved.push(Moved { name: name.to_vec(), identity: Identity::of(aside.as_fd(), name).ok() });
             if let Err(error) = done {

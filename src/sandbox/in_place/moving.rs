@@ -3,13 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use super::claim::COPY;
 use super::face::Face;
+use crate::limit::Limit;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
-use crate::rootfs::{FileKind, metadata_at};
+use crate::rootfs::{FileKind, TreeCopy, metadata_at, xattrs_at};
 
 /// Moves the entry `name` of `from` into `to`, where there is none of that name. Links are moved, not followed.
 ///
@@ -20,15 +22,44 @@ use crate::rootfs::{FileKind, metadata_at};
 /// # Errors
 /// Those of renameat2(2); `EEXIST` when something else than a directory has the name in `to`.
 pub(super) fn move_entry(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>) -> io::Result<()> {
-    if move_whole(from, name, to)? == Moved::Whole {
-        return Ok(());
-    }
-    let mut levels = vec![Level::begin(from, name, to)?];
+    move_with(from, name, to, None)
+}
+
+/// [`move_entry`] for what may be of lower layers. The kernel would copy their files as well, but waits for the disk after
+/// each (fsync(2)), which takes several times as long: so they are copied by us, into the directory `scratch` of the same
+/// mount.
+///
+/// # Errors
+/// As [`move_entry`].
+pub(super) fn move_lower(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    to: BorrowedFd<'_>,
+    scratch: BorrowedFd<'_>,
+) -> io::Result<()> {
+    move_with(from, name, to, Some(scratch))
+}
+
+fn move_with(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    to: BorrowedFd<'_>,
+    scratch: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut levels = match move_whole(from, name, to)? {
+        Moved::Whole => return Ok(()),
+        Moved::Not(reason) => vec![Level::begin(from, name, to, reason)?],
+    };
     while let Some(level) = levels.last_mut() {
+        let (from_here, to_here) = (level.from.as_fd(), level.to.as_fd());
         match level.waiting.pop() {
             Some(child) => {
-                if move_whole(level.from.as_fd(), &child, level.to.as_fd())? == Moved::Not {
-                    let below = Level::begin(level.from.as_fd(), &child, level.to.as_fd())?;
+                if let (Reason::Lower, Some(scratch)) = (level.reason, scratch) {
+                    // Where that is not to be had, the kernel does it.
+                    let _ = replace_by_copy(from_here, &child, scratch);
+                }
+                if let Moved::Not(reason) = move_whole(from_here, &child, to_here)? {
+                    let below = Level::begin(from_here, &child, to_here, reason)?;
                     levels.push(below);
                 }
             }
@@ -43,11 +74,42 @@ pub(super) fn move_entry(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>) 
     Ok(())
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// Puts a copy of the file `name` in its place: that is in the upper layer, and can be renamed. Leaves what a copy would not
+/// be equal to: a file with several names, or with attributes, which not everybody may set.
+fn replace_by_copy(directory: BorrowedFd<'_>, name: &[u8], scratch: BorrowedFd<'_>) -> io::Result<()> {
+    let metadata = metadata_at(directory, name)?;
+    if metadata.kind != FileKind::File || metadata.links > 1 || !xattrs_at(directory, name)?.is_empty() {
+        return Ok(());
+    }
+    let original = rustix::fs::openat(
+        directory,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let copy = TreeCopy { names: Limit::new("layer-names", 0), cancelled: &|| false, jobs: 1 };
+    let copied = act(|| copy.copy_entry(original.as_fd(), scratch, COPY.as_bytes()))
+        .and_then(|()| act(|| rustix::fs::renameat(scratch, COPY, directory, name)));
+    if copied.is_err() {
+        let _ = act(|| rustix::fs::unlinkat(scratch, COPY, AtFlags::empty()));
+    }
+    copied
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moved {
     Whole,
     /// It is a directory whose entries have to be moved.
-    Not,
+    Not(Reason),
+}
+
+/// Why entries have to be moved one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// The directory is in a lower layer.
+    Lower,
+    /// There is one already where it is to be.
+    Joined,
 }
 
 fn move_whole(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>) -> io::Result<Moved> {
@@ -61,8 +123,8 @@ fn move_whole(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>) -> io::Resu
     match renamed {
         Ok(()) => Ok(Moved::Whole),
         Err(error) => match Errno::from_io_error(&error) {
-            Some(Errno::XDEV) if is_directory(from) => Ok(Moved::Not),
-            Some(Errno::EXIST) if is_directory(from) && is_directory(to) => Ok(Moved::Not),
+            Some(Errno::XDEV) if is_directory(from) => Ok(Moved::Not(Reason::Lower)),
+            Some(Errno::EXIST) if is_directory(from) && is_directory(to) => Ok(Moved::Not(Reason::Joined)),
             _ => Err(error),
         },
     }
@@ -74,12 +136,13 @@ struct Level {
     from: OwnedFd,
     to: OwnedFd,
     waiting: Names,
+    reason: Reason,
     /// What the new directory is to be; none if it was there.
     face: Option<Face>,
 }
 
 impl Level {
-    fn begin(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>) -> io::Result<Self> {
+    fn begin(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>, reason: Reason) -> io::Result<Self> {
         let old = enter(from, name)?;
         let face = match act(|| rustix::fs::mkdirat(to, name, Mode::RWXU)) {
             Ok(()) => Some(Face::of(&old)?),
@@ -92,7 +155,7 @@ impl Level {
             act(|| face.give_what_can_be_had(new.as_fd()))?;
         }
         let waiting = Names::in_directory(old.as_fd())?;
-        Ok(Self { name: name.to_vec(), from: old, to: new, waiting, face })
+        Ok(Self { name: name.to_vec(), from: old, to: new, waiting, reason, face })
     }
 
     fn end(&self) -> io::Result<()> {
@@ -151,6 +214,10 @@ mod tests {
         let Some(overlay) = Overlay::mount(|lower| {
             fs::create_dir_all(lower.join("usr/lib/deep")).unwrap();
             fs::write(lower.join("usr/lib/deep/file"), "content").unwrap();
+            fs::write(lower.join("usr/lib/several"), "names").unwrap();
+            let names = [lower.join("usr/lib/several"), lower.join("usr/lib/name")];
+            rustix::fs::link(&names[0], &names[1]).unwrap();
+            crate::rootfs::set_mode_at(open(&lower.join("usr/lib/deep")).as_fd(), b"file", 0o4711).unwrap();
             rustix::fs::symlink("lib", lower.join("usr/lib64")).unwrap();
             fs::create_dir(lower.join("aside")).unwrap();
             let old = crate::rootfs::Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
@@ -163,16 +230,25 @@ mod tests {
             return;
         };
         let (root, aside) = (open(&overlay.root()), open(&overlay.root().join("aside")));
+        let scratch = tempfile::tempdir_in(overlay.root()).unwrap();
         let faces = || {
             ["usr", "usr/lib", "usr/lib/deep"].map(|name| Face::of(open(&overlay.root().join(name))).unwrap())
         };
         let before = faces();
-        move_entry(root.as_fd(), b"usr", aside.as_fd()).unwrap();
+        let file = || metadata_at(open(&overlay.root().join("usr/lib/deep")).as_fd(), b"file").unwrap();
+        let old = file();
+        move_lower(root.as_fd(), b"usr", aside.as_fd(), open(scratch.path()).as_fd()).unwrap();
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
         assert!(!overlay.root().join("usr").exists());
         assert_eq!(fs::read(overlay.root().join("aside/usr/lib64/deep/file")).unwrap(), b"content");
         // From now on it is a directory like any other.
         assert_eq!(move_whole(aside.as_fd(), b"usr", root.as_fd()).unwrap(), Moved::Whole);
         assert_eq!(faces(), before);
+        let new = file();
+        let facts =
+            |file: &crate::rootfs::Metadata| (file.kind, file.mode, file.owner, file.size, file.mtime);
+        assert_eq!(facts(&new), facts(&old));
+        assert_eq!(fs::read(overlay.root().join("usr/lib/name")).unwrap(), b"names");
         assert_eq!(move_whole(root.as_fd(), b"usr", aside.as_fd()).unwrap(), Moved::Whole);
     }
 }
