@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, waitpid,
+};
 use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
@@ -20,6 +22,9 @@ use crate::sys::{self, Forked};
 
 /// The first argument that makes this program the supervisor of a sandbox.
 pub const CHILD_ARGUMENT: &str = "sandbox-supervisor";
+
+/// How long a builder that is dead may take to go.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// The result of a step on the way to the command; failure is what the builder will be told.
 pub(super) type Step<T> = Result<T, Report>;
@@ -110,12 +115,31 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
             let exit =
                 start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES, unfiltered));
             // Else this is what should have become the command; or the builder lives, and goes on.
-            if getpid() == supervisor && getppid() != builder {
+            if getpid() == supervisor && is_dead(builder, socket) {
                 in_place::take_over(Path::new("/"), lock);
             }
             exit
         }
     }
+}
+
+/// Whether `builder`, which was the parent of this process and has the other end of `socket`, is dead.
+///
+/// A process that is killed closes its sockets some time before its locks and before its children get another parent, the
+/// more so where much else runs. So the end of one that has closed its socket is waited for.
+fn is_dead(builder: Option<Pid>, socket: BorrowedFd<'_>) -> bool {
+    if getppid() != builder {
+        return true;
+    }
+    // Where it lives, it has not closed the socket, but only said that it will write nothing more.
+    let mut closed = [PollFd::new(&socket, PollFlags::empty())];
+    let is_closed =
+        poll(&mut closed, Some(&Timespec::default())).is_ok() && closed[0].revents().contains(PollFlags::HUP);
+    if is_closed && let Some(Ok(handle)) = builder.map(|builder| pidfd_open(builder, PidfdFlags::empty())) {
+        // For a while: who has the number of a builder that was dead from the beginning may live long.
+        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&PATIENCE));
+    }
+    is_closed
 }
 
 /// Forks a process that becomes the command by `become_command`, and waits for its end.
@@ -200,5 +224,23 @@ fn reap(first: Pid) -> io::Result<Option<Exit>> {
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_builder_that_says_no_more_lives_and_one_that_is_no_parent_is_dead() {
+        let (theirs, ours) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        assert!(!is_dead(getppid(), ours.as_fd()));
+        shutdown(&theirs, Shutdown::Write).unwrap();
+        assert!(!is_dead(getppid(), ours.as_fd()));
+        // This process is not its own parent.
+        assert!(is_dead(Some(getpid()), ours.as_fd()));
     }
 }

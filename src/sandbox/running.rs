@@ -169,7 +169,7 @@ impl Running {
             let told = self.end_by.is_some();
             let ready = self.wait(if told { None } else { Some(cancel) })?;
             if !told && cancel.is_cancelled() {
-                self.tell_to_end(Shutdown::Write);
+                self.tell_to_end();
             }
             if self.patience().is_some_and(|left| left.is_zero()) {
                 return Err(SandboxError::Lost);
@@ -246,9 +246,10 @@ impl Running {
         Ok(())
     }
 
-    fn tell_to_end(&mut self, how: Shutdown) {
-        // Fails only when the other end is gone, and then there is nothing to end.
-        let _ = shutdown(&self.socket, how);
+    fn tell_to_end(&mut self) {
+        // Not for reading: only when a builder is dead its end of the socket is closed altogether. Fails only when the
+        // other end is gone, and then there is nothing to end.
+        let _ = shutdown(&self.socket, Shutdown::Write);
         self.end_by.get_or_insert_with(|| Instant::now() + LONGEST_END);
     }
 
@@ -264,7 +265,7 @@ impl Running {
     /// # Errors
     /// When some would not end.
     fn end(&mut self) -> io::Result<()> {
-        self.tell_to_end(Shutdown::Both);
+        self.tell_to_end();
         let patience = self.patience().map(timespec);
         let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
         if self.left == Left::Nothing {
