@@ -78,7 +78,7 @@ impl Image {
         self.run(&shell(script))
     }
 
-    fn failure(&self, process: &Process) -> SandboxError {
+    pub(super) fn failure(&self, process: &Process) -> SandboxError {
         run_in(&self.root(), process).expect_err("a sandbox error")
     }
 }
@@ -153,7 +153,7 @@ pub(super) fn processes_with(text: &str) -> Vec<i32> {
 }
 
 /// Waits for the end of a process that is not our child.
-fn ends_within(process: i32, limit: Duration) -> bool {
+pub(super) fn ends_within(process: i32, limit: Duration) -> bool {
     let Ok(handle) = pidfd_open(Pid::from_raw(process).unwrap(), PidfdFlags::empty()) else { return true };
     let limit = Timespec { tv_sec: limit.as_secs().try_into().unwrap(), tv_nsec: 0 };
     poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)).unwrap() == 1

@@ -61,8 +61,6 @@ pub(super) struct Process {
     pub(super) id: Pid,
     /// None of one whose parent is not in this pid namespace.
     pub(super) parent: Option<Pid>,
-    /// None of one whose session began outside of this pid namespace.
-    pub(super) session: Option<Pid>,
     /// When it was started, in ticks of the machine: with this, no two processes have the same number.
     pub(super) started: u64,
 }
@@ -88,9 +86,9 @@ impl Process {
         let end = stat.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let process = |field: usize| fields.get(field)?.parse().ok().map(Pid::from_raw);
+        let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
         let started = fields.get(19)?.parse().ok()?;
-        Some(Self { id, parent: process(1)?, session: process(3)?, started })
+        Some(Self { id, parent, started })
     }
 }
 
@@ -117,20 +115,16 @@ mod tests {
         let rest = "0 -1 4194560 102 0 0 0 0 0 0 0 20 0 1 0 4242 2457600 238";
         let pid = |number| Pid::from_raw(number);
         let cases = [
-            (format!("7 (sh) S 3 7 6 {rest}"), Some((pid(3), pid(6), 4242))),
-            (format!("7 (a) b) S 9 (x) R 4 7 6 {rest}"), Some((pid(4), pid(6), 4242))),
-            (format!("7 (init) S 0 1 0 {rest}"), Some((None, None, 4242))),
+            (format!("7 (sh) S 3 7 6 {rest}"), Some((pid(3), 4242))),
+            (format!("7 (a) b) S 9 (x) R 4 7 6 {rest}"), Some((pid(4), 4242))),
+            (format!("7 (init) S 0 1 0 {rest}"), Some((None, 4242))),
             ("7 (sh) S 3 7 6 7 0".to_owned(), None),
             ("7 (sh".to_owned(), None),
             (String::new(), None),
         ];
         for (stat, expected) in cases {
             let found = Process::of_stat(Pid::INIT, stat.as_bytes());
-            assert_eq!(
-                found.map(|process| (process.parent, process.session, process.started)),
-                expected,
-                "{stat}"
-            );
+            assert_eq!(found.map(|process| (process.parent, process.started)), expected, "{stat}");
         }
     }
 

@@ -72,3 +72,24 @@ fn orphans(all: &[Process], older: &[Process], is_awaited: impl Fn(Pid) -> bool)
     let new = of_this_process(all).filter(|child| !is_awaited(child.id) && !older.contains(child));
     new.map(|child| child.id).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orphans_of_steps_are_the_children_that_nobody_knows() {
+        let pid = |number| Pid::from_raw(number).unwrap();
+        let this = getpid();
+        let child = |id, started| Process { id: pid(id), parent: Some(this), started };
+        let below = |id, parent| Process { id: pid(id), parent: Some(pid(parent)), started: 9 };
+        let (janitor, supervisor, orphan) = (child(100_001, 1), child(100_002, 2), child(100_003, 3));
+        let other = Process { parent: None, ..child(100_004, 1) };
+        let all = [janitor, supervisor, orphan, other, below(100_005, 100_002), below(100_006, 100_003)];
+        let is_awaited = |id| id == supervisor.id;
+        assert_eq!(orphans(&all, &[janitor], is_awaited), [orphan.id]);
+        // A number that is used again is somebody else's.
+        assert_eq!(orphans(&all, &[child(100_001, 0)], is_awaited), [janitor.id, orphan.id]);
+        assert_eq!(orphans(&all, &[janitor, orphan], is_awaited), []);
+    }
+}

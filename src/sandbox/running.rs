@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{self, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -21,8 +22,8 @@ use crate::rootfs::{IdMap, ResolvedUser};
 /// The most that is handed to `output` at once, in bytes.
 const CHUNK: usize = 1 << 16;
 
-/// How long a supervisor may take to end its step before it is ended itself: a step may have stopped it.
-const LONGEST_END: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+/// How long a supervisor may take to end its step before it is ended itself.
+const LONGEST_END: Duration = Duration::from_secs(3);
 
 /// What is to be started, and how it is kept apart.
 pub(super) struct Command<'a> {
@@ -122,6 +123,8 @@ struct Running {
     /// None once it has ended.
     supervisor: Option<Awaited>,
     left: Left,
+    /// Until when the supervisor, told to end the step, has time for that; a step may have stopped it.
+    end_by: Option<Instant>,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
@@ -146,7 +149,7 @@ impl Running {
         // It holds the step's ends: as long as one is open, output has no end.
         drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let running = Self { supervisor: Some(supervisor), left, socket, pipes };
+        let running = Self { supervisor: Some(supervisor), left, end_by: None, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
         match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
@@ -162,13 +165,14 @@ impl Running {
     ) -> Result<Report, SandboxError> {
         let mut buffer = vec![0; CHUNK];
         let mut received = Vec::new();
-        let mut told = false;
         let report = loop {
+            let told = self.end_by.is_some();
             let ready = self.wait(if told { None } else { Some(cancel) })?;
             if !told && cancel.is_cancelled() {
-                told = true;
-                // Fails only when the other end is gone, and then there is nothing to end.
-                let _ = shutdown(&self.socket, Shutdown::Write);
+                self.tell_to_end();
+            }
+            if self.patience().is_some_and(|left| left.is_zero()) {
+                return Err(SandboxError::Lost);
             }
             for (index, (stream, pipe)) in self.pipes.iter_mut().enumerate() {
                 if ready.pipes[index]
@@ -203,13 +207,13 @@ impl Running {
         Ok(report)
     }
 
-    /// Waits for any end to have something to say, or for cancellation.
+    /// Waits for any end to have something to say, for cancellation, or until the supervisor has had its time.
     fn wait(&self, cancel: Option<&Cancel>) -> Result<Ready, SandboxError> {
         let mut waiting = vec![PollFd::new(&self.socket, PollFlags::IN)];
         let open = self.pipes.iter().filter_map(|(_, pipe)| pipe.as_ref());
         waiting.extend(open.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         waiting.extend(cancel.map(|cancel| PollFd::new(cancel, PollFlags::IN)));
-        match poll(&mut waiting, None) {
+        match poll(&mut waiting, self.patience().map(timespec).as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(SandboxError::Connection(error.into())),
         }
@@ -242,21 +246,34 @@ impl Running {
         Ok(())
     }
 
+    fn tell_to_end(&mut self) {
+        // Not for reading: only when a builder is dead its end of the socket is closed altogether. Fails only when the
+        // other end is gone, and then there is nothing to end.
+        let _ = shutdown(&self.socket, Shutdown::Write);
+        self.end_by.get_or_insert_with(|| Instant::now() + LONGEST_END);
+    }
+
+    /// How long to wait for a supervisor that was told to end its step; without limit where a step cannot reach it.
+    fn patience(&self) -> Option<Duration> {
+        let end_by = self.end_by.filter(|_| self.left == Left::Descendants)?;
+        Some(end_by.saturating_duration_since(Instant::now()))
+    }
+
     /// Ends the step if it has not ended by itself. The supervisor waits for the last of its processes, or this one does
     /// where a step could reach the supervisor.
     ///
     /// # Errors
     /// When some would not end.
     fn end(&mut self) -> io::Result<()> {
-        // Not for reading: only when a builder is dead its end of the socket is closed altogether.
-        let _ = shutdown(&self.socket, Shutdown::Write);
+        self.tell_to_end();
+        let patience = self.patience().map(timespec);
         let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
         if self.left == Left::Nothing {
             let _ = supervisor.wait();
             return Ok(());
         }
         if let Ok(handle) = pidfd_open(Pid::from_child(&supervisor), PidfdFlags::empty())
-            && poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&LONGEST_END)) == Ok(0)
+            && poll(&mut [PollFd::new(&handle, PollFlags::IN)], patience.as_ref()) == Ok(0)
         {
             let _ = supervisor.kill();
         }
@@ -264,6 +281,10 @@ impl Running {
         drop(supervisor);
         if ended_well { Ok(()) } else { orphans::end_all() }
     }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
 }
 
 /// Which ends have something to say.
