@@ -8,6 +8,7 @@ mod profile;
 mod runtime;
 mod seccomp;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
@@ -78,12 +79,25 @@ pub(crate) fn shared_scratch() -> TempDir {
         if owner.is_some_and(|(process, _)| !Path::new("/proc").join(process).exists()) {
             unmount(&entry.path());
             let _ = fs::remove_dir_all(entry.path());
+            remove_groups(&name);
         }
     }
     let prefix = format!("{PREFIX}{}-", std::process::id());
     let directory = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent).expect("directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
     directory
+}
+
+/// Removes the control groups of containers of the pod in the directory `pod`: a runtime that was killed did not.
+fn remove_groups(pod: &OsStr) {
+    let top = Path::new("/sys/fs/cgroup");
+    // Version 1 has a tree for each controller.
+    let trees = fs::read_dir(top).into_iter().flatten().flatten().map(|entry| entry.path());
+    for group in trees.chain([top.to_owned()]).flat_map(fs::read_dir).flatten().flatten() {
+        if group.file_name().as_encoded_bytes().starts_with(pod.as_encoded_bytes()) {
+            let _ = fs::remove_dir(group.path());
+        }
+    }
 }
 
 /// Undoes [`Pod::mount_root`], if that has been.
