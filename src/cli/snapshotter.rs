@@ -10,6 +10,7 @@ use crate::build::progress::{Event, Progress};
 use crate::image::document::MOST_LAYERS;
 use crate::limit::Limit;
 use crate::rootfs::IdMap;
+use crate::sandbox::mount_table::is_on_overlay;
 use crate::snapshot::native::{Comparison, Mounts};
 use crate::snapshot::{NativeSnapshotter, OverlaySnapshotter, SnapshotError, Snapshotter};
 use crate::store::Store;
@@ -136,11 +137,9 @@ enum Refusal {
 
 /// Tries it, once.
 fn refusal(root: &Path, overrides: Limit, workspace: &Arc<Workspace>) -> Result<Option<Refusal>, Failure> {
-    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
-    const OVERLAYFS: u64 = 0x794c_7630;
-    let file_system = rustix::fs::statfs(root)
+    let on_overlay = is_on_overlay(root)
         .map_err(|error| Failure::new(format!("cannot look at the store `{}`: {error}", root.display())))?;
-    if file_system.f_type.cast_unsigned() == OVERLAYFS {
+    if on_overlay {
         return Ok(Some(Refusal::OnOverlay));
     }
     Ok(OverlaySnapshotter::new(Arc::clone(workspace), overrides).try_out().err().map(Refusal::Tried))

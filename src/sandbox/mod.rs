@@ -19,6 +19,7 @@ mod furnish;
 pub mod in_place;
 mod launch;
 mod mount;
+pub mod mount_table;
 mod mounts;
 mod namespaces;
 mod network;

@@ -17,6 +17,7 @@ use rustix::thread::UnshareFlags;
 
 use super::attach;
 use super::child::{Step, during};
+use super::mount_table::MountTable;
 use super::old_root;
 use super::wire::Report;
 use super::{Network, ProcView, Process, Script};
@@ -278,7 +279,8 @@ fn mount_sys(guest: &Guest, target: &OwnedFd, network: Network) -> io::Result<()
 /// Covers what the machine has mounted in its /sys (control groups, debugfs and the like): of a user namespace, the
 /// kernel wants all of the tree bound or nothing, but a new sysfs would have none of it.
 fn cover_below_sys(guest: &Guest) -> io::Result<()> {
-    let mut points = old_root::mount_points()?;
+    let table = MountTable::current()?;
+    let mut points: Vec<&[u8]> = table.points().collect();
     points.sort_unstable();
     let mut covered: Vec<&[u8]> = Vec::new();
     for point in points.iter().filter_map(|point| point.strip_prefix(b"/sys/")) {

@@ -9,6 +9,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{chdir, chroot, fchdir, pivot_root};
 
 use super::child::{Step, during};
+use super::mount_table::MountTable;
 use super::mounts::attach;
 
 /// Makes `root`, a mount on top of `/`, the only root that there is for this process, which must have a mount namespace of
@@ -32,10 +33,10 @@ pub(super) fn leave(root: &OwnedFd, inner: &str) -> Step<()> {
 /// Detaches what else is mounted in the old root: volumes, the service account's token. All that is out of reach soon, but
 /// the less there is the better. What came from another user namespace is locked to what it is mounted on, and stays.
 fn detach_the_rest() -> io::Result<()> {
-    for point in mount_points()?.iter().rev() {
+    for point in MountTable::current()?.points().rev() {
         // The root of this process still is the old one, so this reaches nothing of the new.
         if point != b"/" {
-            let _ = unmount(point.as_slice(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+            let _ = unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
     }
     Ok(())
@@ -77,38 +78,9 @@ fn place() -> rustix::io::Result<(u64, (u32, u32), u64)> {
     Ok((stat.stx_mnt_id, (stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }
 
-/// Where something is mounted, as paths from the root of this process; in the order of their making.
-pub(super) fn mount_points() -> io::Result<Vec<Vec<u8>>> {
-    let mounts = std::fs::read("/proc/thread-self/mountinfo")?;
-    let points =
-        mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    Ok(points.map(unescaped).collect())
-}
-
-/// A path of mountinfo (proc(5)), in which a backslash and three octal digits are a byte.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = after.get(..3).filter(|_| *first == b'\\');
-        match escaped.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()) {
-            Some(byte) => {
-                path.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                path.push(*first);
-                rest = after;
-            }
-        }
-    }
-    path
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
-    use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
     use super::super::mounts::{INERT, clone_tree, new_mount};
@@ -207,26 +179,5 @@ mod tests {
                 assert_eq!(found, ["jail", "proc"], "{start:?} {way:?}");
             }
         }
-    }
-
-    #[test]
-    fn mount_points_are_read_as_they_are_written() {
-        let cases: [(&[u8], &[u8]); 6] = [
-            (br"/a", b"/a"),
-            (br"/a\040b\011c\134d", b"/a b\tc\\d"),
-            (br"/a\", br"/a\"),
-            (br"/a\04", br"/a\04"),
-            (br"/\999", br"/\999"),
-            (br"/\777", br"/\777"),
-        ];
-        for (text, path) in cases {
-            assert_eq!(unescaped(text), path, "{}", text.escape_ascii());
-        }
-        assert!(
-            mount_points()
-                .unwrap()
-                .iter()
-                .any(|point| Path::new(std::ffi::OsStr::from_bytes(point)) == Path::new("/proc"))
-        );
     }
 }

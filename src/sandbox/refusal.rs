@@ -6,6 +6,7 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
+use super::mount_table::MountTable;
 use super::own;
 use crate::rootfs::IdMap;
 
@@ -55,7 +56,7 @@ impl Facts {
             filtered: status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
             unmapped: ids.as_ref().is_ok_and(|ids| !ids.users().contain(uid) || !ids.groups().contain(gid)),
             confined: confined(),
-            hidden_proc: fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| hides_proc(&mounts)),
+            hidden_proc: MountTable::current().is_ok_and(|mounts| hides_proc(&mounts)),
             in_user_namespace: ids.is_ok_and(|ids| !ids.is_whole()),
             uid,
             capabilities: if uid == 0 { own::capabilities() } else { bounding_set() },
@@ -98,11 +99,9 @@ fn bounding_set() -> CapabilitySet {
     all.filter(|one| rustix::thread::capability_is_in_bounding_set(*one) == Ok(true)).collect()
 }
 
-/// Whether one of the `mounts` in the form of mountinfo covers a part of /proc. The directory that is there for
-/// binfmt_misc alone hides nothing.
-fn hides_proc(mounts: &str) -> bool {
-    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    points.any(|point| point.starts_with("/proc/") && point != "/proc/sys/fs/binfmt_misc")
+/// Whether one of the `mounts` covers a part of /proc. The directory that is there for binfmt_misc alone hides nothing.
+fn hides_proc(mounts: &MountTable) -> bool {
+    mounts.points().any(|point| point.starts_with(b"/proc/") && point != b"/proc/sys/fs/binfmt_misc")
 }
 
 /// What a security module says of this process; none where there is none, or it lets everything pass.
@@ -238,7 +237,8 @@ mod tests {
             ("31 22 0:31 / /proc/acpi ro - tmpfs tmpfs ro\n", true),
             ("32 1 0:32 / /process rw - tmpfs tmpfs rw\n", false),
         ] {
-            assert_eq!(hides_proc(&format!("{proc}{line}")), hides, "{line}");
+            let mounts = MountTable::parse(format!("{proc}{line}").as_bytes());
+            assert_eq!(hides_proc(&mounts), hides, "{line}");
         }
     }
 

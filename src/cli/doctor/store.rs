@@ -1,7 +1,10 @@
 //! The store as a build would find it, without making one.
 
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
 
 use super::report;
 use crate::cli::failure::Failure;
@@ -9,6 +12,7 @@ use crate::cli::isolation::Surroundings;
 use crate::cli::snapshotter::overlay_refusal;
 use crate::layer::Limits;
 use crate::sandbox::Strategy;
+use crate::sandbox::mount_table::MountTable;
 use crate::sandbox::probe::{is_mounted_without_execution, told_by_child};
 use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
@@ -99,59 +103,9 @@ impl Site {
     }
 }
 
-/// The type of the file system that `path` is on: the mount with the longest name above it, of several at one place the
-/// last.
+/// The type of the file system that `path` is on.
 fn file_system(path: &Path) -> Option<String> {
-    let path = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())
-        .and_then(|opened| {
-            use std::os::fd::AsRawFd as _;
-            rustix::fs::readlink(format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())
-        })
-        .ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    file_system_in(&mounts, Path::new(path.to_str().ok()?))
-}
-
-fn file_system_in(mounts: &str, path: &Path) -> Option<String> {
-    let above = mounts.lines().filter_map(|line| {
-        let (mount, file_system) = line.split_once(" - ")?;
-        let point = unescaped(mount.split(' ').nth(4)?);
-        path.starts_with(&point).then_some((point.len(), file_system.split(' ').next()?))
-    });
-    // The last of those with the longest name.
-    above.max_by_key(|(length, _)| *length).map(|(_, file_system)| file_system.to_owned())
-}
-
-/// A name of mountinfo, in which blanks and the like are octal numbers.
-fn unescaped(name: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(name.to_owned(), |name, (written, meant)| name.replace(written, meant))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_file_system_is_that_of_the_nearest_mount_above() {
-        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda rw\n\
-                      2 1 0:5 / /var/lib rw shared:1 - xfs /dev/sdb rw\n\
-                      3 1 0:6 / /var/li rw - tmpfs tmpfs rw\n\
-                      4 2 0:7 / /var/lib/a\\040b rw - btrfs /dev/sdc rw\n\
-                      5 2 0:8 / /over rw - ext4 /dev/sdd rw\n\
-                      6 5 0:9 / /over rw - tmpfs tmpfs rw\n";
-        for (path, expected) in [
-            ("/", "ext4"),
-            ("/var", "ext4"),
-            ("/var/lib", "xfs"),
-            ("/var/lib/builder", "xfs"),
-            ("/var/libx", "ext4"),
-            ("/var/lib/a b/c", "btrfs"),
-            ("/over/x", "tmpfs"),
-        ] {
-            assert_eq!(file_system_in(mounts, Path::new(path)).as_deref(), Some(expected), "{path}");
-        }
-        assert_eq!(file_system_in("", Path::new("/")), None);
-    }
+    let opened = rustix::fs::open(path, OFlags::PATH, Mode::empty()).ok()?;
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).ok()?;
+    MountTable::current().ok()?.file_system_of(&path).map(str::to_owned)
 }

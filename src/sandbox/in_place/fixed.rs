@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::error::InPlaceError;
 use crate::rootfs::{GuestPath, Rootfs, RootfsError};
+use crate::sandbox::mount_table::MountTable;
 
 /// The kernel's file systems, mounted or not: without them no step works.
 const KERNEL: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
@@ -87,42 +88,17 @@ fn looking(path: &GuestPath, error: RootfsError) -> InPlaceError {
 /// Where something is mounted below `root`.
 fn mount_points(root: &Rootfs) -> io::Result<Vec<GuestPath>> {
     let place: PathBuf = fs::read_link(format!("/proc/self/fd/{}", root.as_fd().as_raw_fd()))?;
-    // Of this thread: the main thread of a process may be in another mount namespace.
-    let mounts = fs::read("/proc/thread-self/mountinfo")?;
-    Ok(points_below(&mounts, place.as_os_str().as_bytes()))
+    Ok(points_below(&MountTable::current()?, place.as_os_str().as_bytes()))
 }
 
-/// The mount points below the directory `place` that a `mountinfo` file of proc(5) lists, as paths inside of it.
-fn points_below(mounts: &[u8], place: &[u8]) -> Vec<GuestPath> {
+/// The mount points below the directory `place`, as paths inside of it.
+fn points_below(mounts: &MountTable, place: &[u8]) -> Vec<GuestPath> {
     let place = place.strip_suffix(b"/").unwrap_or(place);
-    let points =
-        mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     let below = |point: &[u8]| {
         let rest = point.strip_prefix(place).filter(|rest| rest.starts_with(b"/"))?;
         GuestPath::parse(rest).ok().filter(|path| !path.is_root())
     };
-    points.filter_map(|point| below(&unescaped(point))).collect()
-}
-
-/// Reads `\040` and the like, by which the kernel writes blanks, tabs, newlines and backslashes.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.first_chunk::<3>().filter(|_| *first == b'\\');
-        let value = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match value.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &behind[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    out
+    mounts.points().filter_map(below).collect()
 }
 
 #[cfg(test)]
@@ -146,11 +122,11 @@ mod tests {
             5 1 8:1 /y /database rw - ext4 /dev/vda rw\n\
             \n\
             broken\n";
+        let mounts = &MountTable::parse(mounts);
         let points = points_below(mounts, b"/");
         let found: Vec<&[u8]> = points.iter().map(GuestPath::as_bytes).collect();
         assert_eq!(found, [&b"/proc"[..], b"/a b\\c\t\n", b"/data/x", b"/database"]);
         assert_eq!(texts(&points_below(mounts, b"/data")), "/x");
-        assert_eq!(unescaped(b"\\04\\999\\"), b"\\04\\999\\");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rustix::fs::statfs;
+use crate::sandbox::mount_table::is_on_overlay;
 
 /// The file that builder's own image has, and no other: a step may have this container's root to itself without being
 /// told. `Dockerfile` writes it; whoever copies `/kaniko` into another image does not get it.
@@ -64,9 +64,7 @@ pub fn is_own_image() -> bool {
 fn apart() -> bool {
     /// `PROC_PID_INIT_INO` of the kernel's linux/proc_ns.h.
     const FIRST: &str = "pid:[4026531836]";
-    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
-    const OVERLAYFS: u64 = 0x794c_7630;
-    let overlay = statfs("/").is_ok_and(|root| root.f_type.cast_unsigned() == OVERLAYFS);
+    let overlay = is_on_overlay(Path::new("/")) == Ok(true);
     let namespace = rustix::fs::readlink("/proc/self/ns/pid", Vec::new());
     overlay || namespace.is_ok_and(|name| name.to_bytes() != FIRST.as_bytes())
 }
