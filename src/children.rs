@@ -16,7 +16,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitId, WaitIdOptions, getpid, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, getpid, waitid, waitpid};
 
 use crate::sys;
 
@@ -79,6 +79,12 @@ impl Drop for Awaited {
         awaited().remove(&self.0.id());
         WAITED.notify_all();
     }
+}
+
+/// Waits for the end of `child`, which was forked by a process with one thread, whatever end that is.
+pub fn wait_for_end(child: Pid) {
+    // It fails where SIGCHLD is ignored: then the kernel has reaped it.
+    while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
 }
 
 /// Where this process is process 1, has a thread take note of the end of orphans from now on. All that single-threaded

@@ -143,10 +143,10 @@ impl Build<'_> {
         let plan = make_plan(&self.opened, settings, &images)?;
         warn(&plan, progress);
         self.isolation.check(&plan, &self.opened.found)?;
-        if isolation::runs(&plan)
-            && let Some(line) = self.isolation.line()
-        {
-            progress.tell(&Event::Note(&line));
+        if isolation::runs(&plan) {
+            if let Some(line) = self.isolation.line() {
+                progress.tell(&Event::Note(&line));
+            }
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
             }

@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+    XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -345,6 +346,23 @@ pub fn set_times_at(directory: BorrowedFd<'_>, name: &[u8], mtime: Timestamp) ->
     let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     Ok(rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Does something in `directory` that leaves its modification time as it was.
+///
+/// # Errors
+/// Those of fstat(2), utimensat(2) and of `change`.
+pub fn keeping_mtime<T>(directory: impl AsFd, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = metadata_of(&directory)?.mtime;
+    let result = change();
+    if metadata_of(&directory)?.mtime != before {
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: before.seconds, tv_nsec: before.nanoseconds.into() },
+        };
+        rustix::fs::utimensat(&directory, ".", &times, AtFlags::empty())?;
+    }
+    result
 }
 
 #[cfg(test)]

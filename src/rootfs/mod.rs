@@ -37,8 +37,9 @@ pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
 pub use ledger::{Caller, Learned};
 pub use metadata::{
-    Attribute, FileId, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, metadata_at, metadata_of,
-    remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at, xattrs_of,
+    Attribute, FileId, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, keeping_mtime, metadata_at,
+    metadata_of, remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at,
+    xattrs_of,
 };
 pub use overrides::{Override, Overrides, OverridesError};
 pub use remove::remove_tree;

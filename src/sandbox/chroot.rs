@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::thread::CapabilitySet;
 
 use super::child::{Step, during};
-use super::furnish::Furnished;
+use super::furnish::{Home, KernelDirectories};
 use super::running::{self, Command};
 use super::wire::Confinement;
 use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, launch};
@@ -44,15 +44,6 @@ impl Chroot {
     pub fn within(self, names: Limit) -> Self {
         Self { names, ..self }
     }
-
-    /// Puts what `process` is to find into `root`.
-    fn furnish(&self, root: &Rootfs, process: &Process, cancel: &Cancel) -> Result<Furnished, SandboxError> {
-        let mut furnished = Furnished::new(root, &self.aside)?;
-        furnished.provide_files(&process.resolv_conf, &with_own_name(&process.hosts))?;
-        furnished.cover_kernel_directories(&process.scripts)?;
-        furnished.put_mounts(&process.mounts, self.names, cancel)?;
-        Ok(furnished)
-    }
 }
 
 impl Sandbox for Chroot {
@@ -64,28 +55,19 @@ impl Sandbox for Chroot {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
-        let furnished = self.furnish(root, process, cancel)?;
-        // The supervisor needs to know no secrets, and no more descriptors than that of the root.
-        let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
-        let result = Command { program: &self.program, confinement: Confinement::Chroot, process }
-            .run(root, output, cancel);
+        let home = Home { root, aside: &self.aside, kernel: KernelDirectories::Covered, names: self.names };
+        let furnished = home.furnish(process, cancel)?;
+        let command = Command {
+            program: &self.program,
+            confinement: Confinement::Chroot,
+            process: &process.without_files(),
+        };
+        let result = command.run(root, output, cancel);
         let removed = furnished.remove();
         let exit = result?;
         removed?;
         Ok(exit)
     }
-}
-
-/// The hosts of a step that has the host name of the machine: that must lead somewhere, too.
-pub(super) fn with_own_name(hosts: &[u8]) -> Vec<u8> {
-    let system = rustix::system::uname();
-    let name = system.nodename().to_bytes();
-    let mut hosts = hosts.to_vec();
-    let is_known = hosts.split(u8::is_ascii_whitespace).any(|word| word == name);
-    if !is_known && !name.is_empty() && name.iter().all(u8::is_ascii_graphic) {
-        hosts.extend_from_slice(&[b"127.0.0.1\t", name, b"\n"].concat());
-    }
-    hosts
 }
 
 /// Makes `root` the root of this process.

@@ -38,10 +38,11 @@ mod wire;
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
-pub use furnish::try_devices;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
@@ -49,7 +50,7 @@ pub use namespaces::{Isolated, ProcView};
 pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
-use crate::rootfs::{CopyTreeError, GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{CopyTreeError, Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -96,6 +97,14 @@ pub enum Network {
     None,
 }
 
+impl Process {
+    /// The same for a supervisor in whose root scripts and mounts are already: it needs neither their content nor their
+    /// descriptors.
+    fn without_files(&self) -> Self {
+        Self { scripts: Vec::new(), mounts: Vec::new(), ..self.clone() }
+    }
+}
+
 /// A read-only file `/dev/pipes/NAME` with mode 0755.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
@@ -103,6 +112,20 @@ pub struct Script {
     pub name: Vec<u8>,
     /// The content.
     pub content: Vec<u8>,
+}
+
+impl Script {
+    /// Where it is, for messages.
+    fn path(&self) -> String {
+        format!("/dev/pipes/{}", Escaped::new(&self.name))
+    }
+
+    /// Its name in `/dev/pipes`; `EINVAL` for one that would lead elsewhere.
+    fn file_name(&self) -> Result<&[u8], Errno> {
+        let name = self.name.as_slice();
+        let leads_elsewhere = matches!(name, b"" | b"." | b"..") || name.contains(&b'/');
+        if leads_elsewhere { Err(Errno::INVAL) } else { Ok(name) }
+    }
 }
 
 /// How the kernel presents the machine to a process (personality(2)).

@@ -20,7 +20,7 @@ use super::child::{Step, during};
 use super::mount_table::MountTable;
 use super::old_root;
 use super::wire::Report;
-use super::{Network, ProcView, Process, Script};
+use super::{Network, ProcView, Process};
 use crate::rootfs::IdMap;
 use crate::sys::{self, MountReach};
 
@@ -360,14 +360,11 @@ fn fill(process: &Process, staging: &OwnedFd) -> Step<()> {
         during(write_all(&file, content), step())?;
     }
     during(rustix::fs::mkdirat(staging, "pipes", Mode::from_raw_mode(0o755)), "make `/dev/pipes`")?;
-    for Script { name, content } in &process.scripts {
-        let step = || format!("write `/dev/pipes/{}`", crate::rootfs::Escaped::new(name));
-        if matches!(name.as_slice(), b"" | b"." | b"..") || name.contains(&b'/') {
-            return during(Err(Errno::INVAL), step());
-        }
-        let path = [b"pipes/", name.as_slice()].concat();
+    for script in &process.scripts {
+        let step = || format!("write `{}`", script.path());
+        let path = [b"pipes/", during(script.file_name(), step())?].concat();
         let file = during(new_file(staging, &path, 0o755), step())?;
-        during(write_all(&file, content), step())?;
+        during(write_all(&file, &script.content), step())?;
     }
     Ok(())
 }

@@ -18,13 +18,14 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions, getpid, waitpid};
+use rustix::process::{Pid, getpid};
 use rustix::thread::{CapabilitySet, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
 use super::child::{Step, during};
 use super::refusal;
 use super::subordinate::Subordinate;
+use crate::children;
 use crate::rootfs::{IdMap, Owner};
 use crate::sys;
 
@@ -351,8 +352,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         self.go = None;
-        // It fails where SIGCHLD is ignored: then the kernel has reaped it.
-        while matches!(waitpid(Some(self.process), WaitOptions::empty()), Err(Errno::INTR)) {}
+        children::wait_for_end(self.process);
     }
 }
 

@@ -3,15 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::mount::PointKind;
-use super::mounts::{KERNEL, PROVIDED};
+use super::mounts::{self, KERNEL, PROVIDED};
 use super::{Mount, SandboxError};
 use crate::rootfs::walk::Step;
 use crate::rootfs::{
-    FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, Timestamp, metadata_at, metadata_of,
+    FileKind, Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, keeping_mtime, metadata_at,
 };
 
 /// What was made in a root for the time of a step.
@@ -140,17 +140,16 @@ impl Stub {
     fn make(root: &Rootfs, path: &GuestPath, point: PointKind) -> Result<Self, RootfsError> {
         let io = |source: io::Error| RootfsError::Io { action: "make", path: path.clone(), source };
         let (parent, name) = root.parent(path)?;
-        let before = metadata_of(&parent).map_err(io)?.mtime;
-        if let PointKind::Directory { mode } = point {
-            root.create_dirs(path, mode, Owner::ROOT)?;
-        } else {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(&parent, name.as_slice(), flags, Mode::from_raw_mode(0o644))
-                .map_err(|error| io(error.into()))?;
-        }
+        let make = || match point {
+            PointKind::Directory { mode } => root.create_dirs(path, mode, Owner::ROOT).map(drop),
+            PointKind::File => {
+                mounts::new_file(&parent, &name, 0o644).map(drop).map_err(|error| io(error.into()))
+            }
+        };
+        // The time comes back at once: what the step does in the same moment, by the clock of the file system, has another
+        // time then.
+        keeping_mtime(&parent, || Ok(make())).map_err(io)??;
         let made = metadata_at(parent.as_fd(), &name).map_err(io)?;
-        // At once: what the step does in the same moment, by the clock of the file system, has another time then.
-        set_mtime(&parent, before).map_err(io)?;
         Ok(Self { path: path.clone(), parent, name, made })
     }
 
@@ -167,25 +166,14 @@ impl Stub {
         if now.kind == FileKind::File && now.size != 0 {
             return Ok(());
         }
-        let current = metadata_of(&self.parent)?.mtime;
         let how = if now.kind == FileKind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        match rustix::fs::unlinkat(&self.parent, self.name.as_slice(), how) {
-            // The step has put something there: then the directory is part of the result.
-            Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(()),
-            result => result?,
-        }
         // The step's own change of the directory counts, ours does not.
-        set_mtime(&self.parent, current)
+        keeping_mtime(&self.parent, || match rustix::fs::unlinkat(&self.parent, self.name.as_slice(), how) {
+            // The step has put something there: then the directory is part of the result.
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            result => Ok(result?),
+        })
     }
-}
-
-/// Sets the modification time of a directory.
-fn set_mtime(directory: &OwnedFd, mtime: Timestamp) -> io::Result<()> {
-    let times = Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() },
-    };
-    Ok(rustix::fs::utimensat(directory, ".", &times, AtFlags::empty())?)
 }
 
 #[cfg(test)]
@@ -196,6 +184,7 @@ mod tests {
 
     use super::super::{Content, Secret, SecretFile};
     use super::*;
+    use crate::rootfs::Timestamp;
 
     /// Every path with its modification time.
     fn tree(top: &Path) -> Vec<(PathBuf, Timestamp)> {

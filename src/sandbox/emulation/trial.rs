@@ -9,9 +9,10 @@ use std::os::fd::AsRawFd as _;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Signal, kill_process};
 
 use super::header_of;
+use crate::children;
 use crate::sys;
 
 /// The kernel looks at so many bytes of a program (`BINPRM_BUF_SIZE`).
@@ -58,7 +59,7 @@ pub fn try_out(architecture: &str) -> io::Result<Trial> {
     let told = File::from(refusal).read_exact(&mut errno);
     // That it was started is all there is to know.
     let _ = kill_process(child, Signal::KILL);
-    while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+    children::wait_for_end(child);
     if told.is_err() {
         return Ok(Trial::Started);
     }

@@ -60,11 +60,9 @@ fn has_no_devices(directory: &OwnedFd) -> bool {
     rustix::fs::fstatvfs(directory).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::NODEV))
 }
 
-/// Whether a small /dev can be made in `directory`, and its devices can be used there. Nothing is left of it.
-///
-/// # Errors
-/// [`SandboxError::Setup`], which says what was refused and why, or [`SandboxError::NoDevices`].
-pub fn try_devices(directory: &Path) -> Result<(), SandboxError> {
+/// Makes a small /dev in `directory`, and leaves nothing of it.
+#[cfg(test)]
+pub(super) fn try_devices(directory: &Path) -> Result<(), SandboxError> {
     let mut aside = during(Aside::new(directory), format!("use the directory `{}`", directory.display()))?;
     make(&mut aside, &[]).map(|_| ())
 }

@@ -9,8 +9,6 @@ mod aside;
 mod dev;
 mod mounted;
 
-pub use dev::try_devices;
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -22,10 +20,11 @@ use self::aside::Aside;
 use super::mount::PointKind;
 use super::mounts::{self, KERNEL, PROVIDED};
 use super::stubs::Stubs;
-use super::{SandboxError, Script};
+use super::{Cancel, Process, SandboxError, Script};
+use crate::limit::Limit;
 use crate::rootfs::{
-    Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, metadata_of, set_mode_at, set_owner_at,
-    set_times_at,
+    Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, keeping_mtime, metadata_of, set_mode_at,
+    set_owner_at, set_times_at,
 };
 
 /// What is in a root for the time of a step. Dropped, it is undone.
@@ -84,13 +83,6 @@ fn cause(error: RootfsError) -> io::Error {
     }
 }
 
-/// Leaves the modification time of `directory` as it is, whatever `change` does there.
-fn quietly<T>(directory: &OwnedFd, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let before = metadata_of(directory)?.mtime;
-    let result = change();
-    set_times_at(directory.as_fd(), b".", before).and(result)
-}
-
 /// Gives what was just made owner and mode, whatever the umask was.
 fn finish(directory: BorrowedFd<'_>, name: &[u8], owner: Owner, mode: u32) -> io::Result<()> {
     set_owner_at(directory, name, owner)?;
@@ -112,14 +104,58 @@ fn make_directory(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Resu
 
 /// Puts `scripts` into `directory`, as a step finds them at `/dev/pipes`.
 pub(super) fn write_scripts(directory: &OwnedFd, scripts: &[Script]) -> Result<(), SandboxError> {
-    for Script { name, content } in scripts {
-        let step = || format!("write `/dev/pipes/{}`", crate::rootfs::Escaped::new(name));
-        if matches!(name.as_slice(), b"" | b"." | b"..") || name.contains(&b'/') {
-            return during(Err(Errno::INVAL), step());
-        }
-        during(make_file(directory, name, 0o755, content), step())?;
+    for script in scripts {
+        let step = || format!("write `{}`", script.path());
+        let name = during(script.file_name(), step())?;
+        during(make_file(directory, name, 0o755, &script.content), step())?;
     }
     Ok(())
+}
+
+/// Where a step is about to run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Home<'a> {
+    pub(super) root: &'a Rootfs,
+    /// As for [`Furnished::new`].
+    pub(super) aside: &'a Path,
+    pub(super) kernel: KernelDirectories,
+    /// The most bytes of names that are remembered while a tree with hard links is copied.
+    pub(super) names: Limit,
+}
+
+/// What becomes of `/proc`, `/sys` and `/dev`, which are made where they are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KernelDirectories {
+    /// They are covered, for a step that sees these very directories.
+    Covered,
+    /// They are left as they are, for a step that sees others in their place.
+    Plain,
+}
+
+impl Home<'_> {
+    /// Puts there what `process` is to find.
+    pub(super) fn furnish(self, process: &Process, cancel: &Cancel) -> Result<Furnished, SandboxError> {
+        let mut furnished = Furnished::new(self.root, self.aside)?;
+        furnished.provide_files(&process.resolv_conf, &with_own_name(&process.hosts))?;
+        match self.kernel {
+            KernelDirectories::Covered => furnished.cover_kernel_directories(&process.scripts)?,
+            KernelDirectories::Plain => furnished.make_kernel_directories()?,
+        }
+        furnished.put_mounts(&process.mounts, self.names, cancel)?;
+        Ok(furnished)
+    }
+}
+
+/// The hosts of a step that has the host name of the machine: that must lead somewhere, too.
+fn with_own_name(hosts: &[u8]) -> Vec<u8> {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_bytes();
+    let mut hosts = hosts.to_vec();
+    let is_known = hosts.split(u8::is_ascii_whitespace).any(|word| word == name);
+    if !is_known && !name.is_empty() && name.iter().all(u8::is_ascii_graphic) {
+        hosts.extend_from_slice(&[b"127.0.0.1\t", name, b"\n"].concat());
+    }
+    hosts
 }
 
 impl Furnished {
@@ -224,7 +260,7 @@ impl Furnished {
         let (parent, name) = self.root.parent(place).map_err(cause)?;
         let above = self.directories_above(place)?;
         let aside = self.aside.new_name();
-        quietly(&parent, || {
+        keeping_mtime(&parent, || {
             rustix::fs::renameat(&parent, name.as_slice(), &self.aside, &aside)?;
             rustix::fs::renameat(&self.aside, made, &parent, name.as_slice()).inspect_err(|_| {
                 // The first failure is the one to report.

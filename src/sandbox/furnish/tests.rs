@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fs::makedev;
 
 use super::super::{Bind, Cancel, Content, Mount, Rights, Secret, SecretFile, Writes};
+use super::dev::try_devices;
 use super::*;
 use crate::limit::Limit;
 use crate::sandbox::mounts::{DEVICES, LINKS};

@@ -12,7 +12,7 @@ use super::exchange::Exchange;
 use super::journal;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
-use crate::rootfs::{GuestPath, Rootfs, metadata_of, remove_tree, set_times_at};
+use crate::rootfs::{GuestPath, Rootfs, keeping_mtime, metadata_of, remove_tree};
 
 /// The builder's own directory, in the container's root: only a rename within one mount is a matter of a moment, so this
 /// can be nowhere else. It is there while steps run in place, belongs to no image, and nothing but the builder may use it.
@@ -113,7 +113,7 @@ impl Claim {
             let opened = open_root(root);
             let (tree, directory) =
                 opened.map_err(|source| InPlaceError::Root { path: root.to_owned(), source })?;
-            let private = unnoticed(directory.as_fd(), || made(directory.as_fd(), PRIVATE_DIRECTORY));
+            let private = keeping_mtime(&directory, || made(directory.as_fd(), PRIVATE_DIRECTORY));
             let private = private.map_err(failed("make", &place))?;
             let lock = match lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -142,8 +142,8 @@ impl Claim {
     }
 
     /// What was found when it was taken.
-    #[must_use]
-    pub fn repaired(&self) -> Repaired {
+    #[cfg(test)]
+    pub(super) fn repaired(&self) -> Repaired {
         self.repaired
     }
 
@@ -239,20 +239,11 @@ impl Drop for Claim {
                 let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::empty());
             }
             let root = self.directory();
-            let _ =
-                unnoticed(root, || Ok(rustix::fs::unlinkat(root, PRIVATE_DIRECTORY, AtFlags::REMOVEDIR)?));
+            let _ = keeping_mtime(root, || {
+                Ok(rustix::fs::unlinkat(root, PRIVATE_DIRECTORY, AtFlags::REMOVEDIR)?)
+            });
         }
     }
-}
-
-/// Does something in `directory` that leaves its time as it was.
-fn unnoticed<T>(directory: BorrowedFd<'_>, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let before = metadata_of(directory)?.mtime;
-    let result = what();
-    if metadata_of(directory)?.mtime != before {
-        set_times_at(directory, b".", before)?;
-    }
-    result
 }
 
 /// The directory `name`, which is made if it is missing; no link and no mount.

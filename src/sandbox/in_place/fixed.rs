@@ -10,9 +10,7 @@ use std::path::PathBuf;
 use super::error::InPlaceError;
 use crate::rootfs::{GuestPath, Rootfs, RootfsError};
 use crate::sandbox::mount_table::MountTable;
-
-/// The kernel's file systems, mounted or not: without them no step works.
-const KERNEL: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
+use crate::sandbox::mounts::KERNEL;
 
 /// What container runtimes mount in every container, and every step may know.
 const PROVIDED: [&[u8]; 3] = [b"/etc/hosts", b"/etc/hostname", b"/etc/resolv.conf"];
@@ -25,7 +23,7 @@ impl Fixed {
     /// What is mounted now, and what of `protected` and of the kernel's directories is there; links are followed.
     pub(super) fn find(root: &Rootfs, protected: &[GuestPath]) -> Result<Self, InPlaceError> {
         let mut points = mount_points(root).map_err(InPlaceError::Mounts)?;
-        points.extend(KERNEL.map(|name| GuestPath::root().child(&name[1..])));
+        points.extend(of_kernel());
         for path in protected {
             points.push(root.resolve(path).map_err(|error| looking(path, error))?);
         }
@@ -72,9 +70,14 @@ impl Fixed {
     }
 }
 
+/// Where the kernel's file systems are, mounted or not: without them no step works.
+fn of_kernel() -> [GuestPath; 3] {
+    KERNEL.map(|name| GuestPath::root().child(name.as_bytes()))
+}
+
 /// Whether `path` is one of the kernel's directories, or below one.
 pub(super) fn is_of_kernel(path: &GuestPath) -> bool {
-    KERNEL.iter().any(|name| path.starts_with(&GuestPath::root().child(&name[1..])))
+    of_kernel().iter().any(|directory| path.starts_with(directory))
 }
 
 fn looking(path: &GuestPath, error: RootfsError) -> InPlaceError {

@@ -30,7 +30,7 @@ pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
 
-use super::furnish::Furnished;
+use super::furnish::{Home, KernelDirectories};
 use super::running::{self, Command};
 use super::wire::Confinement;
 use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, chroot};
@@ -79,15 +79,6 @@ impl<'a> InPlace<'a> {
         Ok(seen)
     }
 
-    /// Puts what `process` is to find into `root`, which is about to be in the container's place.
-    fn furnish(&self, root: &Rootfs, process: &Process, cancel: &Cancel) -> Result<Furnished, SandboxError> {
-        let mut furnished = Furnished::new(root, &self.claim.furniture()?)?;
-        furnished.provide_files(&process.resolv_conf, &chroot::with_own_name(&process.hosts))?;
-        furnished.make_kernel_directories()?;
-        furnished.put_mounts(&process.mounts, self.names, cancel)?;
-        Ok(furnished)
-    }
-
     /// Whether the step uses what the container hides from it.
     fn check(&self, fixed: &Fixed, root: &Rootfs, process: &Process) -> Result<(), SandboxError> {
         let used = std::iter::once(&process.cwd).chain(process.mounts.iter().map(|mount| &mount.target));
@@ -116,13 +107,17 @@ impl Sandbox for InPlace<'_> {
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
         let step = self.claim.begin_step()?;
-        let furnished = self.furnish(root, process, cancel)?;
+        let aside = &self.claim.furniture()?;
+        let home = Home { root, aside, kernel: KernelDirectories::Plain, names: self.names };
+        let furnished = home.furnish(process, cancel)?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
         let exchange = Exchange::begin(self.claim, &fixed, root)?;
-        // The supervisor needs to know no secrets, and no more descriptors than one: where a root would be, of which there
-        // is no other, goes what says that the step is not over.
-        let process = &Process { mounts: Vec::new(), scripts: Vec::new(), ..process.clone() };
-        let command = Command { program: &self.program, confinement: Confinement::InPlace, process };
+        let command = Command {
+            program: &self.program,
+            confinement: Confinement::InPlace,
+            process: &process.without_files(),
+        };
+        // Where a root would be, of which there is no other, goes what says that the step is not over.
         let result = command.run(step.as_fd(), output, cancel);
         exchange.end()?;
         let scripts = scripts.remove();

@@ -16,7 +16,6 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitOptions, waitpid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +28,7 @@ use super::{
     Cancel, Chroot, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
     StartProblem, Strategy,
 };
+use crate::children;
 use crate::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs, remove_tree};
 use crate::sys;
 
@@ -179,14 +179,10 @@ impl Ground<'_> {
         if clear {
             return Ok(working(own, Some(ProcView::Own)));
         }
-        let mut result = Err(Obstacle::Unfinished);
-        for proc in [ProcView::Own, ProcView::Shared] {
-            result = try_step(&Isolated::new(self.program, proc), root).map(|()| proc);
-            if result.is_ok() {
-                break;
-            }
-        }
-        result.map(|proc| working(own, Some(proc)))
+        let try_with = |proc| {
+            try_step(&Isolated::new(self.program, proc), root).map(|()| working(own.clone(), Some(proc)))
+        };
+        try_with(ProcView::Own).or_else(|_| try_with(ProcView::Shared))
     }
 }
 
@@ -285,7 +281,6 @@ pub fn told_by_child<T: Serialize + DeserializeOwned>(body: impl FnOnce() -> T) 
     let child = sys::fork_helper([reporting], tell)?;
     let mut text = Vec::new();
     let _ = File::from(report).take(LONGEST_REPORT).read_to_end(&mut text);
-    // It fails where SIGCHLD is ignored: then the kernel has reaped it.
-    while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+    children::wait_for_end(child);
     Ok(serde_json::from_slice(&text).ok())
 }
