@@ -204,7 +204,7 @@ impl Executor<'_> {
                 (Step::Copy(_), [one, ..]) => *one,
                 (_, all) => Elsewhere::Mounts(all),
             };
-            step_keys(parent, step, &stage.platform, &files)
+            step_keys(parent, step, &stage.platform, self.services.sandbox.view(), &files)
         };
         let keys = of(&contents);
         if keys.content.is_some() {

@@ -17,7 +17,7 @@ use crate::sandbox::in_place::{self, Claim, Repaired};
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
 use crate::sandbox::{
-    Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
+    Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream, View,
 };
 use crate::store::Store;
 use crate::store::janitor::Janitor;
@@ -338,6 +338,10 @@ impl Sandbox for Nowhere {
     ) -> Result<Exit, SandboxError> {
         let source = io::ErrorKind::Unsupported.into();
         Err(SandboxError::Setup { step: "keep a process apart".to_owned(), source })
+    }
+
+    fn view(&self) -> View {
+        View::Own
     }
 }
 

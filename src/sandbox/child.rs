@@ -13,9 +13,8 @@ use rustix::process::{
 };
 use rustix::thread::UnshareFlags;
 
-use super::launch::CAPABILITIES;
+use super::allowed::Allowed;
 use super::own::Inner;
-use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Left, Order, Report};
 use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
 use crate::sys::{self, Forked};
@@ -78,7 +77,6 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     if process.network == Network::None {
         network::cut_off()?;
     }
-    let unfiltered = SystemCalls::AsForTheBuilder;
     let left = confinement.left();
     match confinement {
         Confinement::Namespaces { proc } => {
@@ -89,7 +87,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
                     start(root, socket, left, |root| {
                         mounts::enter(&process, root, clones, proc)?;
-                        launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
+                        launch::launch(&process, &Allowed::inside())
                     })
                 }
                 ProcView::Shared => start(root, socket, left, |root| {
@@ -100,20 +98,21 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
                     let _ = sys::keep_signals_inside();
-                    launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
+                    launch::launch(&process, &Allowed::inside())
                 }),
             }
         }
-        Confinement::Chroot => start(root, socket, left, |root| {
-            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
+        Confinement::Chroot { devices } => start(root, socket, left, |root| {
+            let allowed = Allowed::beside_others(devices)?;
+            chroot::enter(root).and_then(|()| launch::launch(&process, &allowed))
         }),
-        Confinement::InPlace => {
+        Confinement::InPlace { devices } => {
             // No root, but the lock by which the next builder knows that something of the step is left, also if this
             // builder is dead by then.
             let lock = during(root.try_clone(), "keep the lock of the step")?;
             let (supervisor, builder) = (getpid(), getppid());
             let exit =
-                start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES, unfiltered));
+                start(root, socket, left, |_| launch::launch(&process, &Allowed::beside_others(devices)?));
             // Else this is what should have become the command; or the builder lives, and goes on.
             if getpid() == supervisor && is_dead(builder, socket) {
                 in_place::take_over(Path::new("/"), lock);

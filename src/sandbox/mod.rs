@@ -9,11 +9,13 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
+mod allowed;
 mod attach;
 mod cancel;
 mod child;
 mod chroot;
 mod descendants;
+mod devices;
 pub mod emulation;
 mod furnish;
 pub mod in_place;
@@ -33,6 +35,7 @@ mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
+mod view;
 mod wire;
 
 use std::io;
@@ -49,6 +52,7 @@ pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
 pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
+pub use view::View;
 
 use crate::rootfs::{CopyTreeError, Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
 
@@ -169,6 +173,9 @@ pub trait Sandbox: Sync {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError>;
+
+    /// What processes find around them.
+    fn view(&self) -> View;
 }
 
 /// Why a process did not run to its end.
@@ -240,6 +247,18 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
+    /// The image has a device, and a step could open it.
+    #[error(
+        "`{path}` in the image is a device, and nothing here keeps a step from opening it: neither a mount (as with \
+         --isolation=mount-namespace) nor the rules for devices that containers usually have"
+    )]
+    Device {
+        /// Where it is.
+        path: GuestPath,
+    },
+    /// It could not be found out whether the image has devices.
+    #[error("cannot look for devices in the image")]
+    Search(#[source] RootfsError),
     /// What cannot be mounted could not be copied either.
     #[error("cannot copy what is to be mounted at `{path}`")]
     Copy {

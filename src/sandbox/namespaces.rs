@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::running::{self, Command};
 use super::stubs::Stubs;
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View};
 use crate::rootfs::Rootfs;
 
 /// Which /proc a step in namespaces has.
@@ -53,5 +53,12 @@ impl Sandbox for Isolated {
         let exit = result?;
         removed.map_err(SandboxError::Restore)?;
         Ok(exit)
+    }
+
+    fn view(&self) -> View {
+        match self.proc {
+            ProcView::Own => View::Own,
+            ProcView::Shared => View::SharedProcesses,
+        }
     }
 }

@@ -10,6 +10,7 @@ use rustix::net::{
     SendFlags,
 };
 
+use super::devices::Rules;
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 use super::{Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, Script};
@@ -27,9 +28,9 @@ pub(super) enum Confinement {
     /// In namespaces of its own.
     Namespaces { proc: ProcView },
     /// In a root of its own.
-    Chroot,
+    Chroot { devices: Rules },
     /// In the builder's root.
-    InPlace,
+    InPlace { devices: Rules },
 }
 
 impl Confinement {
@@ -37,7 +38,9 @@ impl Confinement {
     pub(super) fn left(self) -> Left {
         match self {
             Self::Namespaces { proc: ProcView::Own } => Left::Nothing,
-            Self::Namespaces { proc: ProcView::Shared } | Self::Chroot | Self::InPlace => Left::Descendants,
+            Self::Namespaces { proc: ProcView::Shared } | Self::Chroot { .. } | Self::InPlace { .. } => {
+                Left::Descendants
+            }
         }
     }
 
@@ -45,8 +48,10 @@ impl Confinement {
         match self {
             Self::Namespaces { proc: ProcView::Own } => 0,
             Self::Namespaces { proc: ProcView::Shared } => 1,
-            Self::Chroot => 2,
-            Self::InPlace => 3,
+            Self::Chroot { devices: Rules::Missing } => 2,
+            Self::Chroot { devices: Rules::Hold } => 3,
+            Self::InPlace { devices: Rules::Missing } => 4,
+            Self::InPlace { devices: Rules::Hold } => 5,
         }
     }
 
@@ -54,8 +59,10 @@ impl Confinement {
         match number {
             0 => Some(Self::Namespaces { proc: ProcView::Own }),
             1 => Some(Self::Namespaces { proc: ProcView::Shared }),
-            2 => Some(Self::Chroot),
-            3 => Some(Self::InPlace),
+            2 => Some(Self::Chroot { devices: Rules::Missing }),
+            3 => Some(Self::Chroot { devices: Rules::Hold }),
+            4 => Some(Self::InPlace { devices: Rules::Missing }),
+            5 => Some(Self::InPlace { devices: Rules::Hold }),
             _ => None,
         }
     }
@@ -524,7 +531,8 @@ mod tests {
         let root = std::fs::File::open("/").unwrap();
         let received = std::thread::scope(|scope| {
             let receiver = scope.spawn(|| receive_order(other.as_fd()).unwrap());
-            send_order(one.as_fd(), Confinement::Chroot, &process(), root.as_fd()).unwrap();
+            send_order(one.as_fd(), Confinement::Chroot { devices: Rules::Hold }, &process(), root.as_fd())
+                .unwrap();
             receiver.join().unwrap()
         });
         assert_eq!(encode_process(&received.process), encode_process(&process()));
@@ -547,10 +555,13 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let root = std::fs::File::open("/").unwrap();
         crowded.scripts.clear();
-        send_order(one.as_fd(), Confinement::InPlace, &crowded, root.as_fd()).unwrap();
+        send_order(one.as_fd(), Confinement::InPlace { devices: Rules::Missing }, &crowded, root.as_fd())
+            .unwrap();
         assert_eq!(receive_order(other.as_fd()).unwrap().process.mounts.len(), MAX_MOUNTS);
         crowded.mounts.push(crowded.mounts[0].clone());
-        let error = send_order(one.as_fd(), Confinement::InPlace, &crowded, root.as_fd()).unwrap_err();
+        let error =
+            send_order(one.as_fd(), Confinement::InPlace { devices: Rules::Missing }, &crowded, root.as_fd())
+                .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -602,12 +613,29 @@ mod tests {
         let all = [
             Confinement::Namespaces { proc: ProcView::Own },
             Confinement::Namespaces { proc: ProcView::Shared },
-            Confinement::Chroot,
-            Confinement::InPlace,
+            Confinement::Chroot { devices: Rules::Hold },
+            Confinement::InPlace { devices: Rules::Missing },
         ];
         for confinement in all {
             assert_eq!(Confinement::of_number(confinement.number()), Some(confinement));
         }
         assert_eq!(Confinement::of_number(4), None);
+    }
+
+    #[test]
+    fn a_way_to_keep_a_process_apart_comes_back_as_it_was() {
+        let [missing, hold] = [Rules::Missing, Rules::Hold];
+        let ways = [
+            Confinement::Namespaces { proc: ProcView::Own },
+            Confinement::Namespaces { proc: ProcView::Shared },
+            Confinement::Chroot { devices: missing },
+            Confinement::Chroot { devices: hold },
+            Confinement::InPlace { devices: missing },
+            Confinement::InPlace { devices: hold },
+        ];
+        for way in ways {
+            assert_eq!(Confinement::of_number(way.number()), Some(way));
+        }
+        assert_eq!(Confinement::of_number(u8::MAX), None);
     }
 }

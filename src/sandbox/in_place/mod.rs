@@ -24,16 +24,17 @@ mod troubles;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
 
+use super::devices::Rules;
 use super::furnish::{Home, KernelDirectories};
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, chroot};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View, chroot};
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Rootfs};
 use exchange::Exchange;
@@ -47,6 +48,8 @@ pub struct InPlace<'a> {
     claim: &'a Claim,
     protected: Vec<GuestPath>,
     names: Limit,
+    /// Found out before the first step.
+    devices: OnceLock<Rules>,
     /// There is one root.
     turn: Mutex<()>,
 }
@@ -59,7 +62,15 @@ impl<'a> InPlace<'a> {
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, claim: &'a Claim, protected: &[GuestPath]) -> Self {
         let protected = protected.iter().cloned().chain([Claim::private_path()]).collect();
-        Self { program: program.into(), claim, protected, names: chroot::NAMES, turn: Mutex::new(()) }
+        let devices = OnceLock::new();
+        Self {
+            program: program.into(),
+            claim,
+            protected,
+            names: chroot::NAMES,
+            devices,
+            turn: Mutex::new(()),
+        }
     }
 
     /// With another limit of names of files with several, as in [`crate::rootfs::TreeCopy`].
@@ -109,12 +120,15 @@ impl Sandbox for InPlace<'_> {
         let step = self.claim.begin_step()?;
         let aside = &self.claim.furniture()?;
         let home = Home { root, aside, kernel: KernelDirectories::Plain, names: self.names };
+        let devices = *self.devices.get_or_init(|| Rules::find(aside));
         let furnished = home.furnish(process, cancel)?;
+        // The step will see another /dev.
+        devices.check(root, Some(b"dev"))?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
         let exchange = Exchange::begin(self.claim, &fixed, root)?;
         let command = Command {
             program: &self.program,
-            confinement: Confinement::InPlace,
+            confinement: Confinement::InPlace { devices },
             process: &process.without_files(),
         };
         // Where a root would be, of which there is no other, goes what says that the step is not over.
@@ -126,6 +140,10 @@ impl Sandbox for InPlace<'_> {
         scripts?;
         furnished?;
         Ok(exit)
+    }
+
+    fn view(&self) -> View {
+        View::Container
     }
 }
 

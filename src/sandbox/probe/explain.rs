@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     /// What root of a container has.
-    const DOCKER: CapabilitySet = crate::sandbox::launch::CAPABILITIES;
+    const DOCKER: CapabilitySet = crate::sandbox::allowed::CAPABILITIES;
 
     fn facts() -> Facts {
         Facts { capabilities: DOCKER, ..Facts::none() }
