@@ -145,8 +145,9 @@ static void disk(const char *number) {
 int main(int count, char **words) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   trace_others();
-  mounts();
+  // Before something is mounted there.
   if (count > 1) disk(words[1]);
+  mounts();
   escape();
   return 0;
 }
