@@ -144,6 +144,8 @@ static void disk(const char *number) {
 
 int main(int count, char **words) {
   setvbuf(stdout, NULL, _IOLBF, 0);
+  // A setuid program of root becomes root altogether.
+  if (setgid(0) == 0 && setuid(0) == 0) printf("root\n");
   trace_others();
   // Before something is mounted there.
   if (count > 1) disk(words[1]);

@@ -165,7 +165,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        finish(Command::new("losetup").args(["-d", &self.device]));
+        let _ = Command::new("losetup").args(["-d", &self.device]).output();
     }
 }
 
@@ -251,7 +251,10 @@ fn steps_see_nothing_of_the_shell_that_started_the_builder() {
     for place in beside.chain([&place(Profile::HostusersFalse, "in-place", Reach::Pod)]) {
         for context in ["attacked", "attacked-by-user"] {
             let finished = attack(place, &contexts, context, &disk, Start::BelowShell);
-            let problems = found_by(place, &finished);
+            let mut problems = found_by(place, &finished);
+            if lines(&finished.stderr, "root").is_empty() {
+                problems.push("it did not become root".to_owned());
+            }
             if !problems.is_empty() {
                 let problems = problems.join("; ");
                 wrong.push(format!("{}, {context}: {problems}\n{}", place.name(), finished.stderr));
