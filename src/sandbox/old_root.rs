@@ -11,6 +11,7 @@ use rustix::process::{chdir, chroot, fchdir, pivot_root};
 use super::child::{Step, during};
 use super::mount_table::MountTable;
 use super::mounts::attach;
+use super::refusal::Act;
 
 /// Makes `root`, a mount on top of `/`, the only root that there is for this process, which must have a mount namespace of
 /// its own and one thread. It works in `/` afterwards. `inner` is a directory of the root.
@@ -24,8 +25,7 @@ pub(super) fn leave(root: &OwnedFd, inner: &str) -> Step<()> {
         // by the kernel where the old root is that of an initramfs. What switch_root(8) does then is as good: nothing leads
         // to what is below a mount that covers it from its root on.
         during(detach_the_rest(), "read which mounts there are")?;
-        let step = "change the root by pivot_root(2), nor by chroot(2), which takes CAP_SYS_CHROOT,";
-        during(chroot("."), step)?;
+        during(chroot("."), Act::LeaveRoot.named("change the root by pivot_root(2), nor by chroot(2)"))?;
     }
     during(close_the_way_up(root, inner), "cover what lies above the root")
 }

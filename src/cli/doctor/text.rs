@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Details, Platform, Report, Store, Tried};
+use super::report::{Details, How, Platform, Proc, Report, Snapshotter, Store, Tried, UserNamespace};
+use crate::sandbox::Strategy;
+use crate::sandbox::probe::Place;
 
 /// The widest line, in characters.
 const WIDTH: usize = 80;
@@ -14,27 +16,27 @@ const INDENT: usize = 27;
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::new();
     let place = match report.place {
-        "machine" => "on this machine",
-        "pod" => "in this pod",
-        _ => "in this container",
+        Place::Machine => "on this machine",
+        Place::Pod => "in this pod",
+        Place::Container => "in this container",
     };
     let _ = writeln!(text, "How a RUN can be kept apart {place}, by user {}, strongest first:", report.user);
     for tried in &report.isolation.strategies {
-        strategy(&mut text, tried, report.isolation.taken == Some(tried.name));
+        strategy(&mut text, tried, report.isolation.selected);
     }
-    let taken = match report.isolation.taken {
+    let selected = match report.isolation.selected {
         Some(name) => format!("A build takes `{name}`, unless --isolation says otherwise."),
         None if report.isolation.files => {
             "A build with a RUN fails; one without it needs nothing of this.".to_owned()
         }
         None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
     };
-    paragraph(&mut text, "", 0, &taken);
-    if report.isolation.strategies.iter().any(|tried| !tried.changes.is_empty()) {
+    paragraph(&mut text, "", 0, &selected);
+    if report.isolation.strategies.iter().any(|tried| !tried.manifest.is_empty()) {
         let marks = "+ is for the pod's manifest (securityContext: the container's), all of them together.";
         paragraph(&mut text, "", 0, marks);
     }
-    if !report.isolation.seccomp && report.isolation.taken.is_some() {
+    if !report.isolation.seccomp && report.isolation.selected.is_some() {
         let unfiltered =
             "System calls of a RUN are not filtered: the kernel, or the filter in force, allows none.";
         paragraph(&mut text, "", 0, unfiltered);
@@ -46,29 +48,29 @@ pub(super) fn render(report: &Report) -> String {
         emulation(&mut text, platform);
     }
     // Said once: with the next platform, no more than its name is another.
-    let unknown = report.platforms.iter().find(|platform| platform.how == "unknown");
+    let unknown = report.platforms.iter().find(|platform| platform.how == How::Unknown);
     if let Some(cause) = unknown.and_then(|platform| platform.cause.as_deref()) {
         paragraph(&mut text, "", 0, &format!("> unknown: {cause}; a build tries"));
     }
     let missing =
-        report.platforms.iter().find(|platform| platform.how == "missing" && platform.advice.is_some());
+        report.platforms.iter().find(|platform| platform.how == How::Missing && platform.advice.is_some());
     if let Some(advice) = missing.and_then(|platform| platform.advice.as_deref()) {
         paragraph(&mut text, "", 0, &format!("> {advice}"));
     }
     text
 }
 
-fn strategy(text: &mut String, tried: &Tried, taken: bool) {
-    let mark = if taken { '*' } else { ' ' };
+fn strategy(text: &mut String, tried: &Tried, selected: Option<Strategy>) {
+    let mark = if selected == Some(tried.name) { '*' } else { ' ' };
     let verdict = if tried.works { "yes" } else { "no" };
-    let head = format!("{mark} {:<18}{verdict:<7}", tried.name);
+    let head = format!("{mark} {:<18}{verdict:<7}", tried.name.name());
     match (&tried.details, &tried.cause) {
         (Some(details), _) => paragraph(text, &head, INDENT, &how(tried, details)),
         (None, cause) => paragraph(text, &head, INDENT, cause.as_deref().unwrap_or_default()),
     }
-    for change in &tried.changes {
+    for field in &tried.manifest {
         // A line of its own, to be copied.
-        paragraph(text, "", INDENT - 2, &format!("+ {change}"));
+        paragraph(text, "", INDENT - 2, &format!("+ {field}"));
     }
     if let Some(advice) = &tried.advice {
         paragraph(text, "", INDENT - 2, &format!("> {advice}"));
@@ -78,25 +80,22 @@ fn strategy(text: &mut String, tried: &Tried, taken: bool) {
 /// How a strategy works, in words.
 fn how(tried: &Tried, details: &Details) -> String {
     let proc = match (details.proc, tried.name) {
-        (_, "in-place") => "the root of this container, with all that is mounted in it",
-        ("own", _) => "its own /proc and process numbers",
-        ("shared", _) => "the /proc and process numbers of this container",
-        _ => "a root of its own without /proc",
+        (_, Strategy::InPlace) => "the root of this container, with all that is mounted in it",
+        (Proc::Own, _) => "its own /proc and process numbers",
+        (Proc::Shared, _) => "the /proc and process numbers of this container",
+        (Proc::None, _) => "a root of its own without /proc",
     };
     let mut words = proc.to_owned();
-    match details.user_namespace {
-        "none" => {}
-        _ => {
-            let _ = write!(words, "; users {}", details.users);
-            if details.groups != details.users {
-                let _ = write!(words, ", groups {}", details.groups);
-            }
+    if details.user_namespace != UserNamespace::None {
+        let _ = write!(words, "; users {}", details.users);
+        if details.groups != details.users {
+            let _ = write!(words, ", groups {}", details.groups);
         }
     }
     if let Some(shortage) = &details.shortage {
         let _ = write!(words, " ({})", shortage.strip_prefix("note: ").unwrap_or(shortage));
     }
-    if !tried.unasked {
+    if !tried.automatic {
         let _ = write!(words, "; only with --isolation={}", tried.name);
     }
     words
@@ -111,24 +110,25 @@ fn store(text: &mut String, store: &Store) {
     }
     let head = format!("  {:<25}", "snapshotter");
     let kept = match (store.snapshotter, &store.cause) {
-        (Some(name), None) => name.to_owned(),
-        (Some(name), Some(cause)) => format!("{name} ({cause})"),
+        (Some(Snapshotter::Overlayfs), _) => "overlayfs".to_owned(),
+        (Some(Snapshotter::Native), None) => "native".to_owned(),
+        (Some(Snapshotter::Native), Some(cause)) => format!("native ({cause})"),
         (None, cause) => format!("none: {}", cause.as_deref().unwrap_or_default()),
     };
     paragraph(text, &head, INDENT, &kept);
-    if let Some(advice) = store.advice.as_deref().filter(|advice| !advice.is_empty()) {
+    if let Some(advice) = &store.advice {
         paragraph(text, "", INDENT - 2, &format!("> {advice}"));
     }
 }
 
 fn emulation(text: &mut String, platform: &Platform) {
     let how = match (platform.how, &platform.handler) {
-        ("native", _) => "natively".to_owned(),
-        ("predecessor", _) => "natively, as the 32-bit predecessor".to_owned(),
-        (_, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
-        ("handler", None) => "by a handler, of which nothing more is known here".to_owned(),
-        ("unknown", _) => "unknown".to_owned(),
-        _ => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
+        (How::Native, _) => "natively".to_owned(),
+        (How::Predecessor, _) => "natively, as the 32-bit predecessor".to_owned(),
+        (How::Handler, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
+        (How::Handler, None) => "by a handler, of which nothing more is known here".to_owned(),
+        (How::Unknown, _) => "unknown".to_owned(),
+        (How::Missing, _) => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };
     paragraph(text, &format!("  {:<25}", platform.platform), INDENT, &how);
     for line in &platform.warnings {
