@@ -292,8 +292,9 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
     const SECCOMP: &str = "securityContext.seccompProfile: {type: Unconfined}";
     const APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
     const ROOT: &str = "securityContext.runAsUser: 0";
+    const CHROOT: &str = "securityContext.capabilities.add: [SYS_CHROOT]";
     type Rows<'a> = &'a [(&'a str, &'a [&'a str])];
-    let cases: [(Pod, Option<&str>, Rows<'_>); 6] = [
+    let cases: [(Pod, Option<&str>, Rows<'_>); 7] = [
         (
             Pod::new(Profile::Default),
             Some("chroot"),
@@ -321,6 +322,12 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
             Pod::new(Profile::Sysadmin).refuse_mounts(),
             Some("chroot"),
             &[("mount-namespace", &[APPARMOR]), ("user-namespace", &[APPARMOR])],
+        ),
+        // The filter refuses pivot_root(2), and there is no chroot(2) instead.
+        (
+            Pod::new(Profile::Sysadmin).without("SYS_CHROOT"),
+            None,
+            &[("mount-namespace", &[CHROOT]), ("user-namespace", &[CHROOT]), ("chroot", &[CHROOT])],
         ),
         (
             Pod::new(Profile::Crio).read_only_root(),

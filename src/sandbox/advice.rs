@@ -34,3 +34,42 @@ fn of_root(error: &InPlaceError) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::rootfs::GuestPath;
+    use crate::sandbox::{Act, Loss};
+
+    #[test]
+    fn what_can_be_done_about_a_step_that_could_not_run_is_said() {
+        let setup = |act: Act, errno: Errno| SandboxError::Setup {
+            step: act.named("try"),
+            source: io::Error::from(errno),
+        };
+        let source = || io::Error::from(Errno::IO);
+        let path = GuestPath::root;
+        for (error, words) in [
+            (setup(Act::OpenDevice, Errno::ACCESS), Some("put the store on another volume")),
+            (setup(Act::WriteRoot, Errno::ROFS), Some("readOnlyRootFilesystem: false")),
+            // After a trial that had worked, no setting is to blame for what has no name.
+            (setup(Act::Other, Errno::ACCESS), None),
+            (SandboxError::Lost(Loss::Memory), Some("resources.limits.memory")),
+            (SandboxError::Lost(Loss::Step), Some("whether the step signals")),
+            (SandboxError::Lost(Loss::Outside), Some("dmesg")),
+            (InPlaceError::Mounts(source()).into(), Some("mount -t proc")),
+            (InPlaceError::Root { path: "/".into(), source: source() }.into(), Some("new container")),
+            (
+                InPlaceError::Io { action: "rename", path: path(), source: source() }.into(),
+                Some("files back"),
+            ),
+            (InPlaceError::Damaged { paths: vec![path()] }.into(), None),
+        ] {
+            let remedy = error.remedy(Strategy::InPlace, Place::Pod);
+            assert_eq!(remedy.is_some(), words.is_some(), "{error}: {remedy:?}");
+            assert!(remedy.unwrap_or_default().contains(words.unwrap_or_default()), "{error}");
+        }
+    }
+}

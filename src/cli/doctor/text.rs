@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Details, How, Platform, Proc, Report, Snapshotter, Store, Tried, UserNamespace};
+use super::report::{
+    Details, How, Isolation, Platform, Proc, Report, Snapshotter, Store, Tried, UserNamespace,
+};
 use crate::sandbox::Strategy;
 use crate::sandbox::probe::Place;
 
@@ -11,6 +13,9 @@ const WIDTH: usize = 80;
 
 /// Where what is said of something begins.
 const INDENT: usize = 27;
+
+/// Where lines with a mark begin that belong to something.
+const MARKS: usize = 6;
 
 /// The whole text.
 pub(super) fn render(report: &Report) -> String {
@@ -24,16 +29,9 @@ pub(super) fn render(report: &Report) -> String {
     for tried in &report.isolation.strategies {
         strategy(&mut text, tried, report.isolation.selected);
     }
-    let selected = match report.isolation.selected {
-        Some(name) => format!("A build takes `{name}`, unless --isolation says otherwise."),
-        None if report.isolation.files => {
-            "A build with a RUN fails; one without it needs nothing of this.".to_owned()
-        }
-        None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
-    };
-    paragraph(&mut text, "", 0, &selected);
+    paragraph(&mut text, "", 0, &verdict(&report.isolation));
     if report.isolation.strategies.iter().any(|tried| !tried.manifest.is_empty()) {
-        let marks = "+ is for the pod's manifest (securityContext: the container's), all of them together.";
+        let marks = "+ is a field of the pod's manifest (securityContext: the container's); a way needs all of its fields.";
         paragraph(&mut text, "", 0, marks);
     }
     if !report.isolation.seccomp && report.isolation.selected.is_some() {
@@ -60,6 +58,23 @@ pub(super) fn render(report: &Report) -> String {
     text
 }
 
+/// What a build does here.
+fn verdict(isolation: &Isolation) -> String {
+    let on_request = isolation.strategies.iter().find(|tried| tried.works && !tried.automatic);
+    let without = if isolation.files {
+        "one without it needs nothing of this"
+    } else {
+        "and so does one that copies files"
+    };
+    match (isolation.selected, on_request) {
+        (Some(name), _) => format!("A build takes `{name}`, unless --isolation says otherwise."),
+        (None, Some(on_request)) => {
+            format!("A build with a RUN fails without --isolation={}; {without}.", on_request.name)
+        }
+        (None, None) => format!("A build with a RUN fails; {without}."),
+    }
+}
+
 fn strategy(text: &mut String, tried: &Tried, selected: Option<Strategy>) {
     let mark = if selected == Some(tried.name) { '*' } else { ' ' };
     let verdict = if tried.works { "yes" } else { "no" };
@@ -69,11 +84,11 @@ fn strategy(text: &mut String, tried: &Tried, selected: Option<Strategy>) {
         (None, cause) => paragraph(text, &head, INDENT, cause.as_deref().unwrap_or_default()),
     }
     for field in &tried.manifest {
-        // A line of its own, to be copied.
-        paragraph(text, "", INDENT - 2, &format!("+ {field}"));
+        // To be copied: it is not broken, however long it is.
+        let _ = writeln!(text, "{:MARKS$}+ {field}", "");
     }
     if let Some(advice) = &tried.advice {
-        paragraph(text, "", INDENT - 2, &format!("> {advice}"));
+        paragraph(text, "", MARKS, &format!("> {advice}"));
     }
 }
 
@@ -117,7 +132,7 @@ fn store(text: &mut String, store: &Store) {
     };
     paragraph(text, &head, INDENT, &kept);
     if let Some(advice) = &store.advice {
-        paragraph(text, "", INDENT - 2, &format!("> {advice}"));
+        paragraph(text, "", MARKS, &format!("> {advice}"));
     }
 }
 
@@ -126,13 +141,13 @@ fn emulation(text: &mut String, platform: &Platform) {
         (How::Native, _) => "natively".to_owned(),
         (How::Predecessor, _) => "natively, as the 32-bit predecessor".to_owned(),
         (How::Handler, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
-        (How::Handler, None) => "by a handler, of which nothing more is known here".to_owned(),
+        (How::Handler, None) => "by a handler".to_owned(),
         (How::Unknown, _) => "unknown".to_owned(),
         (How::Missing, _) => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };
     paragraph(text, &format!("  {:<25}", platform.platform), INDENT, &how);
     for line in &platform.warnings {
-        paragraph(text, "", INDENT - 2, &format!("> {line}"));
+        paragraph(text, "", MARKS, &format!("> {line}"));
     }
 }
 
@@ -146,7 +161,7 @@ fn paragraph(text: &mut String, head: &str, indent: usize, words: &str) {
             text.push_str(line.trim_end());
             text.push('\n');
             // What follows a mark (`> `, `+ `) stands under what the mark is for.
-            line = " ".repeat(INDENT.min(indent + 2).max(indent));
+            line = " ".repeat(if indent == INDENT { indent } else { indent + 2 });
             fresh = true;
         }
         if !fresh {
@@ -162,11 +177,41 @@ fn paragraph(text: &mut String, head: &str, indent: usize, words: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::Explanation;
 
     fn wrapped(head: &str, indent: usize, words: &str) -> String {
         let mut text = String::new();
         paragraph(&mut text, head, indent, words);
         text
+    }
+
+    #[test]
+    fn a_field_of_the_manifest_is_one_line_however_long_it_is() {
+        let field = format!("securityContext.capabilities.add: [{}]", ["SYS_ADMIN"; 12].join(", "));
+        let explanation =
+            Explanation { cause: "none".to_owned(), manifest: vec![field.clone()], advice: None };
+        let mut text = String::new();
+        strategy(&mut text, &Tried::new(Strategy::Chroot, Err(explanation)), None);
+        assert_eq!(text.lines().nth(1), Some(format!("      + {field}").as_str()), "{text}");
+    }
+
+    #[test]
+    fn what_a_build_does_by_itself_or_when_it_is_told_is_said_in_one_line() {
+        let tried = |strategy, automatic| {
+            let explanation = Explanation { cause: String::new(), manifest: Vec::new(), advice: None };
+            Tried { works: true, automatic, ..Tried::new(strategy, Err(explanation)) }
+        };
+        let nothing = || Vec::new();
+        let in_place = || vec![tried(Strategy::InPlace, false)];
+        for (selected, files, strategies, words) in [
+            (Some(Strategy::Chroot), true, in_place(), "takes `chroot`, unless --isolation says"),
+            (None, true, in_place(), "fails without --isolation=in-place; one without it needs nothing"),
+            (None, true, nothing(), "A build with a RUN fails; one without it needs nothing of this."),
+            (None, false, nothing(), "A build with a RUN fails; and so does one that copies files."),
+        ] {
+            let found = verdict(&Isolation { selected, files, seccomp: true, strategies });
+            assert!(found.contains(words), "{found}");
+        }
     }
 
     #[test]

@@ -261,3 +261,18 @@ fn try_root() -> Result<Working, Obstacle> {
     renamed.map_err(refused("rename in the root of the container"))?;
     Ok(working(own, Way::InPlace))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_explains_unless_it_is_that_of_a_new_proc() {
+        let met = |attempt: Attempt| refused(attempt)(Errno::PERM);
+        let root = || met(Act::LeaveRoot.named("change the root"));
+        assert_eq!(root().or(met("bind `/proc`".into())), root());
+        assert_eq!(met(Act::NewProc.named("mount `/proc`")).or(root()), root());
+        let other = || Obstacle::Other { message: "killed".to_owned() };
+        assert_eq!(other().or(root()), other());
+    }
+}
