@@ -238,51 +238,12 @@ mod tests {
         println!("adopted them all");
     }
 
-    /// Not a test of its own either: it needs a process with one thread.
-    #[test]
-    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
-    fn asks() {
-        if std::env::var_os(ALONE).is_none() {
-            return;
-        }
-        let long = vec!["text".to_owned(); 5000];
-        assert_eq!(ask(|| long.clone()).unwrap(), Some(long), "it fits into a report");
-        let killed = || -> u8 {
-            let _ = kill_process(getpid(), Signal::KILL);
-            1
-        };
-        assert_eq!(ask(killed).unwrap(), None);
-        let mut asked = Asked::start([], |[]| loop_for_ever()).unwrap();
-        asked.kill();
-        assert_eq!(asked.answer(), None);
-        let child = asked.child;
-        drop(asked);
-        assert_eq!(waitpid(Some(child), WaitOptions::NOHANG).unwrap_err(), Errno::CHILD, "it is reaped");
-        println!("asked them all");
-    }
-
-    fn loop_for_ever() -> u8 {
-        loop {
-            std::thread::park();
-        }
-    }
-
-    /// Runs the test of that name in a process of its own, with one thread; it says `last` at its end.
-    fn run_alone(test: &str, last: &str) {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([&format!("children::tests::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
-        let output = command.env(ALONE, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains(last), "{output:?}");
-    }
-
-    #[test]
-    fn a_child_says_one_thing_or_is_known_to_have_said_nothing() {
-        run_alone("asks", "asked them all");
-    }
-
     #[test]
     fn orphans_are_reaped_and_children_are_left_to_who_waits_for_them() {
-        run_alone("adopts", "adopted them all");
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["children::tests::adopts", "--exact", "--nocapture"]).env(ALONE, "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("adopted them all"), "{output:?}");
     }
 }
