@@ -101,14 +101,14 @@ fn how(tried: &Tried, details: &Details) -> String {
         (Proc::None, _) => "a root of its own without /proc",
     };
     let mut words = proc.to_owned();
-    if details.user_namespace != UserNamespace::None {
+    // Which there are is part of why there are not more.
+    if let Some(shortage) = &details.shortage {
+        let _ = write!(words, "; {}", shortage.strip_prefix("note: ").unwrap_or(shortage));
+    } else if details.user_namespace != UserNamespace::None {
         let _ = write!(words, "; users {}", details.users);
         if details.groups != details.users {
             let _ = write!(words, ", groups {}", details.groups);
         }
-    }
-    if let Some(shortage) = &details.shortage {
-        let _ = write!(words, " ({})", shortage.strip_prefix("note: ").unwrap_or(shortage));
     }
     if !tried.automatic {
         let _ = write!(words, "; only with --isolation={}", tried.name);
@@ -211,6 +211,23 @@ mod tests {
         ] {
             let found = verdict(&Isolation { selected, files, seccomp: true, strategies });
             assert!(found.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn the_users_are_named_once() {
+        let details = |shortage: Option<&str>| Details {
+            proc: Proc::Own,
+            user_namespace: UserNamespace::Single,
+            users: "0-9".to_owned(),
+            groups: "0-9".to_owned(),
+            shortage: shortage.map(str::to_owned),
+        };
+        let explanation = Explanation { cause: String::new(), manifest: Vec::new(), advice: None };
+        let tried = Tried::new(Strategy::UserNamespace, Err(explanation));
+        for shortage in [None, Some("note: only users 0-9 can be used here")] {
+            let words = how(&tried, &details(shortage));
+            assert_eq!(words.matches("0-9").count(), 1, "{words}");
         }
     }
 
