@@ -27,6 +27,7 @@ mod old_root;
 mod orphans;
 pub mod own;
 pub mod probe;
+mod provided;
 mod refusal;
 mod running;
 mod seccomp;
@@ -36,13 +37,13 @@ mod subordinate;
 mod wire;
 
 use std::io;
-use std::path::PathBuf;
 
 use rustix::io::Errno;
 
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
+pub use furnish::FurnishError;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
@@ -50,7 +51,7 @@ pub use namespaces::{Isolated, ProcView};
 pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
-use crate::rootfs::{CopyTreeError, Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, ResolvedUser, Rootfs};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -214,44 +215,9 @@ pub enum SandboxError {
         /// Where the caller gets others.
         file: &'static str,
     },
-    /// The image has something else where the kernel's file systems belong.
-    #[error("`{path}` in the image is a {found}: nothing can be mounted there")]
-    MountPoint {
-        /// `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`.
-        path: String,
-        /// What is there.
-        found: String,
-    },
-    /// What is needed to mount something, an empty file for instance, could not be made.
-    #[error("cannot prepare `{path}` in the image")]
-    Prepare {
-        /// Where something was to be mounted.
-        path: GuestPath,
-        /// Why.
-        #[source]
-        source: RootfsError,
-    },
-    /// Device files cannot be opened where the files of steps are.
-    #[error("devices cannot be opened below `{path}`: that file system is mounted with `nodev`")]
-    NoDevices {
-        /// A directory there.
-        path: PathBuf,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
-    /// What cannot be mounted could not be copied either.
-    #[error("cannot copy what is to be mounted at `{path}`")]
-    Copy {
-        /// Where it was to be.
-        path: GuestPath,
-        /// Why not.
-        #[source]
-        source: CopyTreeError,
-    },
-    /// What was made for mounts, or put in their place, could not be taken away.
-    #[error("cannot take away what was there for this step only")]
-    Restore(#[source] RootfsError),
+    /// The root could not be prepared, or be given back its own files.
+    #[error(transparent)]
+    Furnish(#[from] FurnishError),
     /// Nothing can be mounted there.
     #[error("cannot mount at `{path}`: {problem}")]
     MountTarget {

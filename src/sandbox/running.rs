@@ -106,7 +106,6 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
             let Refusal { cause, remedy } = network::explain(errno);
             SandboxError::Network { cause, remedy }
         }
-        Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
             path: process.cwd.clone(),

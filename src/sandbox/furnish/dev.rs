@@ -1,6 +1,5 @@
 //! The small /dev of a step where nothing can be mounted: six devices, and what else programs look for.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -8,9 +7,9 @@ use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, makedev};
 use rustix::io::Errno;
 
 use super::aside::Aside;
-use super::{during, finish, make_directory, write_scripts};
+use super::{FurnishError, during, finish, make_directory};
 use crate::rootfs::Owner;
-use crate::sandbox::mounts::{DEVICES, LINKS};
+use crate::sandbox::provided::{DEVICES, LINKS, write_scripts};
 use crate::sandbox::{SandboxError, Script};
 
 /// The directories in it that are file systems of their own where something can be mounted, and their modes.
@@ -50,7 +49,7 @@ fn try_device(dev: &OwnedFd, path: &Path) -> Result<(), SandboxError> {
     match rustix::fs::openat(dev, "null", flags, Mode::empty()) {
         Ok(_) => Ok(()),
         Err(Errno::ACCESS) if has_no_devices(dev) => {
-            Err(SandboxError::NoDevices { path: path.to_owned(), source: io::Error::from(Errno::ACCESS) })
+            Err(FurnishError::NoDevices { path: path.to_owned(), source: Errno::ACCESS.into() }.into())
         }
         Err(error) => during(Err(error), "open `/dev/null`"),
     }

@@ -25,8 +25,8 @@ pub use place::{Hints, OWN_IMAGE, Place, is_own_image};
 use super::own::{self, Identity, Own, OwnError, Part, Wish};
 use super::refusal::Facts;
 use super::{
-    Cancel, Chroot, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
-    StartProblem, Strategy,
+    Cancel, Chroot, FurnishError, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox,
+    SandboxError, StartProblem, Strategy,
 };
 use crate::children;
 use crate::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs, remove_tree};
@@ -229,7 +229,7 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
         Err(SandboxError::Setup { step, source }) => {
             Err(Obstacle::Step { step, errno: source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) })
         }
-        Err(SandboxError::NoDevices { .. }) => {
+        Err(SandboxError::Furnish(FurnishError::NoDevices { .. })) => {
             Err(Obstacle::Step { step: "open `/dev/null`".to_owned(), errno: Errno::ACCESS.raw_os_error() })
         }
         Err(error) => {
