@@ -25,7 +25,11 @@ impl SecretFiles {
 
     /// Overwrites all of them, and empties them. Goes on after a failure: the first is the one to report.
     pub(super) fn empty(&mut self) -> Result<(), RootfsError> {
-        self.0.drain(..).fold(Ok(()), |result, secret| result.and(secret.empty()))
+        let mut result = Ok(());
+        for secret in self.0.drain(..) {
+            result = result.and(secret.empty());
+        }
+        result
     }
 }
 
