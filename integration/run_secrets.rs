@@ -126,10 +126,16 @@ fn without_mounts_a_secret_is_on_a_disk_for_the_time_of_its_step_and_that_is_sai
         let finished = build(&builder, &context(&format!("FROM BASE\n{run} true\n")), flags).success();
         assert!(!finished.says(&["on a disk"]), "{run}: {}", finished.stderr);
     }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let shared_memory = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/dev/shm"));
+    if shared_memory.is_none_or(|line| !line.contains(" tmpfs ") || line.contains("nodev")) {
+        eprintln!("skipped in part: there is no file system in memory that can have devices at /dev/shm");
+        return;
+    }
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = format!("--store={}", memory.path().display());
     let flags = ["--isolation=chroot", "--secret=id=s,env=TOKEN", &store];
-    let finished = build(&builder, &context(&format!("FROM BASE\n{file} cat /s\n")), &flags);
+    let finished = build(&builder, &context(&format!("FROM BASE\n{file} cat /s\n")), &flags).success();
     assert!(!finished.says(&["on a disk"]), "{}", finished.stderr);
 }
 

@@ -143,8 +143,9 @@ fn with_own_name(hosts: &[u8]) -> Vec<u8> {
 }
 
 impl Furnished {
-    /// Nothing yet but the kernel's directories, which stay. What is covered in `root` is kept in `aside`, a directory on the same file system, and in the same
-    /// mount, that the step cannot reach. Nobody else may change the tree until the step runs.
+    /// Nothing yet but the kernel's directories, which stay. What is covered in `root` is kept in `aside`, a directory on
+    /// the same file system, and in the same mount, that the step cannot reach. Nobody else may change the tree until the
+    /// step runs.
     pub(super) fn new(root: &Rootfs, aside: &Path) -> Result<Self, SandboxError> {
         let step = || format!("use the directory `{}`", aside.display());
         let root = Rootfs::from_fd(during(root.as_fd().try_clone_to_owned(), "open the root")?);
