@@ -9,6 +9,7 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
+mod advice;
 mod attach;
 mod cancel;
 mod child;
@@ -18,6 +19,7 @@ pub mod emulation;
 mod furnish;
 pub mod in_place;
 mod launch;
+mod loss;
 mod mount;
 pub mod mount_table;
 mod mounts;
@@ -46,10 +48,12 @@ pub use chroot::Chroot;
 pub use furnish::FurnishError;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
+pub use loss::Loss;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use refusal::{Act, Attempt, Explanation, Refusal};
 pub use seccomp::can_filter_system_calls;
-pub use strategy::{Strategy, UnknownStrategy};
+pub use strategy::Strategy;
 
 use crate::rootfs::{Escaped, GuestPath, ResolvedUser, Rootfs};
 
@@ -182,25 +186,20 @@ pub enum SandboxError {
     #[error("cannot talk to the process that holds the sandbox")]
     Connection(#[source] io::Error),
     /// The supervisor ended without saying how the step did.
-    #[error("the process that holds the sandbox was killed")]
-    Lost,
+    #[error("the process that holds the sandbox was killed{}", .0)]
+    Lost(Loss),
     /// The kernel refused part of the isolation.
     #[error("cannot {step} for the sandbox")]
     Setup {
         /// What was tried.
-        step: String,
+        step: Attempt,
         /// What the kernel said.
         #[source]
         source: io::Error,
     },
     /// There can be no network for the process alone.
-    #[error("cannot keep the process off the network, for which it needs a network namespace: {cause}")]
-    Network {
-        /// Why not.
-        cause: String,
-        /// What to do about it.
-        remedy: String,
-    },
+    #[error("cannot keep the process off the network, for which it needs a network namespace: {}", .0.cause)]
+    Network(Refusal),
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
         "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"

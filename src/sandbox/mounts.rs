@@ -20,6 +20,7 @@ use super::child::{Step, during};
 use super::mount_table::MountTable;
 use super::old_root;
 use super::provided::{DEVICES, KERNEL, LINKS, PROVIDED, make_file, new_file, write_scripts};
+use super::refusal::Act;
 use super::{Network, ProcView, Process};
 use crate::rootfs::{IdMap, Owner};
 use crate::sys::{self, MountReach};
@@ -190,7 +191,7 @@ fn mount_proc(target: &OwnedFd) -> Step<()> {
         }
         false => "mount `/proc`",
     };
-    during(mounted, step)
+    during(mounted, Act::NewProc.named(step))
 }
 
 /// The builder's /proc, with everything that covers parts of it: of a user namespace, the kernel wants all of that or

@@ -8,6 +8,7 @@ use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::furnish::FurnishError;
+use super::refusal::Attempt;
 use super::wire::Report;
 use super::{SandboxError, Script};
 use crate::rootfs::{Follow, GuestPath, Owner, Rootfs, RootfsError, set_mode_at, set_owner_at};
@@ -48,7 +49,7 @@ pub(super) fn is_of_kernel(path: &GuestPath) -> bool {
 /// Something that could not be made.
 pub(super) struct Failed {
     /// What was tried.
-    step: String,
+    step: Attempt,
     /// What the kernel said.
     source: io::Error,
 }
@@ -67,7 +68,7 @@ impl From<Failed> for SandboxError {
     }
 }
 
-fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<String>) -> Result<T, Failed> {
+fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<Attempt>) -> Result<T, Failed> {
     result.map_err(|error| Failed { step: step.into(), source: error.into() })
 }
 

@@ -1,8 +1,5 @@
 //! What can go wrong with what a step finds in its root besides the image.
 
-use std::io;
-use std::path::PathBuf;
-
 use crate::rootfs::{CopyTreeError, GuestPath, RootfsError};
 
 /// Why a root could not be prepared for a step, or be given back its own files.
@@ -24,15 +21,6 @@ pub enum FurnishError {
         /// Why.
         #[source]
         source: RootfsError,
-    },
-    /// Device files cannot be opened where the files of steps are.
-    #[error("devices cannot be opened below `{path}`: that file system is mounted with `nodev`")]
-    NoDevices {
-        /// A directory there.
-        path: PathBuf,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
     },
     /// What cannot be mounted could not be copied either.
     #[error("cannot copy what is to be mounted at `{path}`")]

@@ -24,6 +24,7 @@ use self::parents::Parents;
 use self::secret_files::SecretFiles;
 use super::mount::PointKind;
 use super::provided::{self, KERNEL, PROVIDED, cause, in_root, make_file};
+use super::refusal::Attempt;
 use super::stubs::Stubs;
 use super::{Cancel, Process, SandboxError, Script};
 use crate::limit::Limit;
@@ -80,7 +81,7 @@ enum Origin {
 }
 
 /// Names the step of a failure.
-fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<String>) -> Result<T, SandboxError> {
+fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<Attempt>) -> Result<T, SandboxError> {
     result.map_err(|error| SandboxError::Setup { step: step.into(), source: error.into() })
 }
 
