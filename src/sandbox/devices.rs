@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, makedev};
 use rustix::io::Errno;
 
 use super::SandboxError;
-use super::mounts::DEVICES;
+use super::provided::DEVICES;
 use crate::rootfs::{FileKind, Follow, GuestPath, Metadata, Rootfs, RootfsError};
 
 /// The block devices that the machine has.
