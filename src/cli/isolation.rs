@@ -13,7 +13,7 @@ use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::rootfs::{GuestPath, Rootfs};
-use crate::sandbox::in_place::{self, Claim, Repaired};
+use crate::sandbox::in_place::{self, Claim};
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
 use crate::sandbox::{
@@ -276,16 +276,6 @@ impl Grounds {
         let Some(claim) = &self.claim else { return Ok(None) };
         let seen = InPlace::new(PROGRAM, claim, &protected(settings)).seen_by_steps();
         Ok(Some(in_place::warning(&seen.map_err(|error| Failure::from_error(&error))?)))
-    }
-}
-
-/// Gives the container its own root back, if a builder was killed while that was an image's.
-pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
-    match in_place::repair(Path::new(ROOT)).map_err(|error| Failure::from_error(&error))? {
-        Repaired::Nothing => Ok(None),
-        Repaired::Root => Ok(Some(
-            "a builder that was killed had left an image's files in the root of this container; its own are back",
-        )),
     }
 }
 

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
-use crate::sandbox::Cancel;
+use crate::sandbox::{Cancel, in_place};
 
 /// The signals that ask to end.
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
-/// its files, the kernel its processes and mounts.
+/// its files, the kernel its processes and mounts. Only the root of a container that is an image's for the time of a step is
+/// given back before: see [`in_place::exit`].
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What comes so soon after the first signal was not meant to be a second: timeout(1), for one, signals the process and then
@@ -43,17 +44,26 @@ impl AtOnce {
     /// Has them wait while `body` makes and removes what nobody else would remove: then they end the process. One that
     /// comes while another waits does so at once.
     pub(super) fn after<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.waiting(Second::AtOnce, body)
+    }
+
+    /// [`AtOnce::after`], but all of them wait: for what takes moments and must not be left half done.
+    pub(super) fn undisturbed<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.waiting(Second::Waits, body)
+    }
+
+    fn waiting<T>(&self, second: Second, body: impl FnOnce() -> T) -> T {
         let came = Arc::new(AtomicUsize::new(0));
         let ids: Vec<_> = SIGNALS
             .into_iter()
             .flat_map(|signal| {
                 let number = usize::try_from(signal).unwrap_or_default();
                 // In this order: what is registered later is done later, so the first does not meet its own alarm.
-                [
-                    signal_hook::flag::register_usize(signal, Arc::clone(&came), number),
-                    signal_hook::flag::register(signal, Arc::clone(&self.0)),
-                ]
+                let noted = signal_hook::flag::register_usize(signal, Arc::clone(&came), number);
+                let arm = || signal_hook::flag::register(signal, Arc::clone(&self.0));
+                [Some(noted), (second == Second::AtOnce).then(arm)]
             })
+            .flatten()
             .filter_map(Result::ok)
             .collect();
         self.0.store(false, Ordering::SeqCst);
@@ -67,6 +77,13 @@ impl AtOnce {
             _ => result,
         }
     }
+}
+
+/// What a signal does that comes while another waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Second {
+    AtOnce,
+    Waits,
 }
 
 /// Stops a command when a signal asks for it.
@@ -113,7 +130,7 @@ impl Stop {
                 match first {
                     Some(first) if first.elapsed() < ECHO => continue,
                     // Asked for twice: the janitor and the kernel clean up.
-                    Some(_) => std::process::exit(128 + signal),
+                    Some(_) => in_place::exit(128 + signal),
                     None => first = Some(Instant::now()),
                 }
                 received.store(signal, Ordering::SeqCst);
@@ -122,7 +139,7 @@ impl Stop {
                 // Without one, only a second signal ends what does not stop by itself.
                 let _ = std::thread::Builder::new().spawn(move || {
                     std::thread::sleep(PATIENCE);
-                    std::process::exit(128 + signal);
+                    in_place::exit(128 + signal);
                 });
             }
         };

@@ -9,7 +9,8 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::error::InPlaceError;
 use super::exchange::Exchange;
-use super::journal;
+use super::journal::Journal;
+use super::own_root::Repaired;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
 use crate::rootfs::{GuestPath, Rootfs, keeping_mtime, metadata_of, remove_tree};
@@ -24,23 +25,12 @@ pub(super) const ASIDE: &str = "aside";
 pub(super) const COPY: &str = "copy";
 /// What a step left that belongs nowhere; soon removed.
 pub(super) const LEFT: &str = "left";
-/// The trees of stages.
-const TREES: &str = "trees";
 /// What of a stage is out of the way of something that a step is to find.
 const FURNITURE: &str = "furniture";
 /// Held by the builder, as long as it lives.
 const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
 const STEP: &str = "step";
-
-/// Whether a builder that was killed had left something to be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repaired {
-    /// Nothing.
-    Nothing,
-    /// The root was an image's, wholly or in part, and is the container's again.
-    Root,
-}
 
 /// A container's root that this builder alone exchanges for those of images. What is left of the builder's own directory
 /// goes when it is dropped: after all trees.
@@ -54,19 +44,6 @@ pub struct Claim {
     /// None for whoever ends what a dead builder had begun.
     _lock: Option<OwnedFd>,
     repaired: Repaired,
-}
-
-/// Undoes what a builder left that was killed while a step ran in the root `root`; to be called first of all, however
-/// steps are run this time: until then, files may be an image's. Does not even make a directory if there is nothing to do.
-///
-/// # Errors
-/// [`InPlaceError::Busy`] if a builder is at work there, and all that keeps the container's files from coming back.
-pub fn repair(root: &Path) -> Result<Repaired, InPlaceError> {
-    let place = root.join(PRIVATE_DIRECTORY);
-    match rustix::fs::lstat(&place) {
-        Err(Errno::NOENT) => Ok(Repaired::Nothing),
-        _ => Claim::take(root).map(|claim| claim.repaired),
-    }
 }
 
 /// Undoes what the builder of a step that has just ended in the root `root` can undo no more, because it was killed; `step`
@@ -94,7 +71,7 @@ pub(in crate::sandbox) fn take_over(root: &Path, step: OwnedFd) {
 }
 
 /// The directory `root`, as a tree and to be read.
-fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
+pub(super) fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
     let tree = Rootfs::open(root)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(&tree, ".", flags, Mode::empty())?;
@@ -102,6 +79,9 @@ fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
 }
 
 impl Claim {
+    /// The trees of stages.
+    pub(super) const TREES: &str = "trees";
+
     /// Takes the container's root, `/` in life. Repairs what a killed builder left there.
     ///
     /// # Errors
@@ -138,11 +118,15 @@ impl Claim {
     /// at first.
     #[must_use]
     pub fn trees(&self) -> PathBuf {
-        self.place.join(TREES)
+        self.place.join(Self::TREES)
+    }
+
+    /// The same, open.
+    pub(super) fn open_trees(&self) -> io::Result<OwnedFd> {
+        Ok(enter(self.private(), Self::TREES.as_bytes())?)
     }
 
     /// What was found when it was taken.
-    #[cfg(test)]
     pub(super) fn repaired(&self) -> Repaired {
         self.repaired
     }
@@ -193,32 +177,30 @@ impl Claim {
     }
 
     fn repair(&mut self) -> Result<(), InPlaceError> {
-        let journal = journal::read(self.private())
+        let journal = Journal::read(self.private.as_fd())
             .map_err(|source| InPlaceError::Journal { path: self.place.clone(), source })?;
         match journal {
-            Some((phase, entries)) => {
-                Exchange::found(self, phase, entries)?.end()?;
+            Some((journal, entries)) => {
+                Exchange::found(self, journal, entries)?.end()?;
                 self.repaired = Repaired::Root;
             }
-            None => {
-                let path = self.place.join(ASIDE);
-                let is_empty = match enter(self.private(), ASIDE.as_bytes()) {
-                    Ok(aside) => {
-                        Names::in_directory(aside.as_fd()).is_ok_and(|names| names.iter().len() == 0)
-                    }
-                    Err(error) => error == Errno::NOENT,
-                };
-                if !is_empty {
-                    return Err(InPlaceError::Lost { path });
-                }
-                // One that was killed while it wrote the journal had moved nothing.
-                journal::end(self.private()).map_err(self.journal_failed())?;
+            None if is_empty(self.private(), ASIDE) => {
+                Journal::remove_unfinished(self.private()).map_err(self.journal_failed())?;
             }
+            None => return Err(InPlaceError::Lost { path: self.place.join(ASIDE) }),
         }
-        for name in [TREES, LEFT, FURNITURE, COPY] {
+        for name in [Self::TREES, LEFT, FURNITURE, COPY] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
         Ok(())
+    }
+}
+
+/// Whether the directory `name` is empty, or missing.
+pub(super) fn is_empty(parent: BorrowedFd<'_>, name: &str) -> bool {
+    match enter(parent, name.as_bytes()) {
+        Ok(directory) => Names::in_directory(directory.as_fd()).is_ok_and(|names| names.iter().len() == 0),
+        Err(error) => error == Errno::NOENT,
     }
 }
 
@@ -230,7 +212,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> InPlac
 impl Drop for Claim {
     fn drop(&mut self) {
         // As far as nothing is left in them. The lock file last: who waits for it finds that it is gone, and begins anew.
-        for name in [ASIDE, LEFT, FURNITURE, TREES] {
+        for name in [ASIDE, LEFT, FURNITURE, Self::TREES] {
             let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::REMOVEDIR);
         }
         let is_lock = |name: &[u8]| [STEP, LOCK].iter().any(|lock| lock.as_bytes() == name);

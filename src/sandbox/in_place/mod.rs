@@ -13,22 +13,27 @@ mod face;
 mod fault;
 mod fixed;
 mod identity;
+mod indispensable;
 mod journal;
 mod moving;
 #[cfg(test)]
 mod overlay_test;
+mod own_root;
 mod scripts;
 #[cfg(test)]
 mod tests;
 mod troubles;
+mod way;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 pub(super) use claim::take_over;
-pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
+pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub use error::InPlaceError;
+pub use indispensable::exit;
+pub use own_root::{OwnRootError, Repaired, ensure_own_root};
 
 use super::furnish::{Home, KernelDirectories};
 use super::running::{self, Command};
@@ -111,14 +116,22 @@ impl Sandbox for InPlace<'_> {
         let home = Home { root, aside, kernel: KernelDirectories::Plain, names: self.names };
         let furnished = home.furnish(process, cancel)?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
-        let exchange = Exchange::begin(self.claim, &fixed, root)?;
+        let mut exchange = match Exchange::begin(self.claim, &fixed, root, cancel) {
+            Err(error) if error.is_interruption() => {
+                running::check(process, cancel)?;
+                return Err(error.into());
+            }
+            exchange => exchange?,
+        };
         let command = Command {
             program: &self.program,
             confinement: Confinement::InPlace,
             process: &process.without_files(),
         };
         // Where a root would be, of which there is no other, goes what says that the step is not over.
-        let result = command.run(step.as_fd(), output, cancel);
+        // While there is output, there is a supervisor; it may take for ever to get rid of it.
+        let mut output = |stream, bytes: &[u8]| exchange.spared(|| output(stream, bytes));
+        let result = command.run(step.as_fd(), &mut output, cancel);
         exchange.end()?;
         let scripts = scripts.remove();
         let furnished = furnished.remove();

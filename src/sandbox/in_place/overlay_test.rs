@@ -41,6 +41,15 @@ impl Overlay {
         self.0.path().join("root")
     }
 
+    /// Lets files in it be changed, or not, as in a container with a read-only root.
+    pub(super) fn allow(&self, writing: Writing) {
+        let read_only = match writing {
+            Writing::Yes => MountFlags::empty(),
+            Writing::No => MountFlags::RDONLY,
+        };
+        rustix::mount::mount_remount(self.root(), MountFlags::BIND | read_only, c"").unwrap();
+    }
+
     /// Mounts an empty file system in memory at `place` of the root.
     pub(super) fn mount_in(&self, place: &str) {
         rustix::mount::mount("tmpfs", self.root().join(place), "tmpfs", MountFlags::empty(), None).unwrap();
@@ -50,4 +59,11 @@ impl Overlay {
     pub(super) fn bind_file(&self, source: &Path, place: &str) {
         rustix::mount::mount_bind(source, self.root().join(place)).unwrap();
     }
+}
+
+/// Whether files can be changed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Writing {
+    Yes,
+    No,
 }
