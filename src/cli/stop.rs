@@ -190,16 +190,38 @@ mod tests {
         });
     }
 
+    /// Not a test of its own: the process that the test below starts.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn is_undisturbed() {
+        let Ok(count) = std::env::var(SIGNALLED) else { return };
+        let at_once = AtOnce::begin();
+        at_once.undisturbed(|| {
+            println!("begun");
+            (0..count.parse::<i32>().unwrap())
+                .for_each(|_| signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap());
+            println!("done");
+        });
+    }
+
     #[test]
     fn what_must_be_finished_is_finished_unless_a_second_signal_comes() {
         for (count, said) in [("0", &[][..]), ("1", &["begun", "done"]), ("2", &["begun"])] {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["cli::stop::tests::is_signalled", "--exact", "--nocapture"]).env(SIGNALLED, count);
-            let output = command.output().unwrap();
-            assert_eq!(output.status.code(), Some(143), "{output:?}");
-            let text = String::from_utf8_lossy(&output.stdout);
-            let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
-            assert_eq!(lines, said, "{output:?}");
+            check("is_signalled", count, said);
         }
+        for count in ["1", "2", "5"] {
+            check("is_undisturbed", count, &["begun", "done"]);
+        }
+    }
+
+    /// Starts `test` as a process that gets so many signals, which end it: what it says before.
+    fn check(test: &str, count: &str, said: &[&str]) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&format!("cli::stop::tests::{test}"), "--exact", "--nocapture"]);
+        let output = command.env(SIGNALLED, count).output().unwrap();
+        assert_eq!(output.status.code(), Some(143), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
+        assert_eq!(lines, said, "{output:?}");
     }
 }

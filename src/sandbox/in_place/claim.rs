@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -27,10 +28,18 @@ pub(super) const COPY: &str = "copy";
 pub(super) const LEFT: &str = "left";
 /// What of a stage is out of the way of something that a step is to find.
 const FURNITURE: &str = "furniture";
+/// Where it is tried whether steps can run.
+pub(super) const TRIAL: &str = "trial";
+/// What is moved into the root for that, and back at once.
+pub(super) const TRIAL_IN_ROOT: &str = ".builder-in-place-trial";
 /// Held by the builder, as long as it lives.
 const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
 const STEP: &str = "step";
+
+/// How often, and after which pause each time, it is tried to take a root that another one has.
+const ATTEMPTS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A container's root that this builder alone exchanges for those of images. What is left of the builder's own directory
 /// goes when it is dropped: after all trees.
@@ -89,7 +98,7 @@ impl Claim {
     pub fn take(root: &Path) -> Result<Self, InPlaceError> {
         let place = root.join(PRIVATE_DIRECTORY);
         // A builder that ends takes the directory away, perhaps just now.
-        for _ in 0..100 {
+        for _ in 0..ATTEMPTS {
             let opened = open_root(root);
             let (tree, directory) =
                 opened.map_err(|source| InPlaceError::Root { path: root.to_owned(), source })?;
@@ -97,7 +106,9 @@ impl Claim {
             let private = private.map_err(failed("make", &place))?;
             let lock = match lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(InPlaceError::Busy { lock: place.join(LOCK) });
+                    // Who only tries whether steps can run here has it for moments.
+                    std::thread::sleep(PAUSE);
+                    continue;
                 }
                 result => missing_is_none(result).map_err(failed("lock", &place.join(LOCK)))?,
             };
@@ -159,6 +170,11 @@ impl Claim {
             .map_err(failed("lock", &path))
     }
 
+    /// Where the entry `name` of the builder's own directory is.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
     /// Makes a directory in the builder's own.
     pub(super) fn make(&self, name: &'static str) -> Result<OwnedFd, InPlaceError> {
         made(self.private(), name).map_err(failed("make", &self.place.join(name)))
@@ -189,7 +205,13 @@ impl Claim {
             }
             None => return Err(InPlaceError::Lost { path: self.place.join(ASIDE) }),
         }
-        for name in [Self::TREES, LEFT, FURNITURE, COPY] {
+        // Of one that was killed in that moment.
+        let root = self.directory();
+        keeping_mtime(root, || {
+            Ok(rustix::fs::unlinkat(root, TRIAL_IN_ROOT, AtFlags::REMOVEDIR).unwrap_or(()))
+        })
+        .map_err(failed("tidy up beside", &self.place))?;
+        for name in [Self::TREES, LEFT, FURNITURE, COPY, TRIAL] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
         Ok(())

@@ -22,6 +22,7 @@ mod own_root;
 mod scripts;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod troubles;
 mod way;
 
@@ -34,6 +35,7 @@ pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub use error::InPlaceError;
 pub use indispensable::exit;
 pub use own_root::{OwnRootError, Repaired, ensure_own_root};
+pub(super) use trial::try_in;
 
 use super::furnish::{Home, KernelDirectories};
 use super::running::{self, Command};

@@ -41,6 +41,14 @@ impl Overlay {
         self.0.path().join("root")
     }
 
+    /// The names at the top of what was changed or copied.
+    pub(super) fn changed(&self) -> Vec<std::ffi::OsString> {
+        let upper = fs::read_dir(self.0.path().join("upper")).unwrap();
+        let mut names: Vec<_> = upper.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
     /// Lets files in it be changed, or not, as in a container with a read-only root.
     pub(super) fn allow(&self, writing: Writing) {
         let read_only = match writing {

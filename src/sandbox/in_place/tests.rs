@@ -710,6 +710,53 @@ fn a_build_that_is_stopped_while_files_change_places_goes_back_at_once() {
 }
 
 #[test]
+fn whether_steps_can_run_is_found_out_without_a_trace() {
+    let Some(pod) = Pod::new() else { return };
+    let root = pod.overlay.root();
+    let (before, upper) = (pod.files(), pod.overlay.changed());
+    let program = Path::new("/proc/self/exe");
+    let tried = try_in(&root, program, |sandbox, tree| {
+        assert!(tree.starts_with(pod.path(PRIVATE_DIRECTORY)), "{}", tree.display());
+        let tree = Rootfs::open(tree).unwrap();
+        let fixed = Fixed::find(sandbox.claim.root(), &sandbox.protected).unwrap();
+        // What was to be moved is, and nothing else of this container.
+        let exchange = Exchange::begin(sandbox.claim, &fixed, &tree, &Cancel::new().unwrap()).unwrap();
+        assert!(!pod.path(".builder-in-place/trial/root/entry").exists());
+        assert_eq!(pod.files(), before);
+        exchange.end()
+    });
+    tried.unwrap().unwrap();
+    assert_eq!(pod.files(), before);
+    assert_eq!(pod.overlay.changed(), upper, "a lower layer was copied");
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+    // Of one that was killed.
+    for name in [".builder-in-place-trial", ".builder-in-place/trial/root/.builder-in-place/trees/tree/etc"] {
+        fs::create_dir_all(pod.path(name)).unwrap();
+    }
+    try_in(&root, program, |_, _| {}).unwrap();
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists() && !pod.path(".builder-in-place-trial").exists());
+    pod.overlay.allow(Writing::No);
+    let error = try_in(&root, program, |_, _| {}).unwrap_err();
+    assert!(
+        matches!(&error, InPlaceError::Private { source, .. } if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem),
+        "{error:?}"
+    );
+    pod.overlay.allow(Writing::Yes);
+    // Who has it for moments stops nobody.
+    let claim = pod.claim();
+    std::thread::scope(|scope| {
+        let (waits, waiting) = std::sync::mpsc::channel();
+        let other = scope.spawn(move || {
+            waits.send(()).unwrap();
+            Claim::take(&root).map(drop)
+        });
+        waiting.recv().unwrap();
+        drop(claim);
+        other.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_root_is_the_containers_own_or_given_back_or_it_is_said_what_to_do() {
     let Some(pod) = Pod::new() else { return };
     let root = pod.overlay.root();

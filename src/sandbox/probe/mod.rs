@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use explain::Explanation;
 pub use place::{Hints, OWN_IMAGE, Place, is_own_image};
 
+use super::in_place::{self, InPlaceError};
 use super::own::{self, Identity, Own, OwnError, Part, Wish};
 use super::refusal::Facts;
 use super::{
@@ -132,7 +133,7 @@ impl Ground<'_> {
                 Err(Obstacle::Powerless)
             }
             Strategy::Chroot if is_mounted_without_execution(self.directory) => Err(Obstacle::NoExecution),
-            Strategy::InPlace => try_root(),
+            Strategy::InPlace => told(|| try_root(self.program)),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
             }
@@ -152,16 +153,12 @@ impl Ground<'_> {
             step: "make a directory".to_owned(),
             errno: error.raw_os_error(),
         })?;
-        let result = told_by_child(|| self.as_a_build_would(strategy, care, &root));
+        let result = told(|| self.as_a_build_would(strategy, care, &root));
         // What cannot be removed goes with the directory.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = rustix::fs::open(self.directory, flags, Mode::empty())
             .map(|directory| remove_tree(directory.as_fd(), ROOT.as_bytes()));
-        let other = |message| Err(Obstacle::Other { message });
-        match result {
-            Ok(told) => told.unwrap_or_else(|| other("the process that tried it was killed".to_owned())),
-            Err(error) => other(format!("cannot start a process: {error}")),
-        }
+        result
     }
 
     fn as_a_build_would(&self, strategy: Strategy, care: Care, root: &Path) -> Result<Working, Obstacle> {
@@ -183,6 +180,15 @@ impl Ground<'_> {
             try_step(&Isolated::new(self.program, proc), root).map(|()| working(own.clone(), Some(proc)))
         };
         try_with(ProcView::Own).or_else(|_| try_with(ProcView::Shared))
+    }
+}
+
+/// What a child has found.
+fn told(body: impl FnOnce() -> Result<Working, Obstacle>) -> Result<Working, Obstacle> {
+    let other = |message| Err(Obstacle::Other { message });
+    match told_by_child(body) {
+        Ok(told) => told.unwrap_or_else(|| other("the process that tried it was killed".to_owned())),
+        Err(error) => other(format!("cannot start a process: {error}")),
     }
 }
 
@@ -246,22 +252,21 @@ pub fn is_mounted_without_execution(directory: &Path) -> bool {
     rustix::fs::statvfs(directory).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
-/// Whether entries of the root of this container can be moved away and back, without moving any.
-fn try_root() -> Result<Working, Obstacle> {
+/// Whether a step can run in the root of this container: see [`in_place::try_in`].
+fn try_root(program: &Path) -> Result<Working, Obstacle> {
     let own = own::stay().map_err(|error| obstacle_of(&error))?;
-    let failed = |step: &str| {
-        let step = step.to_owned();
-        move |error: Errno| Obstacle::Step { step, errno: error.raw_os_error() }
-    };
-    let [one, other] =
-        ["a", "b"].map(|end| format!("/.builder-tries-{}-{end}", rustix::process::getpid().as_raw_nonzero()));
-    rustix::fs::mkdir(&one, Mode::RWXU).map_err(failed("write to the root of the container"))?;
-    let renamed = rustix::fs::rename(&one, &other);
-    for path in [&one, &other] {
-        let _ = rustix::fs::rmdir(path);
-    }
-    renamed.map_err(failed("rename in the root of the container"))?;
+    in_place::try_in(Path::new("/"), program, |sandbox, root| try_step(sandbox, root))
+        .map_err(obstacle_in_root)??;
     Ok(working(own, None))
+}
+
+fn obstacle_in_root(error: InPlaceError) -> Obstacle {
+    let (step, source) = match error {
+        InPlaceError::Private { source, .. } => ("write to the root of the container", source),
+        InPlaceError::Io { source, .. } => ("rename in the root of the container", source),
+        error => return Obstacle::Other { message: error.to_string() },
+    };
+    Obstacle::Step { step: step.to_owned(), errno: source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) }
 }
 
 /// Runs `body` in a child, which has a copy of everything but descriptors, and gives what it gives; none when it was
