@@ -1,12 +1,12 @@
 //! Whether the root of the container holds the container's own files, and their return if it does not.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use super::claim::{ASIDE, Claim, PRIVATE_DIRECTORY, is_empty, open_root};
 use super::error::InPlaceError;
 use super::journal::Journal;
 use crate::rootfs::remove::enter;
-use std::os::fd::AsFd;
 
 /// Whether the root had to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,4 +75,54 @@ fn is_foreign(root: &Path) -> bool {
     // None, or somebody else's.
     let Ok(private) = private else { return false };
     !matches!(Journal::read(private.as_fd()), Ok(None)) || !is_empty(private.as_fd(), ASIDE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Tells [`looks_as_an_ordinary_user`] where.
+    const ROOT: &str = "BUILDER_TEST_OWN_ROOT";
+
+    /// Not a test of its own: the process that the test below starts.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn looks_as_an_ordinary_user() {
+        let Ok(root) = std::env::var(ROOT) else { return };
+        println!("found {:?}", ensure_own_root(Path::new(&root)));
+    }
+
+    #[test]
+    fn an_ordinary_user_who_cannot_find_out_is_not_stopped() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: it takes root to become an ordinary user");
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let mode = |path: &Path, mode| {
+            #[expect(clippy::disallowed_methods, reason = "tests prepare trees")]
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(root.path(), 0o755);
+        let private = root.path().join(PRIVATE_DIRECTORY);
+        fs::create_dir_all(private.join(ASIDE).join("usr")).unwrap();
+        // A copy that everybody can start.
+        let program = root.path().join("test");
+        fs::write(&program, fs::read("/proc/self/exe").unwrap()).unwrap();
+        mode(&program, 0o755);
+        let look = |user| {
+            let test = "sandbox::in_place::own_root::tests::looks_as_an_ordinary_user";
+            let mut command = Command::new(&program);
+            command.args([test, "--exact", "--nocapture"]).env(ROOT, root.path()).current_dir("/");
+            String::from_utf8(command.uid(user).output().unwrap().stdout).unwrap()
+        };
+        mode(&private, 0o700);
+        assert!(look(65534).contains("found Ok(Nothing)"), "{}", look(65534));
+        assert!(look(0).contains("found Err(Irreparable(Lost"), "{}", look(0));
+    }
 }

@@ -194,3 +194,107 @@ impl InTree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::rootfs::{GuestPath, set_mode_at};
+    use crate::sandbox::in_place::claim::Claim;
+
+    /// A root with a claim, a tree, and the directory `/` of an exchange of which `stays` stays.
+    fn with_directory(test: impl FnOnce(&Path, &Path, &Claim, Directory)) {
+        let top = tempfile::tempdir().unwrap();
+        let root = top.path();
+        for name in ["stays/mine", "own", "both"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let claim = Claim::take(root).unwrap();
+        let tree = claim.trees().join("tree");
+        for name in ["stays/theirs", "both/image", "image"] {
+            fs::create_dir_all(tree.join(name)).unwrap();
+        }
+        let open = |path: &Path| OwnedFd::from(fs::File::open(path).unwrap());
+        set_mode_at(open(&tree).as_fd(), b".", 0o751).unwrap();
+        let points = [b"stays".as_slice(), b".builder-in-place"].map(|name| GuestPath::root().child(name));
+        let entry = Entry::new(GuestPath::root(), &points, Face::of(open(root)).unwrap());
+        let in_tree = open(&tree);
+        let shown = Some(Face::of(&in_tree).unwrap());
+        let directory = Directory {
+            entry,
+            parent: None,
+            here: open(root),
+            aside: None,
+            moved: Vec::new(),
+            tree: InTree::Directory(in_tree),
+            shown,
+            is_shown: false,
+        };
+        test(root, &tree, &claim, directory);
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn entries_change_places_but_for_those_that_stay() {
+        with_directory(|root, tree, claim, mut directory| {
+            let cancel = Cancel::new().unwrap();
+            let aside = claim.make("aside").unwrap();
+            directory.put_aside(aside, claim.private(), &cancel).unwrap();
+            assert_eq!(names(root), [".builder-in-place", "stays"]);
+            directory.bring_in(&cancel).unwrap();
+            assert_eq!(names(root), [".builder-in-place", "both", "image", "stays"]);
+            assert_eq!(names(&root.join("stays")), ["mine"]);
+            assert_eq!(directory.face().unwrap().unwrap().mode, 0o751);
+            let mut troubles = Troubles::new(claim);
+            directory.take_out(&[b"both", b"image"], &mut troubles);
+            assert_eq!(names(tree), ["both", "image", "stays"]);
+            assert_eq!(directory.put_back(Phase::Exchanged, &mut troubles), Home::All);
+            assert_eq!(names(root), [".builder-in-place", "both", "own", "stays"]);
+            assert_eq!(Face::of(&directory.here).unwrap().mode, directory.entry.face.mode);
+            troubles.end().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_still_there_is_nobodys_after_a_step_and_the_rest_of_a_directory_before() {
+        for (phase, left) in [(Phase::Exchanged, &["aside"][..]), (Phase::Apart, &["aside", "rest"])] {
+            with_directory(|root, _, claim, mut directory| {
+                let aside = claim.make("aside").unwrap();
+                fs::create_dir(root.join("own/aside")).unwrap();
+                directory.put_aside(aside, claim.private(), &Cancel::new().unwrap()).unwrap();
+                fs::create_dir_all(root.join("own/rest")).unwrap();
+                let mut troubles = Troubles::new(claim);
+                assert_eq!(directory.put_back(phase, &mut troubles), Home::All);
+                assert_eq!(names(&root.join("own")), left, "{phase:?}");
+                troubles.end().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn what_a_tree_has_in_the_place_of_a_directory_is_told_by_what_is_there() {
+        let top = tempfile::tempdir().unwrap();
+        fs::create_dir(top.path().join("directory")).unwrap();
+        fs::write(top.path().join("file"), "").unwrap();
+        rustix::fs::symlink("directory", top.path().join("link")).unwrap();
+        let tree = fs::File::open(top.path()).unwrap();
+        let of = |name: &str| InTree::of(tree.as_fd(), name.as_bytes()).unwrap();
+        assert!(matches!(of("directory"), InTree::Directory(_)));
+        assert!(matches!(of("missing"), InTree::Absent));
+        for name in ["file", "link"] {
+            assert!(matches!(of(name), InTree::Covered), "{name}");
+            assert!(matches!(InTree::below(&of(name), b"x").unwrap(), InTree::Covered), "{name}");
+        }
+        assert!(matches!(InTree::below(&of("missing"), b"x").unwrap(), InTree::Absent));
+        assert!(matches!(InTree::below(&of("directory"), b"x").unwrap(), InTree::Absent));
+    }
+}
