@@ -1,7 +1,7 @@
 //! The builder's own directory in the container's root, and that there is one builder at a time.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,6 +36,17 @@ pub(super) const TRIAL_IN_ROOT: &str = ".builder-in-place-trial";
 const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
 const STEP: &str = "step";
+
+/// A directory that is known by its descriptor, for those who take a path.
+#[derive(Debug)]
+pub(super) struct Furniture(OwnedFd);
+
+impl Furniture {
+    /// A path by which this process comes to this very directory, whatever a step has put in its place.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
 
 /// How often, and after which pause each time, it is tried to take a root that another one has.
 const ATTEMPTS: usize = 100;
@@ -180,10 +191,9 @@ impl Claim {
         made(self.private(), name).map_err(failed("make", &self.place.join(name)))
     }
 
-    /// The path of a directory for what is out of a step's way.
-    pub(super) fn furniture(&self) -> Result<PathBuf, InPlaceError> {
-        self.make(FURNITURE)?;
-        Ok(self.place.join(FURNITURE))
+    /// A directory for what is out of a step's way.
+    pub(super) fn furniture(&self) -> Result<Furniture, InPlaceError> {
+        self.make(FURNITURE).map(Furniture)
     }
 
     /// An error of reading or writing the journal.
@@ -273,4 +283,25 @@ fn lock_file(directory: BorrowedFd<'_>, name: &str, how: FlockOperation) -> io::
     let file = rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?;
     retry_on_intr(|| rustix::fs::flock(&file, how))?;
     Ok((metadata_of(&file)?.links > 0).then_some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_put_out_of_the_way_goes_where_no_step_has_put_a_link() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let claim = Claim::take(root.path()).unwrap();
+        let furniture = claim.furniture().unwrap();
+        let place = claim.path_of(FURNITURE);
+        fs::rename(&place, claim.path_of("moved")).unwrap();
+        rustix::fs::symlink(outside.path(), &place).unwrap();
+        fs::write(furniture.path().join("file"), "").unwrap();
+        assert!(claim.path_of("moved/file").exists());
+        // Nor does the next go there.
+        assert!(claim.furniture().is_err());
+    }
 }

@@ -114,7 +114,8 @@ impl Sandbox for InPlace<'_> {
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
         let step = self.claim.begin_step()?;
-        let aside = &self.claim.furniture()?;
+        let furniture = self.claim.furniture()?;
+        let aside = &*furniture.path();
         let home = Home { root, aside, kernel: KernelDirectories::Plain, names: self.names };
         let furnished = home.furnish(process, cancel)?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
