@@ -218,7 +218,8 @@ impl Claim {
         // Of one that was killed in that moment.
         let root = self.directory();
         keeping_mtime(root, || {
-            Ok(rustix::fs::unlinkat(root, TRIAL_IN_ROOT, AtFlags::REMOVEDIR).unwrap_or(()))
+            let _ = rustix::fs::unlinkat(root, TRIAL_IN_ROOT, AtFlags::REMOVEDIR);
+            Ok(())
         })
         .map_err(failed("tidy up beside", &self.place))?;
         for name in [Self::TREES, LEFT, FURNITURE, COPY, TRIAL] {
