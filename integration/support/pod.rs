@@ -179,6 +179,12 @@ impl Pod {
         self
     }
 
+    /// `capabilities.drop`, of one.
+    pub(crate) fn without(mut self, capability: &'static str) -> Self {
+        self.confinement.dropped = Some(capability);
+        self
+    }
+
     /// The container's image is the builder's own.
     pub(crate) fn own_image(self) -> Self {
         fs::write(self.root().join(".builder-image"), "").expect("marker");

@@ -15,6 +15,7 @@ mod fixed;
 mod identity;
 mod indispensable;
 mod journal;
+mod kept;
 mod moving;
 #[cfg(test)]
 mod overlay_test;
@@ -34,6 +35,7 @@ pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub use error::InPlaceError;
 pub use indispensable::exit;
+pub use kept::kept_in_place;
 pub use own_root::{OwnRootError, Repaired, ensure_own_root};
 pub(super) use trial::try_in;
 
