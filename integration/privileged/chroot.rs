@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use builder::rootfs::{Follow, GuestPath, Owner, Rootfs};
 use builder::sandbox::{
-    Bind, Cancel, Chroot, Content, Loss, Mount, Process, Rights, Sandbox, SandboxError, Script, Secret,
-    SecretFile, Stream, Writes,
+    Bind, Cancel, Chroot, Content, FurnishError, Loss, Mount, Process, Rights, Sandbox, SandboxError, Script,
+    Secret, SecretFile, Stream, Writes,
 };
 use tempfile::TempDir;
 
@@ -165,6 +165,9 @@ fn images_of_all_kinds_become_the_same_with_mounts_and_without() {
         "rm -rf /moved/* 2>/dev/null; touch /moved",
         "touch /moved/new; rm -rf /etc /moved /usr 2>/dev/null; touch /",
         "rm -rf /bin/vi; exit 7",
+        "rm /etc/hosts 2>/dev/null; rm -rf /etc/resolv.conf /dev /proc /sys 2>/dev/null; true",
+        "echo x > /new; mv /new /etc/hosts 2>/dev/null; rm -f /new; chmod 700 /etc",
+        "rm -f /etc/hosts 2>/dev/null; echo x > /etc/besides",
     ];
     for image in images {
         let twins = Twins::new(image);
@@ -325,7 +328,9 @@ fn what_cannot_be_done_is_said_in_the_same_words_with_mounts_and_without() {
         let twins = Twins::new(prepare);
         let results = twins.run(&run(&["true"]));
         assert!(
-            results.iter().all(|result| matches!(result, Err(SandboxError::MountPoint { .. }))),
+            results
+                .iter()
+                .all(|result| matches!(result, Err(SandboxError::Furnish(FurnishError::MountPoint { .. })))),
             "{results:?}"
         );
         assert_eq!(text(&results[1]), text(&results[0]), "{prepare}");

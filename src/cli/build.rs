@@ -146,6 +146,10 @@ impl Build<'_> {
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
             }
+            let strategy = self.isolation.strategy();
+            if let Some(warning) = secrets::warning(&plan, &self.secrets, strategy, workspace.path()) {
+                progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
+            }
         }
         let image = self.execute(&plan, &images, &*snapshotter, grounds)?;
         publish(settings, &images, &image, plan.clock)

@@ -98,6 +98,11 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                     let inner = Inner::prepare()?;
                     mounts::enter(&process, root, clones, proc)?;
                     inner.enter()?;
+                    // The network has to belong to the namespace that its capabilities count in, or its root could not
+                    // listen on ports below 1024 there, nor ping.
+                    if process.network == Network::None {
+                        network::cut_off()?;
+                    }
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
                     let _ = sys::keep_signals_inside();

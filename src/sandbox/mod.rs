@@ -29,6 +29,7 @@ mod old_root;
 mod orphans;
 pub mod own;
 pub mod probe;
+mod provided;
 mod refusal;
 mod running;
 mod seccomp;
@@ -44,6 +45,7 @@ use rustix::io::Errno;
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
+pub use furnish::FurnishError;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use loss::Loss;
@@ -53,7 +55,7 @@ pub use refusal::{Act, Attempt, Explanation, Refusal};
 pub use seccomp::can_filter_system_calls;
 pub use strategy::Strategy;
 
-use crate::rootfs::{CopyTreeError, Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, ResolvedUser, Rootfs};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -212,35 +214,9 @@ pub enum SandboxError {
         /// Where the caller gets others.
         file: &'static str,
     },
-    /// The image has something else where the kernel's file systems belong.
-    #[error("`{path}` in the image is a {found}: nothing can be mounted there")]
-    MountPoint {
-        /// `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`.
-        path: String,
-        /// What is there.
-        found: String,
-    },
-    /// What is needed to mount something, an empty file for instance, could not be made.
-    #[error("cannot prepare `{path}` in the image")]
-    Prepare {
-        /// Where something was to be mounted.
-        path: GuestPath,
-        /// Why.
-        #[source]
-        source: RootfsError,
-    },
-    /// What cannot be mounted could not be copied either.
-    #[error("cannot copy what is to be mounted at `{path}`")]
-    Copy {
-        /// Where it was to be.
-        path: GuestPath,
-        /// Why not.
-        #[source]
-        source: CopyTreeError,
-    },
-    /// What was made for mounts, or put in their place, could not be taken away.
-    #[error("cannot take away what was there for this step only")]
-    Restore(#[source] RootfsError),
+    /// The root could not be prepared, or be given back its own files.
+    #[error(transparent)]
+    Furnish(#[from] FurnishError),
     /// Nothing can be mounted there.
     #[error("cannot mount at `{path}`: {problem}")]
     MountTarget {

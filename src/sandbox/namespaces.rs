@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::furnish::FurnishError;
+use super::provided::make_kernel_directories;
 use super::running::{self, Command};
 use super::stubs::Stubs;
 use super::wire::Confinement;
@@ -46,12 +48,13 @@ impl Sandbox for Isolated {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
+        make_kernel_directories(root)?;
         let mut stubs = Stubs::make(root, &process.mounts)?;
         let confinement = Confinement::Namespaces { proc: self.proc };
         let result = Command { program: &self.program, confinement, process }.run(root, output, cancel);
         let removed = stubs.remove();
         let exit = result?;
-        removed.map_err(SandboxError::Restore)?;
+        removed.map_err(FurnishError::Restore)?;
         Ok(exit)
     }
 }

@@ -86,8 +86,6 @@ pub(super) enum Report {
     Setup { step: Attempt, errno: i32 },
     /// There can be no network namespace.
     Network { errno: i32 },
-    /// The image has something else than a directory (or file) at a mount point.
-    MountPoint { path: String, found: String },
     /// Nothing can be mounted where the process wants it.
     MountTarget { path: GuestPath, problem: String },
     /// The working directory cannot be entered.
@@ -311,18 +309,13 @@ fn encode_report(report: &Report) -> Vec<u8> {
             out.bytes(step.words.as_bytes());
             out.signed(*errno);
         }
-        Report::MountPoint { path, found } => {
-            out.number(1);
-            out.bytes(path.as_bytes());
-            out.bytes(found.as_bytes());
-        }
         Report::MountTarget { path, problem } => {
-            out.number(6);
+            out.number(1);
             out.bytes(path.as_bytes());
             out.bytes(problem.as_bytes());
         }
         Report::Network { errno } => {
-            out.number(7);
+            out.number(6);
             out.signed(*errno);
         }
         Report::WorkingDirectory { errno } => {
@@ -357,7 +350,6 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
             let act = *Act::ALL.get(from.number()? as usize)?;
             Report::Setup { step: act.named(from.text()?), errno: from.signed()? }
         }
-        1 => Report::MountPoint { path: from.text()?, found: from.text()? },
         2 => Report::WorkingDirectory { errno: from.signed()? },
         3 => {
             let kind = from.number()?;
@@ -365,8 +357,8 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
         }
         4 => Report::Exit(Exit::Code(u8::try_from(from.number()?).ok()?)),
         5 => Report::Exit(Exit::Signal(from.signed()?)),
-        7 => Report::Network { errno: from.signed()? },
-        6 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
+        6 => Report::Network { errno: from.signed()? },
+        1 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
         _ => return None,
     };
     from.0.is_empty().then_some(report)
@@ -582,7 +574,6 @@ mod tests {
     fn reports_come_back_as_they_were() {
         let reports = [
             Report::Setup { step: "mount".into(), errno: 1 },
-            Report::MountPoint { path: "/proc".to_owned(), found: "file".to_owned() },
             Report::MountTarget { path: GuestPath::root(), problem: "none".to_owned() },
             Report::Network { errno: 1 },
             Report::WorkingDirectory { errno: 20 },
@@ -592,12 +583,12 @@ mod tests {
         ];
         let mut buffer: Vec<u8> = reports.iter().flat_map(|report| framed(&encode_report(report))).collect();
         let last = buffer.pop().unwrap();
-        for report in &reports[..7] {
+        for report in &reports[..reports.len() - 1] {
             assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()).as_ref(), Some(report));
         }
         assert_eq!(next_frame(&mut buffer), None);
         buffer.push(last);
-        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[7].clone()));
+        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), reports.last().cloned());
         assert!(buffer.is_empty());
         assert_eq!(decode_report(b"\x09\0\0\0"), None);
     }

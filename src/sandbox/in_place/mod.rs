@@ -40,6 +40,7 @@ pub use own_root::{OwnRootError, Repaired, ensure_own_root};
 pub(super) use trial::try_in;
 
 use super::furnish::{Home, KernelDirectories};
+use super::provided::is_of_kernel;
 use super::running::{self, Command};
 use super::wire::Confinement;
 use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, chroot};
@@ -94,7 +95,7 @@ impl<'a> InPlace<'a> {
         for path in used {
             // What is wrong with the path is said by whoever uses it.
             let Ok(place) = root.resolve(path) else { continue };
-            let holder = fixed.holder_of(&place).filter(|holder| !fixed::is_of_kernel(holder));
+            let holder = fixed.holder_of(&place).filter(|holder| !is_of_kernel(holder));
             if let Some(holder) = holder {
                 return Err(InPlaceError::Covered { path: path.clone(), fixed: holder.clone() }.into());
             }
