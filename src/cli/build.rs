@@ -71,10 +71,6 @@ fn print_plan(
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    // Before anything is opened: until then, it may be an image's.
-    if let Some(note) = isolation::repair_root()? {
-        progress.tell(&Event::Note(note));
-    }
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
     check_machine()?;

@@ -14,7 +14,7 @@ use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 
 /// The root of the container.
-pub(super) const ROOT: &str = "/";
+const ROOT: &str = "/";
 
 /// Where a build has its temporary files.
 pub(in crate::cli) struct Grounds {

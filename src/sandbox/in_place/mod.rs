@@ -13,24 +13,31 @@ mod face;
 mod fault;
 mod fixed;
 mod identity;
+mod indispensable;
 mod journal;
 mod kept;
 mod moving;
 #[cfg(test)]
 mod overlay_test;
+mod own_root;
 mod scripts;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod troubles;
+mod way;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 pub(super) use claim::take_over;
-pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
+pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub use error::InPlaceError;
+pub use indispensable::exit;
 pub use kept::kept_in_place;
+pub use own_root::{OwnRootError, Repaired, ensure_own_root};
+pub(super) use trial::try_in;
 
 use super::devices::Rules;
 use super::furnish::{Home, KernelDirectories};
@@ -121,21 +128,30 @@ impl Sandbox for InPlace<'_> {
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
         let step = self.claim.begin_step()?;
-        let aside = &self.claim.furniture()?;
+        let furniture = self.claim.furniture()?;
+        let aside = &*furniture.path();
         let home = Home { root, aside, kernel: KernelDirectories::Plain, names: self.names };
         let devices = *self.devices.get_or_init(|| Rules::find(aside));
         let furnished = home.furnish(process, cancel)?;
         // The step will see another /dev.
         devices.check(root, Some(b"dev"))?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
-        let exchange = Exchange::begin(self.claim, &fixed, root)?;
+        let mut exchange = match Exchange::begin(self.claim, &fixed, root, cancel) {
+            Err(error) if error.is_interruption() => {
+                running::check(process, cancel)?;
+                return Err(error.into());
+            }
+            exchange => exchange?,
+        };
         let command = Command {
             program: &self.program,
             confinement: Confinement::InPlace { devices },
             process: &process.without_files(),
         };
         // Where a root would be, of which there is no other, goes what says that the step is not over.
-        let result = command.run(step.as_fd(), output, cancel);
+        // While there is output, there is a supervisor; it may take for ever to get rid of it.
+        let mut output = |stream, bytes: &[u8]| exchange.spared(|| output(stream, bytes));
+        let result = command.run(step.as_fd(), &mut output, cancel);
         exchange.end()?;
         let scripts = scripts.remove();
         let furnished = furnished.remove();
