@@ -262,7 +262,8 @@ impl Grounds {
     pub(super) fn prepare(isolation: &Isolation, store: &Store, janitor: &Janitor) -> Result<Self, Failure> {
         let in_place = isolation.strategy() == Some(Strategy::InPlace);
         let claim = in_place
-            .then(|| Claim::take(Path::new(ROOT)))
+            // Whoever had to be waited for was so when the root was repaired.
+            .then(|| Claim::take(Path::new(ROOT), &|| {}))
             .transpose()
             .map_err(|e| Failure::from_error(&e))?;
         let temporary = claim.as_ref().map_or_else(|| store.temporary(), Claim::trees);
