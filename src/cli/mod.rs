@@ -79,8 +79,9 @@ fn run(
         return Ok(ExitCode::SUCCESS);
     }
     // Before anything is looked at, settings included.
-    if let Some(note) = root::ensure_own(at_once)? {
-        Lines::to_stderr(Verbosity::Info, colour).tell(&Event::Note(note));
+    let tell = |note: &str| Lines::to_stderr(Verbosity::Info, colour).tell(&Event::Note(note));
+    if let Some(note) = root::ensure_own(at_once, &tell)? {
+        tell(note);
     }
     match command {
         Command::Build(args) => {

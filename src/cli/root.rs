@@ -8,10 +8,12 @@ use crate::sandbox::in_place::{OwnRootError, Repaired, ensure_own_root};
 
 /// Makes sure that the files in `/` are the container's own, whatever a command wants of them and however it keeps steps
 /// apart. A builder that was killed while a step ran in place may have left an image's: then they go, and there is
-/// something to tell.
-pub(super) fn ensure_own(at_once: &AtOnce) -> Result<Option<&'static str>, Failure> {
+/// something to tell. What has to be waited for is told by `note`.
+pub(super) fn ensure_own(at_once: &AtOnce, note: &dyn Fn(&str)) -> Result<Option<&'static str>, Failure> {
+    let waiting =
+        || note("waiting for the end of a step, whose builder was killed, in the root of this container");
     // Half of it would be worse than none: no signal ends it.
-    let repaired = at_once.undisturbed(|| ensure_own_root(Path::new("/")));
+    let repaired = at_once.undisturbed(|| ensure_own_root(Path::new("/"), &waiting));
     match repaired.map_err(|error| failure_of(&error))? {
         Repaired::Nothing => Ok(None),
         Repaired::Root => Ok(Some(

@@ -31,6 +31,7 @@ mod old_root;
 mod orphans;
 pub mod own;
 pub mod probe;
+mod processes;
 mod provided;
 mod refusal;
 mod running;
@@ -54,6 +55,7 @@ pub use launch::StartProblem;
 pub use loss::Loss;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use processes::Survivors;
 pub use refusal::{Act, Attempt, Explanation, Refusal};
 pub use seccomp::can_filter_system_calls;
 pub use strategy::Strategy;
@@ -195,6 +197,10 @@ pub enum SandboxError {
     /// The supervisor ended without saying how the step did.
     #[error("the process that holds the sandbox was killed{}", .0)]
     Lost(Loss),
+    /// Processes of a step, this one or one before, are still there. Nothing was changed in the files that they have: what
+    /// was put there for the step is still there, and in place the root is still an image's.
+    #[error("cannot end the step: {0}; restart the container, or end them: nothing runs beside them")]
+    Survivors(Survivors),
     /// The kernel refused part of the isolation.
     #[error("cannot {step} for the sandbox")]
     Setup {

@@ -43,7 +43,9 @@ impl Grounds {
             Some(Way::Namespaces(proc)) => Steps::Namespaces(proc),
             Some(Way::Chroot) => Steps::Chroot,
             Some(Way::InPlace) => {
-                Steps::InPlace(Claim::take(Path::new(ROOT)).map_err(|error| Failure::from_error(&error))?)
+                // Whoever had to be waited for was so when the root was repaired.
+                let claim = Claim::take(Path::new(ROOT), &|| {});
+                Steps::InPlace(claim.map_err(|error| Failure::from_error(&error))?)
             }
             None => Steps::None,
         };

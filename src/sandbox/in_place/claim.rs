@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -37,6 +37,16 @@ const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
 const STEP: &str = "step";
 
+/// How long whoever ends a dead builder's step may take: ten seconds for its processes, and the rest for putting the
+/// container's files back. Who holds the lock longer is no builder's.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a lock may be held that nobody should have.
+const MOMENT: Duration = Duration::from_secs(2);
+/// How often it is looked whether a lock is free: the kernel cannot wait for one and for the time.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often it is tried to take a root that another one has.
+const ATTEMPTS: usize = 100;
+
 /// A directory that is known by its descriptor, for those who take a path.
 #[derive(Debug)]
 pub(super) struct Furniture(OwnedFd);
@@ -47,10 +57,6 @@ impl Furniture {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
-
-/// How often, and after which pause each time, it is tried to take a root that another one has.
-const ATTEMPTS: usize = 100;
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// A container's root that this builder alone exchanges for those of images. What is left of the builder's own directory
 /// goes when it is dropped: after all trees.
@@ -102,11 +108,13 @@ impl Claim {
     /// The trees of stages.
     pub(super) const TREES: &str = "trees";
 
-    /// Takes the container's root, `/` in life. Repairs what a killed builder left there.
+    /// Takes the container's root, `/` in life. Repairs what a killed builder left there. Calls `waiting` if it has to wait
+    /// until a killed builder's step has ended.
     ///
     /// # Errors
-    /// [`InPlaceError::Busy`] if another builder has it, and others where the root cannot be written to.
-    pub fn take(root: &Path) -> Result<Self, InPlaceError> {
+    /// [`InPlaceError::Busy`] if another builder has it, [`InPlaceError::Held`] if that step does not end, and others where
+    /// the root cannot be written to.
+    pub fn take(root: &Path, waiting: &dyn Fn()) -> Result<Self, InPlaceError> {
         let place = root.join(PRIVATE_DIRECTORY);
         // A builder that ends takes the directory away, perhaps just now.
         for _ in 0..ATTEMPTS {
@@ -124,8 +132,12 @@ impl Claim {
                 result => missing_is_none(result).map_err(failed("lock", &place.join(LOCK)))?,
             };
             // Whoever still holds this is about to end what a killed builder had begun.
-            let step = lock_file(private.as_fd(), STEP, FlockOperation::LockExclusive);
-            let step = missing_is_none(step).map_err(failed("lock", &place.join(STEP)))?;
+            let step = match lock_step(private.as_fd(), PATIENCE, waiting) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(InPlaceError::Held { lock: place.join(STEP) });
+                }
+                result => missing_is_none(result).map_err(failed("lock", &place.join(STEP)))?,
+            };
             if let (Some(lock), Some(_)) = (lock, step) {
                 let (lock, repaired) = (Some(lock), Repaired::Nothing);
                 let mut claim = Self { place, root: tree, directory, private, _lock: lock, repaired };
@@ -176,9 +188,14 @@ impl Claim {
     /// A descriptor to be held by whatever runs a step, until the last process of it has ended.
     pub(super) fn begin_step(&self) -> Result<OwnedFd, InPlaceError> {
         let path = self.place.join(STEP);
-        lock_file(self.private(), STEP, FlockOperation::LockExclusive)
-            .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::NotFound.into()))
-            .map_err(failed("lock", &path))
+        // Nobody has had it since it was free, but, for a moment, what another thread was about to execute; and whoever a
+        // step has left.
+        match lock_step(self.private(), MOMENT, &|| {}) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(InPlaceError::Held { lock: path }),
+            result => result
+                .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::NotFound.into()))
+                .map_err(failed("lock", &path)),
+        }
     }
 
     /// Where the entry `name` of the builder's own directory is.
@@ -278,6 +295,27 @@ fn missing_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     }
 }
 
+/// Locks what says that a step is not over; calls `waiting` if it has to wait for that, at most for `patience`.
+fn lock_step(
+    directory: BorrowedFd<'_>,
+    patience: Duration,
+    waiting: &dyn Fn(),
+) -> io::Result<Option<OwnedFd>> {
+    let began = Instant::now();
+    let mut is_told = false;
+    loop {
+        match lock_file(directory, STEP, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && began.elapsed() < patience => {
+                if !std::mem::replace(&mut is_told, true) {
+                    waiting();
+                }
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Makes and locks a file; none if it was removed before it was locked.
 fn lock_file(directory: BorrowedFd<'_>, name: &str, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -295,7 +333,7 @@ mod tests {
     #[test]
     fn what_is_put_out_of_the_way_goes_where_no_step_has_put_a_link() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let claim = Claim::take(root.path()).unwrap();
+        let claim = Claim::take(root.path(), &|| {}).unwrap();
         let furniture = claim.furniture().unwrap();
         let place = claim.path_of(FURNITURE);
         fs::rename(&place, claim.path_of("moved")).unwrap();

@@ -152,6 +152,13 @@ impl Sandbox for InPlace<'_> {
         // While there is output, there is a supervisor; it may take for ever to get rid of it.
         let mut output = |stream, bytes: &[u8]| exchange.spared(|| output(stream, bytes));
         let result = command.run(step.as_fd(), &mut output, cancel);
+        if matches!(result, Err(SandboxError::Survivors(_))) {
+            // Whatever is moved now could be led astray. The journal has it all: a restarted container has another root,
+            // and in this one the next builder puts everything back.
+            exchange.abandon();
+            std::mem::forget((scripts, furnished, step));
+            return result;
+        }
         exchange.end()?;
         let scripts = scripts.remove();
         let furnished = furnished.remove();

@@ -51,15 +51,17 @@ impl OwnRootError {
 /// What a killed builder left half done is undone. Where there is nothing to be undone, nothing is changed, nor is it an
 /// error if this process could not: what else such a builder left is for the next that runs steps in place.
 ///
+/// Calls `waiting` if it has to wait until a killed builder's step has ended.
+///
 /// Who may not look into the builder's own directory, an ordinary user, cannot find out, and is not stopped.
 ///
 /// # Errors
 /// When it is an image's and stays so.
-pub fn ensure_own_root(root: &Path) -> Result<Repaired, OwnRootError> {
+pub fn ensure_own_root(root: &Path, waiting: &dyn Fn()) -> Result<Repaired, OwnRootError> {
     if !is_foreign(root) {
         return Ok(Repaired::Nothing);
     }
-    match Claim::take(root) {
+    match Claim::take(root, waiting) {
         Ok(claim) => Ok(claim.repaired()),
         // Its step may have ended meanwhile.
         Err(InPlaceError::Busy { .. }) if !is_foreign(root) => Ok(Repaired::Nothing),
@@ -94,7 +96,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
     fn looks_as_an_ordinary_user() {
         let Ok(root) = std::env::var(ROOT) else { return };
-        println!("found {:?}", ensure_own_root(Path::new(&root)));
+        println!("found {:?}", ensure_own_root(Path::new(&root), &|| {}));
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Pod {
     }
 
     fn claim(&self) -> Claim {
-        Claim::take(&self.overlay.root()).unwrap()
+        Claim::take(&self.overlay.root(), &|| {}).unwrap()
     }
 
     fn fixed(&self, claim: &Claim) -> Fixed {
@@ -81,7 +81,7 @@ impl Pod {
     }
 
     fn repair(&self) -> Repaired {
-        ensure_own_root(&self.overlay.root()).unwrap()
+        ensure_own_root(&self.overlay.root(), &|| {}).unwrap()
     }
 
     /// Runs `step` with the root of the container in place of `tree`.
@@ -450,7 +450,7 @@ fn a_repair_that_is_killed_is_repaired() {
         drop(exchange);
         drop(claim);
         fault::set(Some(Fault::FromThenOn(count)));
-        let result = ensure_own_root(&pod.overlay.root());
+        let result = ensure_own_root(&pod.overlay.root(), &|| {});
         let come = fault::has_come();
         fault::set(None);
         if !come {
@@ -748,7 +748,7 @@ fn whether_steps_can_run_is_found_out_without_a_trace() {
         let (waits, waiting) = std::sync::mpsc::channel();
         let other = scope.spawn(move || {
             waits.send(()).unwrap();
-            Claim::take(&root).map(drop)
+            Claim::take(&root, &|| {}).map(drop)
         });
         waiting.recv().unwrap();
         drop(claim);
@@ -760,7 +760,7 @@ fn whether_steps_can_run_is_found_out_without_a_trace() {
 fn a_root_is_the_containers_own_or_given_back_or_it_is_said_what_to_do() {
     let Some(pod) = Pod::new() else { return };
     let root = pod.overlay.root();
-    let own = || ensure_own_root(&root);
+    let own = || ensure_own_root(&root, &|| {});
     assert_eq!(own().unwrap(), Repaired::Nothing);
     assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "nothing is made to find nothing");
     let before = pod.files();
@@ -801,10 +801,23 @@ fn a_root_is_the_containers_own_or_given_back_or_it_is_said_what_to_do() {
 }
 
 #[test]
+fn what_is_abandoned_is_for_the_next_builder_and_keeps_no_process() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let tree = image(&claim);
+    pod.exchange(&claim, &tree).unwrap().abandon();
+    assert_ne!(pod.files(), before);
+    drop((indispensable::Indispensable::new(), claim));
+    assert_eq!(pod.repair(), Repaired::Root);
+    assert_eq!(pod.files(), before);
+}
+
+#[test]
 fn a_root_has_one_builder_at_a_time() {
     let Some(pod) = Pod::new() else { return };
     let claim = pod.claim();
-    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
     assert!(matches!(error, InPlaceError::Busy { .. }), "{error:?}");
     drop(claim);
     drop(pod.claim());
@@ -824,26 +837,34 @@ fn a_step_of_a_dead_builder_is_waited_for() {
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
     drop(step);
     let (ended, end) = std::sync::mpsc::channel();
+    let (told, waits) = std::sync::mpsc::channel();
     let root = pod.overlay.root();
     std::thread::scope(|scope| {
         let next = scope.spawn(move || {
-            let claim = Claim::take(&root).unwrap();
+            let claim = Claim::take(&root, &|| told.send(()).unwrap()).unwrap();
             end.recv_timeout(std::time::Duration::ZERO).expect("the step has ended before");
             drop(claim);
         });
-        // Whoever waits for a lock is listed with an arrow.
-        let waits = || {
-            fs::read_to_string("/proc/locks").unwrap().lines().any(|line| {
-                line.contains("-> FLOCK") && line.contains(&format!(":{} ", held.metadata().unwrap().ino()))
-            })
-        };
-        while !waits() && !next.is_finished() {
-            std::thread::yield_now();
-        }
+        waits.recv().expect("it says that it waits");
         ended.send(()).unwrap();
         drop(held);
         next.join().unwrap();
+        assert!(waits.recv().is_err(), "it says so once");
     });
+}
+
+#[test]
+fn a_lock_that_is_never_let_go_of_is_an_error() {
+    let Some(pod) = Pod::new() else { return };
+    let claim = pod.claim();
+    let step = claim.begin_step().unwrap();
+    let error = claim.begin_step().unwrap_err();
+    assert!(matches!(error, InPlaceError::Held { .. }), "{error}");
+    assert!(error.to_string().ends_with(
+        "/step` is held by what is left of a step in this container: restart the container, or end that"
+    ));
+    drop(step);
+    claim.begin_step().unwrap();
 }
 
 #[test]
@@ -851,10 +872,10 @@ fn files_that_nobody_can_tell_of_are_an_error() {
     let Some(pod) = Pod::new() else { return };
     let private = pod.path(PRIVATE_DIRECTORY);
     write(&private.join("aside/usr/file"), "pod");
-    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
     assert!(matches!(error, InPlaceError::Lost { .. }), "{error}");
     fs::write(private.join("journal.apart"), "something else").unwrap();
-    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
     assert!(matches!(error, InPlaceError::Journal { .. }), "{error}");
     assert_eq!(fs::read(private.join("aside/usr/file")).unwrap(), b"pod");
     // A journal that a step wrote names what it likes, but only places in the root.
@@ -866,7 +887,7 @@ fn files_that_nobody_can_tell_of_are_an_error() {
             "builder in-place 1\ndirectory 2f 0 0 493 0 0\nstays 64617461\nstays 70726f63\ndirectory {hex} 0 0 448 0 0\nend\n"
         );
         fs::write(private.join("journal.apart"), text).unwrap();
-        Claim::take(&pod.overlay.root()).unwrap_err();
+        Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
         pod.check_others();
     }
 }

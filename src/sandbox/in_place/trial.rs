@@ -36,7 +36,7 @@ pub(in crate::sandbox) fn try_in<T>(
     program: &Path,
     step: impl FnOnce(&InPlace<'_>, &Path) -> T,
 ) -> Result<T, InPlaceError> {
-    let claim = Claim::take(root)?;
+    let claim = Claim::take(root, &|| {})?;
     let result = move_out_and_in(&claim).and_then(|()| {
         let trial = claim.make(TRIAL)?;
         let path = claim.path_of(TRIAL).join(ROOT);
@@ -45,7 +45,7 @@ pub(in crate::sandbox) fn try_in<T>(
             made.map_err(|error| failed("make", &Claim::private_path().child(name.as_bytes()))(error.into()))
         };
         make(trial.as_fd(), ROOT)?;
-        let own = Claim::take(&path)?;
+        let own = Claim::take(&path, &|| {})?;
         make(own.directory(), ENTRY)?;
         make(own.make(Claim::TREES)?.as_fd(), TREE)?;
         Ok(step(&InPlace::new(program, &own, &[]), &own.trees().join(TREE)))

@@ -211,7 +211,7 @@ mod tests {
         for name in ["stays/mine", "own", "both"] {
             fs::create_dir_all(root.join(name)).unwrap();
         }
-        let claim = Claim::take(root).unwrap();
+        let claim = Claim::take(root, &|| {}).unwrap();
         let tree = claim.trees().join("tree");
         for name in ["stays/theirs", "both/image", "image"] {
             fs::create_dir_all(tree.join(name)).unwrap();

@@ -117,6 +117,11 @@ impl<'a> Exchange<'a> {
         self.back()
     }
 
+    /// Leaves everything where it is, and this process free to end: the next builder ends it.
+    pub(super) fn abandon(mut self) {
+        self.journal = None;
+    }
+
     fn open(&mut self, path: GuestPath, fixed: &Fixed, tree: &Rootfs) -> Result<(), InPlaceError> {
         let here = open_exact(self.claim.directory(), &path, READ).map_err(failed("open", &path))?;
         let face = Face::of(&here).map_err(failed("read metadata of", &path))?;
