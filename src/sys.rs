@@ -411,6 +411,12 @@ pub fn settle_inherited_signals() {
     }
 }
 
+/// Has the kernel take leave of children as they end, from now on: nobody is told how, and none is left to be waited for.
+pub fn disown_ended_children() {
+    // SAFETY: SIG_IGN is no handler, so no code runs in signal context.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// Ignores the signals by which terminals, shells and supervisors end or stop a process.
 pub fn ignore_ending_signals() {
     for signal in [

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, waitpid,
 };
@@ -25,6 +26,9 @@ pub const CHILD_ARGUMENT: &str = "sandbox-supervisor";
 
 /// How long a builder that is dead may take to go.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// How many children are taken leave of before something else is looked at: there may be others as fast as that.
+const REAPED_AT_ONCE: usize = 256;
 
 /// The result of a step on the way to the command; failure is what the builder will be told.
 pub(super) type Step<T> = Result<T, Report>;
@@ -59,19 +63,30 @@ pub fn child_main() -> ExitCode {
     };
     // Without an order, the builder is gone, or this is no sandbox at all but somebody who tries the argument.
     let Ok(order) = wire::receive_order(socket.as_fd()) else { return ExitCode::FAILURE };
-    let report = match supervise(order, socket.as_fd()) {
+    let mut rest = Rest::Ended;
+    let report = match supervise(order, socket.as_fd(), &mut rest) {
         Ok(exit) => Report::Exit(exit),
         Err(report) => report,
     };
     match wire::send_report(socket.as_fd(), &report) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Ok(()) if rest == Rest::Ended => ExitCode::SUCCESS,
+        // The builder becomes the parent of what is left, and tries to end it.
+        _ => ExitCode::FAILURE,
     }
+}
+
+/// What has become of all that the command had started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// It has ended, or never was.
+    Ended,
+    /// Some of it would not end.
+    Lives,
 }
 
 /// Starts the command and waits for its end. In the process that becomes the command this returns only when that could
 /// not be started.
-fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
+fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit> {
     let Order { confinement, process, root } = order;
     // A session of its own keeps a terminal's job control away.
     during(rustix::process::setsid(), "start a session")?;
@@ -87,12 +102,12 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
             match proc {
                 ProcView::Own => {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
-                    start(root, socket, left, |root| {
+                    start(root, socket, (left, rest), |root| {
                         mounts::enter(&process, root, clones, proc)?;
                         launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                     })
                 }
-                ProcView::Shared => start(root, socket, left, |root| {
+                ProcView::Shared => start(root, socket, (left, rest), |root| {
                     // From where the machine's /proc still is, and before there is anything of the image.
                     let inner = Inner::prepare()?;
                     mounts::enter(&process, root, clones, proc)?;
@@ -104,18 +119,20 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
                 }),
             }
         }
-        Confinement::Chroot => start(root, socket, left, |root| {
+        Confinement::Chroot => start(root, socket, (left, rest), |root| {
             chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
         }),
         Confinement::InPlace => {
             // No root, but the lock by which the next builder knows that something of the step is left, also if this
             // builder is dead by then.
             let lock = during(root.try_clone(), "keep the lock of the step")?;
-            let (supervisor, builder) = (getpid(), getppid());
-            let exit =
-                start(root, socket, left, |_| launch::launch(&process, chroot::CAPABILITIES, unfiltered));
-            // Else this is what should have become the command; or the builder lives, and goes on.
-            if getpid() == supervisor && is_dead(builder, socket) {
+            let supervisor = getpid();
+            let exit = start(root, socket, (left, rest), |_| {
+                launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+            });
+            // Else this is what should have become the command; or something of the step lives, under which no file may be
+            // moved; or the builder lives, and goes on.
+            if getpid() == supervisor && *rest == Rest::Ended && is_dead(socket) {
                 in_place::take_over(Path::new("/"), lock);
             }
             exit
@@ -123,11 +140,14 @@ fn supervise(order: Order, socket: BorrowedFd<'_>) -> Step<Exit> {
     }
 }
 
-/// Whether `builder`, which was the parent of this process and has the other end of `socket`, is dead.
+/// Whether the builder, which has made `socket` and the process at this end of it, is dead.
+///
+/// Its number is the socket's: whose child this process was before it could ask may be dead already.
 ///
 /// A process that is killed closes its sockets some time before its locks and before its children get another parent, the
 /// more so where much else runs. So the end of one that has closed its socket is waited for.
-fn is_dead(builder: Option<Pid>, socket: BorrowedFd<'_>) -> bool {
+fn is_dead(socket: BorrowedFd<'_>) -> bool {
+    let builder = socket_peercred(socket).ok().map(|builder| builder.pid);
     if getppid() != builder {
         return true;
     }
@@ -146,7 +166,7 @@ fn is_dead(builder: Option<Pid>, socket: BorrowedFd<'_>) -> bool {
 fn start(
     root: OwnedFd,
     socket: BorrowedFd<'_>,
-    left: Left,
+    (left, rest): (Left, &mut Rest),
     become_command: impl FnOnce(OwnedFd) -> Step<Infallible>,
 ) -> Step<Exit> {
     if left == Left::Descendants {
@@ -161,8 +181,8 @@ fn start(
         Forked::Parent(first) => {
             drop((root, become_command));
             let exit = during(wait(first, &children, socket), "wait for the process");
-            if left == Left::Descendants {
-                during(descendants::end_all(), "end what the process left running")?;
+            if left == Left::Descendants && descendants::end_all().is_err() {
+                *rest = Rest::Lives;
             }
             exit
         }
@@ -181,15 +201,17 @@ fn wait(first: Pid, children: &OwnedFd, socket: BorrowedFd<'_>) -> io::Result<Ex
     };
     let mut builder_is_there = true;
     loop {
-        if let Some(exit) = reap(first)? {
-            return Ok(exit);
-        }
+        let now = match reap(first)? {
+            Reaped::First(exit) => return Ok(exit),
+            Reaped::All => None,
+            Reaped::Some => Some(Timespec::default()),
+        };
         // The socket is left out once it has said what it has to say.
         let mut waiting = vec![PollFd::new(&children, PollFlags::IN)];
         if builder_is_there {
             waiting.push(PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP));
         }
-        if let Err(error) = poll(&mut waiting, None)
+        if let Err(error) = poll(&mut waiting, now.as_ref())
             && error != Errno::INTR
         {
             end();
@@ -208,39 +230,87 @@ fn wait(first: Pid, children: &OwnedFd, socket: BorrowedFd<'_>) -> io::Result<Ex
     }
 }
 
-/// Takes leave of all children that have ended; says how the first ended, if it has.
-fn reap(first: Pid) -> io::Result<Option<Exit>> {
-    loop {
+/// Who has been taken leave of.
+enum Reaped {
+    /// The first, which ended so.
+    First(Exit),
+    /// All that had ended.
+    All,
+    /// Some of those.
+    Some,
+}
+
+/// Takes leave of children that have ended, until it comes to the first.
+fn reap(first: Pid) -> io::Result<Reaped> {
+    for _ in 0..REAPED_AT_ONCE {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((process, _))) if process != first => {}
             Ok(Some((_, status))) => {
                 if let Some(signal) = status.terminating_signal() {
-                    return Ok(Some(Exit::Signal(signal)));
+                    return Ok(Reaped::First(Exit::Signal(signal)));
                 }
                 let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
-                return Ok(Some(Exit::Code(code.unwrap_or(u8::MAX))));
+                return Ok(Reaped::First(Exit::Code(code.unwrap_or(u8::MAX))));
             }
-            Ok(None) => return Ok(None),
+            Ok(None) => return Ok(Reaped::All),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(Reaped::Some)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
     use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
     use super::*;
 
+    /// Tells [`says_whether_the_builder_is_dead`] that it is a process of its own.
+    const ALONE: &str = "BUILDER_TEST_DEAD";
+
+    /// Not a test of its own: the process that the test below starts, which asks when it is told to, as late as can be.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn says_whether_the_builder_is_dead() {
+        if std::env::var_os(ALONE).is_some() {
+            println!("is dead: {}", is_dead(rustix::stdio::stdin()));
+        }
+    }
+
+    /// Runs the above as a child of `shell` with one end of a socket of this process; what it says.
+    fn asked_from(shell: &str, how: Option<Shutdown>) -> String {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        if let Some(how) = how {
+            shutdown(&ours, how).unwrap();
+        }
+        let name = "sandbox::child::tests::says_whether_the_builder_is_dead";
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", shell, "sh"]).arg(program).args([name, "--exact", "--nocapture"]);
+        command.env(ALONE, "1").stdin(Stdio::from(theirs)).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = lines.map_while(Result::ok).find(|line| line.contains("is dead: ")).unwrap_or_default();
+        child.wait().unwrap();
+        said
+    }
+
     #[test]
     fn a_builder_that_says_no_more_lives_and_one_that_is_no_parent_is_dead() {
-        let (theirs, ours) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        assert!(!is_dead(getppid(), ours.as_fd()));
-        shutdown(&theirs, Shutdown::Write).unwrap();
-        assert!(!is_dead(getppid(), ours.as_fd()));
-        // This process is not its own parent.
-        assert!(is_dead(Some(getpid()), ours.as_fd()));
+        for (shell, how, expected) in [
+            ("exec \"$@\"", None, "is dead: false"),
+            ("exec \"$@\"", Some(Shutdown::Write), "is dead: false"),
+            // Somebody else was its parent before it could ask.
+            ("\"$@\"; exit 0", None, "is dead: true"),
+        ] {
+            assert!(asked_from(shell, how).ends_with(expected), "{shell} {how:?}");
+        }
     }
 }

@@ -63,6 +63,12 @@ impl Sandbox for Chroot {
             process: &process.without_files(),
         };
         let result = command.run(root, output, cancel);
+        if matches!(result, Err(SandboxError::Survivors(_))) {
+            // A process that is in a directory while that is moved out of its root can go up from there, to the root of
+            // the container.
+            std::mem::forget(furnished);
+            return result;
+        }
         let removed = furnished.remove();
         let exit = result?;
         removed?;

@@ -27,6 +27,7 @@ mod old_root;
 mod orphans;
 pub mod own;
 pub mod probe;
+mod processes;
 mod refusal;
 mod running;
 mod seccomp;
@@ -47,6 +48,7 @@ pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
+pub use processes::Survivors;
 pub use seccomp::can_filter_system_calls;
 pub use strategy::{Strategy, UnknownStrategy};
 
@@ -183,6 +185,10 @@ pub enum SandboxError {
     /// The supervisor ended without saying how the step did.
     #[error("the process that holds the sandbox was killed")]
     Lost,
+    /// Processes of a step, this one or one before, are still there. Nothing was changed in the files that they have: what
+    /// was put there for the step is still there, and in place the root is still an image's.
+    #[error("cannot end the step: {0}; restart the container, or end them: nothing runs beside them")]
+    Survivors(Survivors),
     /// The kernel refused part of the isolation.
     #[error("cannot {step} for the sandbox")]
     Setup {

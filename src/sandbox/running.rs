@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{self, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,6 +14,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::processes::Survivors;
 use super::refusal::Refusal;
 use super::wire::{self, Confinement, Left, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network, orphans};
@@ -25,6 +27,11 @@ const CHUNK: usize = 1 << 16;
 /// How long a supervisor may take to end its step before it is ended itself.
 const LONGEST_END: Duration = Duration::from_secs(3);
 
+/// What would not end, if there is something: then there is no further step in this process. It could meet what is left of
+/// another, which may do to it whatever it likes: they are the same user, and both may be in the root of the container, or
+/// hand each other directories of their roots.
+static SURVIVORS: OnceLock<Survivors> = OnceLock::new();
+
 /// What is to be started, and how it is kept apart.
 pub(super) struct Command<'a> {
     /// The program that becomes the supervisor.
@@ -34,8 +41,8 @@ pub(super) struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// Runs it in `root` to its end. When this returns, no process of the step is left. [`Confinement::InPlace`] has no
-    /// root: its descriptor is only held, until then.
+    /// Runs it in `root` to its end. When this returns, no process of the step is left, unless the error is
+    /// [`SandboxError::Survivors`]. [`Confinement::InPlace`] has no root: its descriptor is only held, until then.
     pub(super) fn run(
         &self,
         root: impl AsFd,
@@ -46,11 +53,10 @@ impl Command<'_> {
             let report = step.watch(output, cancel);
             let ended = step.end();
             let report = report?;
-            ended.map(|()| report).map_err(|source| {
-                let step = "end what the process left running".to_owned();
-                SandboxError::Setup { step, source }
-            })
+            ended.map(|()| report).map_err(SandboxError::Survivors)
         });
+        // Worse than all that can have happened besides.
+        no_survivors()?;
         // A step that was ended early did not fail by itself.
         not_cancelled(cancel)?;
         match result? {
@@ -62,8 +68,13 @@ impl Command<'_> {
 
 /// Whether a step can begin at all.
 pub(super) fn check(process: &Process, cancel: &Cancel) -> Result<(), SandboxError> {
+    no_survivors()?;
     not_cancelled(cancel)?;
     check_ids(process)
+}
+
+fn no_survivors() -> Result<(), SandboxError> {
+    SURVIVORS.get().map_or(Ok(()), |survivors| Err(SandboxError::Survivors(survivors.clone())))
 }
 
 fn not_cancelled(cancel: &Cancel) -> Result<(), SandboxError> {
@@ -125,6 +136,8 @@ struct Running {
     left: Left,
     /// Until when the supervisor, told to end the step, has time for that; a step may have stopped it.
     end_by: Option<Instant>,
+    /// When it was last noted who is no orphan of a step.
+    noted: Instant,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
@@ -144,12 +157,17 @@ impl Running {
         let left = command.confinement.left();
         if left == Left::Descendants {
             orphans::adopt().map_err(SandboxError::Spawn)?;
+            orphans::note_strangers();
         }
         let supervisor = children::spawn(&mut program).map_err(SandboxError::Spawn)?;
+        if left == Left::Descendants {
+            orphans::begin(Pid::from_child(&supervisor));
+        }
         // It holds the step's ends: as long as one is open, output has no end.
         drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let running = Self { supervisor: Some(supervisor), left, end_by: None, socket, pipes };
+        let noted = Instant::now();
+        let running = Self { supervisor: Some(supervisor), left, end_by: None, noted, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
         match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
@@ -168,6 +186,7 @@ impl Running {
         let report = loop {
             let told = self.end_by.is_some();
             let ready = self.wait(if told { None } else { Some(cancel) })?;
+            self.note_strangers();
             if !told && cancel.is_cancelled() {
                 self.tell_to_end();
             }
@@ -207,13 +226,23 @@ impl Running {
         Ok(report)
     }
 
-    /// Waits for any end to have something to say, for cancellation, or until the supervisor has had its time.
+    fn note_strangers(&mut self) {
+        if self.left == Left::Descendants && self.noted.elapsed() >= orphans::PERIOD {
+            orphans::note_strangers();
+            self.noted = Instant::now();
+        }
+    }
+
+    /// Waits for any end to have something to say, for cancellation, until the supervisor has had its time, or strangers
+    /// are to be noted.
     fn wait(&self, cancel: Option<&Cancel>) -> Result<Ready, SandboxError> {
         let mut waiting = vec![PollFd::new(&self.socket, PollFlags::IN)];
         let open = self.pipes.iter().filter_map(|(_, pipe)| pipe.as_ref());
         waiting.extend(open.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         waiting.extend(cancel.map(|cancel| PollFd::new(cancel, PollFlags::IN)));
-        match poll(&mut waiting, self.patience().map(timespec).as_ref()) {
+        let pause = (self.left == Left::Descendants).then_some(orphans::PERIOD);
+        let limit = [self.patience(), pause].into_iter().flatten().min();
+        match poll(&mut waiting, limit.map(timespec).as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(SandboxError::Connection(error.into())),
         }
@@ -264,7 +293,7 @@ impl Running {
     ///
     /// # Errors
     /// When some would not end.
-    fn end(&mut self) -> io::Result<()> {
+    fn end(&mut self) -> Result<(), Survivors> {
         self.tell_to_end();
         let patience = self.patience().map(timespec);
         let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
@@ -278,8 +307,14 @@ impl Running {
             let _ = supervisor.kill();
         }
         let ended_well = supervisor.wait().is_ok_and(|status| status.success());
+        let id = Pid::from_child(&supervisor);
         drop(supervisor);
-        if ended_well { Ok(()) } else { orphans::end_all() }
+        if !ended_well && let Err(survivors) = orphans::end_all() {
+            let _ = SURVIVORS.set(survivors.clone());
+            return Err(survivors);
+        }
+        orphans::end(id);
+        Ok(())
     }
 }
 

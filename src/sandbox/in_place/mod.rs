@@ -119,6 +119,12 @@ impl Sandbox for InPlace<'_> {
         };
         // Where a root would be, of which there is no other, goes what says that the step is not over.
         let result = command.run(step.as_fd(), output, cancel);
+        if matches!(result, Err(SandboxError::Survivors(_))) {
+            // Whatever is moved now could be led astray. The journal has it all: a restarted container has another root,
+            // and in this one the next builder puts everything back.
+            std::mem::forget((exchange, scripts, furnished, step));
+            return result;
+        }
         exchange.end()?;
         let scripts = scripts.remove();
         let furnished = furnished.remove();

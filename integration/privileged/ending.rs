@@ -1,0 +1,124 @@
+//! Steps that do not want to end, where no pid namespace ends them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use builder::sandbox::{Cancel, Chroot, Exit, Isolated, ProcView, Sandbox, SandboxError};
+use tempfile::TempDir;
+
+use super::is_root;
+use super::sandbox::{Image, command, processes_with, run_by, shell};
+use crate::support::finish;
+
+/// The ways that have no pid namespace and a root of their own.
+fn sandboxes(aside: &Path) -> [(&'static str, Box<dyn Sandbox>); 2] {
+    let program = env!("CARGO_BIN_EXE_builder");
+    [
+        ("chroot", Box::new(Chroot::new(program, aside))),
+        ("user-namespace", Box::new(Isolated::new(program, ProcView::Shared))),
+    ]
+}
+
+/// A program that forks faster than anybody looks, by a name of its own.
+struct Bomb {
+    directory: TempDir,
+    name: String,
+}
+
+impl Bomb {
+    fn compile() -> Self {
+        let (directory, name) = (tempfile::tempdir().unwrap(), format!("bomb-{}", std::process::id()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/privileged/bomb.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-static", "-O1", "-o"]).arg(directory.path().join(&name)).arg(source);
+        finish(&mut compiler).success();
+        Self { directory, name }
+    }
+
+    fn put_into(&self, image: &Image) {
+        fs::copy(self.directory.path().join(&self.name), image.path(&self.name)).unwrap();
+    }
+
+    /// Some are between two numbers at any time.
+    fn is_alive(&self) -> bool {
+        (0..20).any(|_| !processes_with(&self.name).is_empty())
+    }
+}
+
+#[test]
+fn a_step_that_forks_faster_than_it_is_looked_at_is_ended() {
+    if !is_root("a_step_that_forks_faster_than_it_is_looked_at_is_ended") {
+        return;
+    }
+    let bomb = Bomb::compile();
+    let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
+    bomb.put_into(&image);
+    let program = format!("/{}", bomb.name);
+    for (way, sandbox) in sandboxes(aside.path()) {
+        for kind in ["chain", "twice", "overlap", "sibling"] {
+            for chains in ["1", "2", "24"] {
+                let began = Instant::now();
+                let outcome = run_by(&*sandbox, &image.root(), &command(&[&program, kind, chains, "40"]));
+                let took = began.elapsed();
+                println!("{way}: {chains} of {kind}: {took:?}");
+                assert_eq!(outcome.unwrap().exit, Exit::Code(7), "{way}: {chains} of {kind}");
+                assert!(!bomb.is_alive(), "{way}: {chains} of {kind}");
+                assert!(took < Duration::from_secs(15), "{way}: {chains} of {kind}: {took:?}");
+            }
+        }
+    }
+    assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
+}
+
+/// Then the builder has to do it, which has other children as well.
+#[test]
+fn a_step_that_forks_and_has_killed_its_supervisor_is_ended() {
+    if !is_root("a_step_that_forks_and_has_killed_its_supervisor_is_ended") {
+        return;
+    }
+    let bomb = Bomb::compile();
+    let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
+    bomb.put_into(&image);
+    let mut own = Command::new("/bin/sleep").arg("1000.31").spawn().unwrap();
+    let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
+    for kind in ["chain", "twice", "overlap", "sibling"] {
+        for chains in ["1", "2", "8"] {
+            let began = Instant::now();
+            let script = format!("/{} {kind} {chains} 40; kill -9 $PPID; sleep 1000.32", bomb.name);
+            let error = run_by(&chroot, &image.root(), &shell(&script)).unwrap_err();
+            let took = began.elapsed();
+            println!("{chains} of {kind}: {took:?}");
+            assert!(matches!(error, SandboxError::Lost), "{chains} of {kind}: {error}");
+            assert!(!bomb.is_alive(), "{chains} of {kind}");
+            assert!(took < Duration::from_secs(15), "{chains} of {kind}: {took:?}");
+        }
+    }
+    assert!(processes_with("sleep 1000.32").is_empty());
+    assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
+    assert!(own.try_wait().unwrap().is_none());
+    own.kill().unwrap();
+    own.wait().unwrap();
+}
+
+#[test]
+fn a_step_that_stops_its_supervisor_is_ended_when_the_build_is_cancelled() {
+    if !is_root("a_step_that_stops_its_supervisor_is_ended_when_the_build_is_cancelled") {
+        return;
+    }
+    let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
+    let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
+    let cancel = Cancel::new().unwrap();
+    let script = "setsid sleep 1000.33 & (trap '' TERM; exec sleep 1000.33) & kill -STOP $PPID; echo ready; sleep 1000.33";
+    let mut began = Instant::now();
+    let mut output = |_, _: &[u8]| {
+        cancel.cancel("enough");
+        began = Instant::now();
+    };
+    let error = chroot.run(&image.root(), &shell(script), &mut output, &cancel).unwrap_err();
+    assert!(matches!(error, SandboxError::Cancelled { .. }), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    assert!(processes_with("sleep 1000.33").is_empty());
+    assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
+}
