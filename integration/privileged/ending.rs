@@ -1,12 +1,14 @@
 //! Steps that do not want to end, where no pid namespace ends them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use builder::sandbox::{Cancel, Chroot, Exit, Isolated, ProcView, Sandbox, SandboxError};
 use tempfile::TempDir;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::is_root;
 use super::sandbox::{Image, command, processes_with, run_by, shell};
@@ -121,4 +123,101 @@ fn a_step_that_stops_its_supervisor_is_ended_when_the_build_is_cancelled() {
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     assert!(processes_with("sleep 1000.33").is_empty());
     assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
+}
+
+/// A group of processes that can be kept from ending.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new() -> Option<Self> {
+        let path = Path::new("/sys/fs/cgroup/freezer").join(format!("builder-test-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        path.join("freezer.state").exists().then_some(Self(path))
+    }
+
+    fn freeze(&self, process: i32) {
+        fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
+        fs::write(self.0.join("freezer.state"), "FROZEN").unwrap();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("freezer.state"), "THAWED");
+        let began = Instant::now();
+        while fs::remove_dir(&self.0).is_err() && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Tells a test that it is a process of its own.
+const ALONE: &str = "ENDING_TEST_ALONE";
+
+#[test]
+fn what_would_not_end_keeps_its_files_and_no_step_comes_after_it() {
+    const NAME: &str = "what_would_not_end_keeps_its_files_and_no_step_comes_after_it";
+    if !is_root(NAME) {
+        return;
+    }
+    if std::env::var_os(ALONE).is_none() {
+        // No other test of this process could run a step any more.
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&format!("privileged::ending::{NAME}"), "--exact", "--nocapture"]).env(ALONE, "1");
+        let output = finish(&mut command).success();
+        eprint!("{}", output.stderr);
+        return;
+    }
+    let Some(freezer) = Freezer::new() else {
+        eprintln!("skipped `{NAME}`: it needs the control group `freezer` (version 1)");
+        return;
+    };
+    let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
+    fs::create_dir(image.path("dev")).unwrap();
+    fs::write(image.path("dev/of-the-image"), "").unwrap();
+    let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
+    let cancel = Cancel::new().unwrap();
+    let began = Instant::now();
+    let mut output = |_, _: &[u8]| {
+        freezer.freeze(processes_with("sleep 1000.35")[0]);
+        // It counts for more than that the build is cancelled.
+        cancel.cancel("enough");
+        kill_process(Pid::from_raw(processes_with("sleep 1000.36")[0]).unwrap(), Signal::KILL).unwrap();
+    };
+    let script = "sleep 1000.35 & echo ready; exec sleep 1000.36";
+    let error = chroot.run(&image.root(), &shell(script), &mut output, &cancel).unwrap_err();
+    assert!(matches!(error, SandboxError::Survivors(_)), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("(`sleep`)") && said.contains("restart the container"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    // As the step sees it, and the image's is still aside.
+    assert!(image.path("dev/null").exists() && !image.path("dev/of-the-image").exists());
+    let other = Image::new();
+    let next = run_by(&chroot, &other.root(), &shell("true")).unwrap_err();
+    assert_eq!(next.to_string(), said);
+    assert!(!other.path("dev").exists());
+}
+
+/// As process 1 of a container, or with a credential helper that leaves a daemon, the builder gets children that are no
+/// step's.
+#[test]
+fn what_others_leave_to_the_builder_outlives_a_step_that_kills_its_supervisor() {
+    if !is_root("what_others_leave_to_the_builder_outlives_a_step_that_kills_its_supervisor") {
+        return;
+    }
+    let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
+    let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
+    let mut output = |_, _: &[u8]| {
+        let leave = "sleep 1000.37 >/dev/null 2>&1 &";
+        finish(Command::new("/bin/sh").args(["-c", leave])).success();
+    };
+    // Children are looked at every second.
+    let script = "echo ready; sleep 3; setsid sleep 1000.38 & kill -9 $PPID; sleep 1000.38";
+    let cancel = Cancel::new().unwrap();
+    let error = chroot.run(&image.root(), &shell(script), &mut output, &cancel).unwrap_err();
+    assert!(matches!(error, SandboxError::Lost), "{error}");
+    assert!(processes_with("sleep 1000.38").is_empty());
+    let strangers = processes_with("sleep 1000.37");
+    assert_eq!(strangers.len(), 1);
+    kill_process(Pid::from_raw(strangers[0]).unwrap(), Signal::KILL).unwrap();
 }

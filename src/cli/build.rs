@@ -72,7 +72,7 @@ fn print_plan(
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     // Before anything is opened: until then, it may be an image's.
-    if let Some(note) = isolation::repair_root()? {
+    if let Some(note) = isolation::repair_root(&|note| progress.tell(&Event::Note(note)))? {
         progress.tell(&Event::Note(note));
     }
     let mut opened = open(settings, &*progress)?;

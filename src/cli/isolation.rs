@@ -262,7 +262,8 @@ impl Grounds {
     pub(super) fn prepare(isolation: &Isolation, store: &Store, janitor: &Janitor) -> Result<Self, Failure> {
         let in_place = isolation.strategy() == Some(Strategy::InPlace);
         let claim = in_place
-            .then(|| Claim::take(Path::new(ROOT)))
+            // Whoever had to be waited for was so when the root was repaired.
+            .then(|| Claim::take(Path::new(ROOT), &|| {}))
             .transpose()
             .map_err(|e| Failure::from_error(&e))?;
         let temporary = claim.as_ref().map_or_else(|| store.temporary(), Claim::trees);
@@ -280,8 +281,10 @@ impl Grounds {
 }
 
 /// Gives the container its own root back, if a builder was killed while that was an image's.
-pub(super) fn repair_root() -> Result<Option<&'static str>, Failure> {
-    match in_place::repair(Path::new(ROOT)).map_err(|error| Failure::from_error(&error))? {
+pub(super) fn repair_root(note: &dyn Fn(&str)) -> Result<Option<&'static str>, Failure> {
+    let waiting =
+        || note("waiting for the end of a step, whose builder was killed, in the root of this container");
+    match in_place::repair(Path::new(ROOT), &waiting).map_err(|error| Failure::from_error(&error))? {
         Repaired::Nothing => Ok(None),
         Repaired::Root => Ok(Some(
             "a builder that was killed had left an image's files in the root of this container; its own are back",

@@ -117,3 +117,89 @@ pub(super) fn end_all() -> Result<(), Survivors> {
         });
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Signal, kill_process};
+
+    use super::*;
+    use crate::children::Awaited;
+
+    /// Tells [`adopts`] that it is a process of its own.
+    const ALONE: &str = "BUILDER_TEST_ORPHANS";
+
+    /// A shell with a process that it leaves when it ends, which it does when its standard input is closed.
+    fn parent() -> (Awaited, Process) {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 1000.0625 >/dev/null & echo $!; read -r line"]);
+        let mut shell = children::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let left = Process::of(Pid::from_raw(line.trim().parse().unwrap()).unwrap()).unwrap();
+        (shell, left)
+    }
+
+    fn is_ours(process: Process) -> bool {
+        Process::of(process.id)
+            .is_some_and(|now| now.started == process.started && now.parent == Some(getpid()))
+    }
+
+    fn leave(mut parent: Awaited) {
+        drop(parent.stdin.take());
+        parent.wait().unwrap();
+    }
+
+    /// Not a test of its own: the process that the test below starts.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn adopts() {
+        if std::env::var_os(ALONE).is_none() {
+            return;
+        }
+        let (older, from_older) = parent();
+        adopt().unwrap();
+        leave(older);
+        let (supervisor, of_step) = parent();
+        begin(Pid::from_child(&supervisor));
+        let (other, stranger) = parent();
+        leave(other);
+        assert!(is_ours(from_older) && is_ours(stranger) && !is_ours(of_step));
+        note_strangers();
+        // Nothing that comes when the supervisor is dead is believed, also before somebody has noticed.
+        let mut supervisor = supervisor;
+        kill_process(Pid::from_child(&supervisor), Signal::KILL).unwrap();
+        let handle = pidfd_open(Pid::from_child(&supervisor), PidfdFlags::empty()).unwrap();
+        poll(&mut [PollFd::new(&handle, PollFlags::IN)], None).unwrap();
+        assert!(is_ours(of_step));
+        note_strangers();
+        supervisor.wait().unwrap();
+        let id = Pid::from_child(&supervisor);
+        drop(supervisor);
+        note_strangers();
+        end_all().unwrap();
+        assert_eq!([from_older, stranger, of_step].map(is_ours), [true, true, false]);
+        // From now on there is no step, and everybody is a stranger.
+        end(id);
+        let (other, later) = parent();
+        leave(other);
+        note_strangers();
+        end_all().unwrap();
+        assert!(is_ours(later));
+        for process in [from_older, stranger, later] {
+            kill_process(process.id, Signal::KILL).unwrap();
+        }
+        println!("told them apart");
+    }
+
+    #[test]
+    fn strangers_are_who_came_while_all_supervisors_lived() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["sandbox::orphans::tests::adopts", "--exact", "--nocapture"]).env(ALONE, "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("told them apart"), "{output:?}");
+    }
+}

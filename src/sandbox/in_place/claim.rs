@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -33,6 +34,14 @@ const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
 const STEP: &str = "step";
 
+/// How long whoever ends a dead builder's step may take: ten seconds for its processes, and the rest for putting the
+/// container's files back. Who holds the lock longer is no builder's.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a lock may be held that nobody should have.
+const MOMENT: Duration = Duration::from_secs(2);
+/// How often it is looked whether a lock is free: the kernel cannot wait for one and for the time.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Whether a builder that was killed had left something to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repaired {
@@ -61,11 +70,11 @@ pub struct Claim {
 ///
 /// # Errors
 /// [`InPlaceError::Busy`] if a builder is at work there, and all that keeps the container's files from coming back.
-pub fn repair(root: &Path) -> Result<Repaired, InPlaceError> {
+pub fn repair(root: &Path, waiting: &dyn Fn()) -> Result<Repaired, InPlaceError> {
     let place = root.join(PRIVATE_DIRECTORY);
     match rustix::fs::lstat(&place) {
         Err(Errno::NOENT) => Ok(Repaired::Nothing),
-        _ => Claim::take(root).map(|claim| claim.repaired),
+        _ => Claim::take(root, waiting).map(|claim| claim.repaired),
     }
 }
 
@@ -102,11 +111,13 @@ fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
 }
 
 impl Claim {
-    /// Takes the container's root, `/` in life. Repairs what a killed builder left there.
+    /// Takes the container's root, `/` in life. Repairs what a killed builder left there. Calls `waiting` if it has to wait
+    /// until a killed builder's step has ended.
     ///
     /// # Errors
-    /// [`InPlaceError::Busy`] if another builder has it, and others where the root cannot be written to.
-    pub fn take(root: &Path) -> Result<Self, InPlaceError> {
+    /// [`InPlaceError::Busy`] if another builder has it, [`InPlaceError::Held`] if that step does not end, and others where
+    /// the root cannot be written to.
+    pub fn take(root: &Path, waiting: &dyn Fn()) -> Result<Self, InPlaceError> {
         let place = root.join(PRIVATE_DIRECTORY);
         // A builder that ends takes the directory away, perhaps just now.
         for _ in 0..100 {
@@ -122,8 +133,12 @@ impl Claim {
                 result => missing_is_none(result).map_err(failed("lock", &place.join(LOCK)))?,
             };
             // Whoever still holds this is about to end what a killed builder had begun.
-            let step = lock_file(private.as_fd(), STEP, FlockOperation::LockExclusive);
-            let step = missing_is_none(step).map_err(failed("lock", &place.join(STEP)))?;
+            let step = match lock_step(private.as_fd(), PATIENCE, waiting) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(InPlaceError::Held { lock: place.join(STEP) });
+                }
+                result => missing_is_none(result).map_err(failed("lock", &place.join(STEP)))?,
+            };
             if let (Some(lock), Some(_)) = (lock, step) {
                 let (lock, repaired) = (Some(lock), Repaired::Nothing);
                 let mut claim = Self { place, root: tree, directory, private, _lock: lock, repaired };
@@ -170,9 +185,14 @@ impl Claim {
     /// A descriptor to be held by whatever runs a step, until the last process of it has ended.
     pub(super) fn begin_step(&self) -> Result<OwnedFd, InPlaceError> {
         let path = self.place.join(STEP);
-        lock_file(self.private(), STEP, FlockOperation::LockExclusive)
-            .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::NotFound.into()))
-            .map_err(failed("lock", &path))
+        // Nobody has had it since it was free, but, for a moment, what another thread was about to execute; and whoever a
+        // step has left.
+        match lock_step(self.private(), MOMENT, &|| {}) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(InPlaceError::Held { lock: path }),
+            result => result
+                .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::NotFound.into()))
+                .map_err(failed("lock", &path)),
+        }
     }
 
     /// Makes a directory in the builder's own.
@@ -260,6 +280,27 @@ fn missing_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result,
+    }
+}
+
+/// Locks what says that a step is not over; calls `waiting` if it has to wait for that, at most for `patience`.
+fn lock_step(
+    directory: BorrowedFd<'_>,
+    patience: Duration,
+    waiting: &dyn Fn(),
+) -> io::Result<Option<OwnedFd>> {
+    let began = Instant::now();
+    let mut is_told = false;
+    loop {
+        match lock_file(directory, STEP, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && began.elapsed() < patience => {
+                if !std::mem::replace(&mut is_told, true) {
+                    waiting();
+                }
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 

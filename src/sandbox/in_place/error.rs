@@ -38,6 +38,14 @@ pub enum InPlaceError {
         /// Its lock.
         lock: PathBuf,
     },
+    /// What is left of a step holds its lock.
+    #[error(
+        "`{lock}` is held by what is left of a step in this container: restart the container, or end that"
+    )]
+    Held {
+        /// The lock.
+        lock: PathBuf,
+    },
     /// The mounts of this process could not be listed.
     #[error("cannot find out what is mounted in this container")]
     Mounts(#[source] io::Error),

@@ -54,7 +54,7 @@ impl Pod {
     }
 
     fn claim(&self) -> Claim {
-        Claim::take(&self.overlay.root()).unwrap()
+        Claim::take(&self.overlay.root(), &|| {}).unwrap()
     }
 
     fn fixed(&self, claim: &Claim) -> Fixed {
@@ -414,7 +414,7 @@ fn a_builder_killed_anywhere_is_repaired_by_the_next() {
             result.unwrap();
             break;
         }
-        repaired += usize::from(repair(&pod.overlay.root()).unwrap() == Repaired::Root);
+        repaired += usize::from(repair(&pod.overlay.root(), &|| {}).unwrap() == Repaired::Root);
         assert_eq!(without_times_of_directories(pod.files()), before, "{count}: {result:?}");
         assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "{count}");
         pod.check_others();
@@ -435,14 +435,14 @@ fn a_repair_that_is_killed_is_repaired() {
         drop(exchange);
         drop(claim);
         fault::set(Some(Fault::FromThenOn(count)));
-        let result = repair(&pod.overlay.root());
+        let result = repair(&pod.overlay.root(), &|| {});
         let come = fault::has_come();
         fault::set(None);
         if !come {
             assert_eq!(result.unwrap(), Repaired::Root);
             break;
         }
-        repair(&pod.overlay.root()).unwrap();
+        repair(&pod.overlay.root(), &|| {}).unwrap();
         assert_eq!(without_times_of_directories(pod.files()), before, "{count}");
         pod.check_others();
     }
@@ -621,10 +621,12 @@ fn a_hostile_step_leads_nobody_astray() {
 #[test]
 fn a_root_has_one_builder_at_a_time() {
     let Some(pod) = Pod::new() else { return };
-    assert_eq!(repair(&pod.overlay.root()).unwrap(), Repaired::Nothing);
+    assert_eq!(repair(&pod.overlay.root(), &|| {}).unwrap(), Repaired::Nothing);
     assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "nothing is made to find nothing");
     let claim = pod.claim();
-    for error in [Claim::take(&pod.overlay.root()).map(drop), repair(&pod.overlay.root()).map(drop)] {
+    for error in
+        [Claim::take(&pod.overlay.root(), &|| {}).map(drop), repair(&pod.overlay.root(), &|| {}).map(drop)]
+    {
         let error = error.unwrap_err();
         assert!(matches!(error, InPlaceError::Busy { .. }), "{error:?}");
     }
@@ -646,26 +648,34 @@ fn a_step_of_a_dead_builder_is_waited_for() {
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
     drop(step);
     let (ended, end) = std::sync::mpsc::channel();
+    let (told, waits) = std::sync::mpsc::channel();
     let root = pod.overlay.root();
     std::thread::scope(|scope| {
         let next = scope.spawn(move || {
-            let claim = Claim::take(&root).unwrap();
+            let claim = Claim::take(&root, &|| told.send(()).unwrap()).unwrap();
             end.recv_timeout(std::time::Duration::ZERO).expect("the step has ended before");
             drop(claim);
         });
-        // Whoever waits for a lock is listed with an arrow.
-        let waits = || {
-            fs::read_to_string("/proc/locks").unwrap().lines().any(|line| {
-                line.contains("-> FLOCK") && line.contains(&format!(":{} ", held.metadata().unwrap().ino()))
-            })
-        };
-        while !waits() && !next.is_finished() {
-            std::thread::yield_now();
-        }
+        waits.recv().expect("it says that it waits");
         ended.send(()).unwrap();
         drop(held);
         next.join().unwrap();
+        assert!(waits.recv().is_err(), "it says so once");
     });
+}
+
+#[test]
+fn a_lock_that_is_never_let_go_of_is_an_error() {
+    let Some(pod) = Pod::new() else { return };
+    let claim = pod.claim();
+    let step = claim.begin_step().unwrap();
+    let error = claim.begin_step().unwrap_err();
+    assert!(matches!(error, InPlaceError::Held { .. }), "{error}");
+    assert!(error.to_string().ends_with(
+        "/step` is held by what is left of a step in this container: restart the container, or end that"
+    ));
+    drop(step);
+    claim.begin_step().unwrap();
 }
 
 #[test]
@@ -673,10 +683,10 @@ fn files_that_nobody_can_tell_of_are_an_error() {
     let Some(pod) = Pod::new() else { return };
     let private = pod.path(PRIVATE_DIRECTORY);
     write(&private.join("aside/usr/file"), "pod");
-    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
     assert!(matches!(error, InPlaceError::Lost { .. }), "{error}");
     fs::write(private.join("journal.apart"), "something else").unwrap();
-    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
     assert!(matches!(error, InPlaceError::Journal { .. }), "{error}");
     assert_eq!(fs::read(private.join("aside/usr/file")).unwrap(), b"pod");
     // A journal that a step wrote names what it likes, but only places in the root.
@@ -688,7 +698,7 @@ fn files_that_nobody_can_tell_of_are_an_error() {
             "builder in-place 1\ndirectory 2f 0 0 493 0 0\nstays 64617461\nstays 70726f63\ndirectory {hex} 0 0 448 0 0\nend\n"
         );
         fs::write(private.join("journal.apart"), text).unwrap();
-        Claim::take(&pod.overlay.root()).unwrap_err();
+        Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
         pod.check_others();
     }
 }
