@@ -239,15 +239,30 @@ pub fn refuse_tracing() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
 }
 
-/// Keeps this process, and all that it starts, from sending signals to others (`LANDLOCK_SCOPE_SIGNAL` of landlock(7)).
+/// What [`keep_inside`] keeps inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inside {
+    /// Tracing, and connections to sockets that have a name but no file.
+    Sockets,
+    /// Signals as well.
+    SocketsAndSignals,
+}
+
+/// Keeps this process, and all that it starts, from reaching others by what `inside` says (`LANDLOCK_SCOPE_SIGNAL` and
+/// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` of landlock(7)).
 ///
 /// # Errors
 /// `ENOSYS`, `EOPNOTSUPP`, `EINVAL` or `E2BIG` from a kernel that cannot do it (before Linux 6.12), `EPERM` without
 /// CAP_SYS_ADMIN in the user namespace and without `no_new_privs`, and others where a filter of system calls says so.
-pub fn keep_signals_inside() -> io::Result<()> {
+pub fn keep_inside(inside: Inside) -> io::Result<()> {
     // `struct landlock_ruleset_attr`: file system and network, nothing of which is restricted, and scopes.
+    const SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1 << 0;
     const SCOPE_SIGNAL: u64 = 1 << 1;
-    let attributes: [u64; 3] = [0, 0, SCOPE_SIGNAL];
+    let scopes = match inside {
+        Inside::Sockets => SCOPE_ABSTRACT_UNIX_SOCKET,
+        Inside::SocketsAndSignals => SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL,
+    };
+    let attributes: [u64; 3] = [0, 0, scopes];
     // SAFETY: the kernel reads `size_of_val` bytes of `attributes`, which outlive the call, and makes a descriptor that is
     // nobody else's.
     let ruleset = unsafe {

