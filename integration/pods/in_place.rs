@@ -3,9 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::privileged::ending::{Bomb, Freezer};
 use crate::support::ground::ground;
 use crate::support::oci::LayoutImage;
 use crate::support::pod::{self, Access, CANARY, PROGRAM, Pod, Profile};
+use crate::support::traces::{Family, Running};
 use crate::support::tree::{Times, dump};
 
 /// The words of a build of `/data/CONTEXT` into the layout `/data/out/OUTPUT`.
@@ -274,4 +278,75 @@ fn a_step_sees_no_secret_of_the_builder_itself() {
         let rights = u64::from_str_radix(rights.trim(), 16).expect("a number");
         assert_eq!(rights & !0xa800_25fb, 0, "those of Docker but CAP_SYS_CHROOT, at most: {rights:x}");
     }
+}
+
+#[test]
+fn a_step_that_forks_faster_than_it_is_looked_at_leaves_nothing_in_the_pod() {
+    if !pod::available("a_step_that_forks_faster_than_it_is_looked_at_leaves_nothing_in_the_pod") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    let bomb = Bomb::compile();
+    for kind in ["chain", "overlap", "sibling"] {
+        let run =
+            format!("FROM {{busybox}}\nCOPY {0} /\nRUN [\"/{0}\", \"{kind}\", \"3\", \"60\"]\n", bomb.name);
+        pod.write(&format!("{kind}/Dockerfile"), dockerfile(&run));
+        bomb.put_into(&pod.data().join(kind));
+    }
+    pod.run(&["true"]).success();
+    let before = files(&pod);
+    let builds = ["chain", "overlap", "sibling"].map(|kind| build(kind, kind));
+    // In a session of which none of them is process 1, whose end would be that of all.
+    let commands = builds.each_ref().map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
+    let look = ["sh", "-c", "ps -o comm | grep ^bomb- || true"];
+    let [chain, overlap, sibling] = commands.each_ref().map(Vec::as_slice);
+    let finished = pod.run_all(&[chain, &look, overlap, &look, sibling, &look]);
+    for pair in finished.chunks(2) {
+        assert_eq!(pair[0].code, Some(7), "{pair:#?}");
+        assert_eq!(pair[1].stdout, "", "{pair:#?}");
+    }
+    assert_eq!(files(&pod), before);
+}
+
+/// Nothing is moved under a process that lives; what is out of its place is put back by the next builder.
+#[test]
+fn a_step_that_will_not_end_keeps_the_root_until_another_builder_comes() {
+    const NAME: &str = "a_step_that_will_not_end_keeps_the_root_until_another_builder_comes";
+    if !pod::available(NAME) {
+        return;
+    }
+    let Some(freezer) = Freezer::new() else {
+        eprintln!("skipped `{NAME}`: it needs the control group `freezer` (version 1)");
+        return;
+    };
+    let pod = Pod::new(Profile::Crio);
+    let stays = "FROM {busybox}\nRUN touch /made; sleep 1000 & echo ready; exec tail -f /dev/null\nRUN echo another\n";
+    pod.write("stays/Dockerfile", dockerfile(stays));
+    pod.write("next/Dockerfile", dockerfile("FROM {busybox}\nRUN echo next\n"));
+    pod.run(&["true"]).success();
+    let before = files(&pod);
+    let [stays, next] = ["stays", "next"].map(|context| build(context, context).join(" "));
+    let script = format!(
+        "{{ {stays}; echo code $?; test -e /made && echo of the image; {next}; echo code $?; test -e /made || echo its own; }} >&2; until test -e /data/end; do sleep 0.05; done"
+    );
+    let mut running = Running::start(&mut pod.command(&["sh", "-c", &script]));
+    running.wait_for("| ready");
+    let family = Family::of(running.id());
+    freezer.freeze(family.named("sleep").expect("what stays"));
+    let step = Pid::from_raw(family.named("tail").expect("the step")).expect("a number");
+    kill_process(step, Signal::KILL).expect("kill");
+    running.wait_for("its own");
+    // Process 1 cannot end before.
+    drop(freezer);
+    pod.write("end", "");
+    let said = running.end(std::time::Duration::from_secs(20)).stderr;
+    let error = "error: cannot end the step: processes did not end although they were killed: ";
+    assert!(said.contains(error) && said.contains("restart the container"), "{said}");
+    assert!(!said.contains("| another") && said.contains("| next"), "{said}");
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| ["code", "of the image", "its own"].iter().any(|words| line.starts_with(words)))
+        .collect();
+    assert_eq!(lines, ["code 1", "of the image", "code 0", "its own"], "{said}");
+    assert_eq!(files(&pod), before);
 }

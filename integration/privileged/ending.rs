@@ -24,13 +24,14 @@ fn sandboxes(aside: &Path) -> [(&'static str, Box<dyn Sandbox>); 2] {
 }
 
 /// A program that forks faster than anybody looks, by a name of its own.
-struct Bomb {
+pub(crate) struct Bomb {
     directory: TempDir,
-    name: String,
+    /// What it is called.
+    pub(crate) name: String,
 }
 
 impl Bomb {
-    fn compile() -> Self {
+    pub(crate) fn compile() -> Self {
         let (directory, name) = (tempfile::tempdir().unwrap(), format!("bomb-{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/privileged/bomb.c");
         let mut compiler = Command::new("cc");
@@ -39,12 +40,13 @@ impl Bomb {
         Self { directory, name }
     }
 
-    fn put_into(&self, image: &Image) {
-        fs::copy(self.directory.path().join(&self.name), image.path(&self.name)).unwrap();
+    /// Copies it into a directory.
+    pub(crate) fn put_into(&self, directory: &Path) {
+        fs::copy(self.directory.path().join(&self.name), directory.join(&self.name)).unwrap();
     }
 
     /// Some are between two numbers at any time.
-    fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         (0..20).any(|_| !processes_with(&self.name).is_empty())
     }
 }
@@ -56,7 +58,7 @@ fn a_step_that_forks_faster_than_it_is_looked_at_is_ended() {
     }
     let bomb = Bomb::compile();
     let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
-    bomb.put_into(&image);
+    bomb.put_into(&image.path(""));
     let program = format!("/{}", bomb.name);
     for (way, sandbox) in sandboxes(aside.path()) {
         for kind in ["chain", "twice", "overlap", "sibling"] {
@@ -82,7 +84,7 @@ fn a_step_that_forks_and_has_killed_its_supervisor_is_ended() {
     }
     let bomb = Bomb::compile();
     let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
-    bomb.put_into(&image);
+    bomb.put_into(&image.path(""));
     let mut own = Command::new("/bin/sleep").arg("1000.31").spawn().unwrap();
     let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
     for kind in ["chain", "twice", "overlap", "sibling"] {
@@ -126,16 +128,18 @@ fn a_step_that_stops_its_supervisor_is_ended_when_the_build_is_cancelled() {
 }
 
 /// A group of processes that can be kept from ending.
-struct Freezer(PathBuf);
+pub(crate) struct Freezer(PathBuf);
 
 impl Freezer {
-    fn new() -> Option<Self> {
+    /// None where there are no control groups of version 1.
+    pub(crate) fn new() -> Option<Self> {
         let path = Path::new("/sys/fs/cgroup/freezer").join(format!("builder-test-{}", std::process::id()));
         fs::create_dir(&path).ok()?;
         path.join("freezer.state").exists().then_some(Self(path))
     }
 
-    fn freeze(&self, process: i32) {
+    /// Keeps it, and all others in the group, from running and from ending.
+    pub(crate) fn freeze(&self, process: i32) {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
         fs::write(self.0.join("freezer.state"), "FROZEN").unwrap();
     }

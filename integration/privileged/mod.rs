@@ -1,7 +1,7 @@
 //! Tests that need root on a Linux machine.
 
 mod chroot;
-mod ending;
+pub(crate) mod ending;
 mod namespaces;
 mod network;
 mod sandbox;
