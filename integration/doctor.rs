@@ -68,7 +68,7 @@ fn root_of_a_machine_has_everything_and_the_store_stays_as_it_is() {
     let finished = finish(doctor(&builder, &["--output=json", "--store", store]).args(platforms)).success();
     assert_eq!(finished.stderr, "");
     let report = finished.json();
-    assert_eq!(report["isolation"]["taken"], "mount-namespace");
+    assert_eq!(report["isolation"]["selected"], "mount-namespace");
     let found = strategies(&report);
     assert_eq!(found["mount-namespace"]["details"]["proc"], "own");
     assert_eq!(found["user-namespace"]["details"]["user_namespace"], "ranges");
@@ -77,7 +77,7 @@ fn root_of_a_machine_has_everything_and_the_store_stays_as_it_is() {
         assert_eq!(found[strategy]["works"], true, "{}", found[strategy]);
     }
     assert_eq!(found["second-container"]["works"], false);
-    assert_eq!(found["in-place"]["unasked"], false);
+    assert_eq!(found["in-place"]["automatic"], false);
     assert_eq!(report["store"]["path"], store);
     assert_eq!(report["store"]["exists"], false);
     assert_eq!(report["store"]["snapshotter"], "overlayfs");
@@ -109,7 +109,7 @@ fn an_ordinary_user_is_told_what_takes_root() {
         let mut command = user.command();
         let report = finish(command.args(["doctor", "-o", "json"])).success().json();
         assert_eq!(report["user"], user.uid);
-        assert_eq!(report["isolation"]["taken"], "user-namespace");
+        assert_eq!(report["isolation"]["selected"], "user-namespace");
         let found = strategies(&report);
         let details = &found["user-namespace"]["details"];
         assert_eq!(details["user_namespace"], kind);
@@ -139,13 +139,13 @@ fn an_ordinary_user_is_told_what_takes_root() {
 fn what_takes_more_than_there_is_is_refused_by_name() {
     let builder = Builder::new();
     let report = finish(&mut without("-sys_admin", &doctor(&builder, &["-o", "json"]))).success().json();
-    assert_eq!(report["isolation"]["taken"], "user-namespace");
+    assert_eq!(report["isolation"]["selected"], "user-namespace");
     let found = strategies(&report);
     assert_eq!(found["mount-namespace"]["cause"], "no CAP_SYS_ADMIN");
     assert!(found["mount-namespace"]["advice"].as_str().expect("advice").contains("CAP_SYS_ADMIN"));
 
     let none = finish(&mut without(CRIO, &doctor(&builder, &["-o", "json"]))).exited(1).json();
-    assert_eq!(none["isolation"]["taken"], Value::Null);
+    assert_eq!(none["isolation"]["selected"], Value::Null);
     assert_eq!(none["isolation"]["files"], true, "copying takes no more than root has there");
     assert_eq!(
         strategies(&none)["user-namespace"]["cause"],
@@ -292,8 +292,9 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
     const SECCOMP: &str = "securityContext.seccompProfile: {type: Unconfined}";
     const APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
     const ROOT: &str = "securityContext.runAsUser: 0";
+    const CHROOT: &str = "securityContext.capabilities.add: [SYS_CHROOT]";
     type Rows<'a> = &'a [(&'a str, &'a [&'a str])];
-    let cases: [(Pod, Option<&str>, Rows<'_>); 6] = [
+    let cases: [(Pod, Option<&str>, Rows<'_>); 7] = [
         (
             Pod::new(Profile::Default),
             Some("chroot"),
@@ -322,6 +323,12 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
             Some("chroot"),
             &[("mount-namespace", &[APPARMOR]), ("user-namespace", &[APPARMOR])],
         ),
+        // The filter refuses pivot_root(2), and there is no chroot(2) instead.
+        (
+            Pod::new(Profile::Sysadmin).without("SYS_CHROOT"),
+            None,
+            &[("mount-namespace", &[CHROOT]), ("user-namespace", &[CHROOT]), ("chroot", &[CHROOT])],
+        ),
         (
             Pod::new(Profile::Crio).read_only_root(),
             None,
@@ -334,10 +341,10 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
         assert_narrow(&text);
         let report = json.json();
         assert_eq!(report["place"], "pod", "{number}");
-        assert_eq!(report["isolation"]["taken"].as_str(), taken, "{number}: {}", text.stdout);
+        assert_eq!(report["isolation"]["selected"].as_str(), taken, "{number}: {}", text.stdout);
         let found = strategies(&report);
         for (strategy, changes) in rows {
-            assert_eq!(found[*strategy]["changes"], serde_json::json!(changes), "{number}: {}", text.stdout);
+            assert_eq!(found[*strategy]["manifest"], serde_json::json!(changes), "{number}: {}", text.stdout);
             for change in *changes {
                 assert!(text.stdout.contains(&format!("+ {change}")), "{number}: {}", text.stdout);
             }

@@ -1,6 +1,7 @@
 //! `builder` in pods of every kind.
 
 mod canaries;
+mod cost;
 mod in_place;
 mod matrix;
 
@@ -32,9 +33,16 @@ fn a_small_pod_builds_what_is_larger_than_its_memory() {
     ));
     let place = shared_scratch();
     fs::copy(context.path().join("Dockerfile"), place.path().join("Dockerfile")).expect("copy");
-    let pod =
-        Pod::new(Profile::Default).memory(100 << 20).mount(place.path(), "/workspace", Access::ReadOnly);
-    pod.run(&["builder", "--no-push", "--context=/workspace"]).success();
+    for (profile, isolation) in [
+        (Profile::Privileged, "mount-namespace"),
+        (Profile::Unset, "user-namespace"),
+        (Profile::Default, "chroot"),
+        (Profile::Crio, "in-place"),
+    ] {
+        let pod = Pod::new(profile).memory(100 << 20).mount(place.path(), "/workspace", Access::ReadOnly);
+        let isolation = format!("--isolation={isolation}");
+        pod.run(&["builder", "--no-push", "--context=/workspace", &isolation]).success();
+    }
 }
 
 /// Two pods in which a RUN can only be run in place, which nobody has asked for.

@@ -8,15 +8,23 @@
 //! gone, and its number might be somebody else's by then.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, getpid, waitid, waitpid};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, waitid, waitpid,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::sys;
 
@@ -85,6 +93,65 @@ impl Drop for Awaited {
 pub fn wait_for_end(child: Pid) {
     // It fails where SIGCHLD is ignored: then the kernel has reaped it.
     while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+}
+
+/// The most that a forked child may say, in bytes.
+const LONGEST_ANSWER: u64 = 1 << 16;
+
+/// A forked child that has one thing to say. Its end is waited for when it is dropped.
+#[derive(Debug)]
+pub struct Asked<T> {
+    child: Pid,
+    answer: OwnedFd,
+    kind: PhantomData<T>,
+}
+
+impl<T: Serialize + DeserializeOwned> Asked<T> {
+    /// Runs `body` in a child that has a copy of everything, but of the descriptors only `keep`. To be called while this
+    /// process has one thread.
+    ///
+    /// # Errors
+    /// When no child can be started.
+    pub fn start<const N: usize>(
+        keep: [OwnedFd; N],
+        body: impl FnOnce([OwnedFd; N]) -> T,
+    ) -> io::Result<Self> {
+        let (answer, telling) = pipe_with(PipeFlags::CLOEXEC)?;
+        let child = sys::fork_helper(keep, telling, |keep, telling| {
+            let text = serde_json::to_vec(&body(keep)).unwrap_or_default();
+            let _ = File::from(telling).write_all(&text);
+        })?;
+        Ok(Self { child, answer, kind: PhantomData })
+    }
+
+    /// Waits for what it has to say; none when it was killed before, or has become another program.
+    pub fn answer(&mut self) -> Option<T> {
+        let mut text = Vec::new();
+        let mut answer = File::from(self.answer.try_clone().ok()?).take(LONGEST_ANSWER);
+        answer.read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        // The number is its own until it is waited for.
+        let _ = kill_process(self.child, Signal::KILL);
+    }
+}
+
+impl<T> Drop for Asked<T> {
+    fn drop(&mut self) {
+        wait_for_end(self.child);
+    }
+}
+
+/// Runs `body` in a child, for what would change this process for good, and gives what it gives; none when it was killed
+/// before. To be called while this process has one thread.
+///
+/// # Errors
+/// When no child can be started.
+pub fn ask<T: Serialize + DeserializeOwned>(body: impl FnOnce() -> T) -> io::Result<Option<T>> {
+    Ok(Asked::start([], |[]| body())?.answer())
 }
 
 /// Where this process is process 1, has a thread take note of the end of orphans from now on. All that single-threaded

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::mount::MountAttrFlags;
@@ -325,17 +325,22 @@ pub fn fork_detached<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([Owne
     }
 }
 
-/// Runs `body` in a child that has a copy of everything, holds of the descriptors only its standard ones and `keep`,
-/// which are closed here, and ends when `body` returns. The process has one thread only.
+/// Runs `body` in a child that has a copy of everything, holds of the descriptors only its standard ones, `keep` and
+/// `telling`, which are closed here, and ends when `body` returns. The process has one thread only.
 ///
 /// # Errors
 /// Those of [`fork_single_threaded`].
-pub fn fork_helper<const N: usize>(keep: [OwnedFd; N], body: impl FnOnce([OwnedFd; N])) -> io::Result<Pid> {
+pub fn fork_helper<const N: usize>(
+    keep: [OwnedFd; N],
+    telling: OwnedFd,
+    body: impl FnOnce([OwnedFd; N], OwnedFd),
+) -> io::Result<Pid> {
     match fork_single_threaded()? {
         Forked::Parent(child) => Ok(child),
         Forked::Child => {
-            close_all_but(&keep, 3);
-            body(keep);
+            let kept: Vec<BorrowedFd<'_>> = keep.iter().map(AsFd::as_fd).chain([telling.as_fd()]).collect();
+            close_all_but(&kept, 3);
+            body(keep, telling);
             // SAFETY: ends this process at once: nothing of the parent's (buffers, exit handlers) may run twice.
             unsafe { libc::_exit(0) }
         }
@@ -354,7 +359,7 @@ fn keep_only(keep: &[OwnedFd]) {
 }
 
 /// Closes the descriptors from `first` on. Only for a process that was just forked, as above.
-fn close_all_but(keep: &[OwnedFd], mut first: u32) {
+fn close_all_but(keep: &[impl AsRawFd], mut first: u32) {
     let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
     kept.sort_unstable();
     for fd in kept {

@@ -254,17 +254,13 @@ impl Row {
         }
         let builds = self.builds();
         let lines: Vec<_> = builds.iter().map(|(context, output, _)| self.command(context, output)).collect();
-        let mut commands = vec![vec!["builder", "doctor"]];
+        let mut commands = vec![vec!["builder", "doctor"], vec!["builder", "doctor", "--output=json"]];
         commands.extend(lines.iter().map(|line| line.iter().map(String::as_str).collect()));
         let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
         let mut finished = pod.run_all(&commands).into_iter();
-        let doctor = finished.next().expect("doctor");
         let mut wrong = Vec::new();
-        // It says whether a RUN works without a word from the user.
-        let unasked = i32::from(self.in_place == Asked);
-        if doctor.code != Some(unasked) || !doctor.stdout.contains(self.strategy) {
-            wrong.push(format!("{}: doctor: {doctor:#?}", self.name()));
-        }
+        let doctor = [(); 2].map(|()| finished.next().expect("doctor"));
+        wrong.extend(self.judge_doctor(&doctor).map(|problem| format!("{}: {problem}", self.name())));
         for ((context, output, outcome), finished) in builds.into_iter().zip(finished) {
             let layout = pod.data().join("out").join(output);
             let problems = self.judge(&finished, outcome, &layout, &expected.join(context));
@@ -310,6 +306,21 @@ impl Row {
             words.push("--no-cache".to_owned());
         }
         words
+    }
+
+    /// What is wrong with what doctor says, as text or as JSON: nothing is selected where in-place had to be asked for.
+    fn judge_doctor(&self, doctor: &[Finished; 2]) -> Option<String> {
+        let [text, json] = doctor;
+        let selected = (self.in_place != Asked).then_some(self.strategy);
+        let marked = text.stdout.lines().find_map(|line| line.strip_prefix("* ")?.split(' ').next());
+        let reported = serde_json::from_str::<Value>(&json.stdout)
+            .map(|report| report["isolation"]["selected"].as_str().map(str::to_owned));
+        // Its code says whether a RUN works without a word from the user.
+        let code = Some(i32::from(selected.is_none()));
+        let right = marked == selected
+            && reported.is_ok_and(|reported| reported.as_deref() == selected)
+            && doctor.iter().all(|doctor| doctor.code == code);
+        (!right).then(|| format!("doctor: {doctor:#?}"))
     }
 
     /// What is wrong with a build.

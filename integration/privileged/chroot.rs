@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use builder::rootfs::{Follow, GuestPath, Owner, Rootfs};
 use builder::sandbox::{
-    Bind, Cancel, Chroot, Content, Mount, Process, Rights, Sandbox, SandboxError, Script, Secret, SecretFile,
-    Stream, Writes,
+    Bind, Cancel, Chroot, Content, Loss, Mount, Process, Rights, Sandbox, SandboxError, Script, Secret,
+    SecretFile, Stream, Writes,
 };
 use tempfile::TempDir;
 
@@ -374,7 +374,7 @@ fn nothing_is_left_of_a_step_and_its_surroundings_however_it_ends() {
     run("kill -9 $$", &never, &mut |_, _| {}).unwrap();
     check("it is killed");
     let error = run("kill -9 $PPID; sleep 1000.625", &never, &mut |_, _| {}).unwrap_err();
-    assert!(matches!(error, SandboxError::Lost), "{error}");
+    assert!(matches!(error, SandboxError::Lost(Loss::Step)), "{error}");
     check("its supervisor is killed");
     let cancel = Cancel::new().unwrap();
     let error = run("echo ready; sleep 1000.625", &cancel, &mut |_, _| cancel.cancel("enough")).unwrap_err();

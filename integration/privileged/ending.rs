@@ -94,7 +94,7 @@ fn a_step_that_forks_and_has_killed_its_supervisor_is_ended() {
             let error = run_by(&chroot, &image.root(), &shell(&script)).unwrap_err();
             let took = began.elapsed();
             println!("{chains} of {kind}: {took:?}");
-            assert!(matches!(error, SandboxError::Lost), "{chains} of {kind}: {error}");
+            assert!(matches!(error, SandboxError::Lost(_)), "{chains} of {kind}: {error}");
             assert!(!bomb.is_alive(), "{chains} of {kind}");
             assert!(took < Duration::from_secs(15), "{chains} of {kind}: {took:?}");
         }
@@ -219,7 +219,7 @@ fn what_others_leave_to_the_builder_outlives_a_step_that_kills_its_supervisor() 
     let script = "echo ready; sleep 3; setsid sleep 1000.38 & kill -9 $PPID; sleep 1000.38";
     let cancel = Cancel::new().unwrap();
     let error = chroot.run(&image.root(), &shell(script), &mut output, &cancel).unwrap_err();
-    assert!(matches!(error, SandboxError::Lost), "{error}");
+    assert!(matches!(error, SandboxError::Lost(_)), "{error}");
     assert!(processes_with("sleep 1000.38").is_empty());
     let strangers = processes_with("sleep 1000.37");
     assert_eq!(strangers.len(), 1);

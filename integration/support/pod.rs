@@ -71,9 +71,13 @@ pub(crate) fn available(test: &str) -> bool {
 /// A directory on a disk where everybody may go, the ids of pods too, removed on drop; or, if this process is killed, by
 /// the next that makes one.
 pub(crate) fn shared_scratch() -> TempDir {
+    shared_scratch_in(Path::new("/var/tmp"))
+}
+
+/// The same in another place than `/var/tmp`.
+fn shared_scratch_in(parent: &Path) -> TempDir {
     const PREFIX: &str = "builder-pod-";
-    let parent = Path::new("/var/tmp");
-    for entry in fs::read_dir(parent).expect("/var/tmp").flatten() {
+    for entry in fs::read_dir(parent).expect("a directory").flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
         if owner.is_some_and(|(process, _)| !Path::new("/proc").join(process).exists()) {
@@ -108,6 +112,15 @@ fn unmount(pod: &Path) {
 impl Pod {
     /// One of this kind; see [`available`].
     pub(crate) fn new(profile: Profile) -> Self {
+        Self::in_directory(shared_scratch(), profile)
+    }
+
+    /// One whose root and `/data` are somewhere below `parent`, where everybody may go.
+    pub(crate) fn below(parent: &Path, profile: Profile) -> Self {
+        Self::in_directory(shared_scratch_in(parent), profile)
+    }
+
+    fn in_directory(directory: TempDir, profile: Profile) -> Self {
         let mut pod = Self {
             confinement: profile.confinement(),
             mounts: Mounts::Allowed,
@@ -116,7 +129,7 @@ impl Pod {
             volumes: Vec::new(),
             environment: Vec::new(),
             runtime: Runtime::find().expect("an OCI runtime"),
-            directory: shared_scratch(),
+            directory,
             started: AtomicU32::new(0),
         };
         pod.make_root();
@@ -163,6 +176,12 @@ impl Pod {
     /// No mounts, by anybody: EACCES, as under AppArmor's default profile for containers.
     pub(crate) fn refuse_mounts(mut self) -> Self {
         self.mounts = Mounts::Refused;
+        self
+    }
+
+    /// `capabilities.drop`, of one.
+    pub(crate) fn without(mut self, capability: &'static str) -> Self {
+        self.confinement.dropped = Some(capability);
         self
     }
 

@@ -145,6 +145,9 @@ pub enum BuildErrorKind {
     /// A process could not be started.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// There is a RUN, and no way to run it.
+    #[error("a RUN cannot be kept apart from the builder here")]
+    NoSandbox,
     /// A process could be started and failed.
     #[error("process `{command}` did not complete successfully: {}", ended(*exit))]
     Process {

@@ -172,6 +172,7 @@ impl Executor<'_> {
         place: &Place,
         recording: &dyn Recording,
     ) -> Result<(), BuildErrorKind> {
+        let sandbox = self.services.sandbox.ok_or(BuildErrorKind::NoSandbox)?;
         let root = recording.root();
         let presentation = self.presentation(&stage.platform)?;
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
@@ -183,7 +184,7 @@ impl Executor<'_> {
         let mut redactor = Redactor::new(mounted.secrets());
         let mut output =
             |stream, bytes: &[u8]| redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
-        let result = self.services.sandbox.run(root, &process, &mut output, self.services.cancel);
+        let result = sandbox.run(root, &process, &mut output, self.services.cancel);
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {

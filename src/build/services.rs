@@ -98,8 +98,8 @@ pub struct Services<'a> {
     pub source: &'a dyn ImageSource,
     /// Trees to write to.
     pub snapshotter: &'a dyn Snapshotter,
-    /// Processes.
-    pub sandbox: &'a dyn Sandbox,
+    /// Processes; none where a RUN cannot be kept apart, so that there must be none.
+    pub sandbox: Option<&'a dyn Sandbox>,
     /// Where layers go.
     pub blobs: &'a BlobStore,
     /// What was built before.

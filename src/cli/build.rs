@@ -162,11 +162,12 @@ impl Build<'_> {
         snapshotter: &dyn Snapshotter,
         grounds: &Grounds,
     ) -> Result<Image, Failure> {
+        let sandbox = grounds.sandbox(self.settings);
         let services = Services {
             source: images,
             workspace: &grounds.workspace,
             snapshotter,
-            sandbox: &*self.isolation.sandbox(grounds, self.settings),
+            sandbox: sandbox.as_deref(),
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
@@ -181,11 +182,14 @@ impl Build<'_> {
         };
         build::execute(plan, &services).map_err(|error| {
             let mut failure = build_failure(&error, &self.opened.found);
-            if matches!(error.kind, BuildErrorKind::Process { .. }) {
-                let strategy = self.isolation.strategy();
-                failure.hint =
-                    failure.hint.or_else(|| own::hint_for_failed_step(&self.entered.own, strategy));
-            }
+            let hint = || match &error.kind {
+                BuildErrorKind::Process { .. } => {
+                    own::hint_for_failed_step(&self.entered.own, self.isolation.strategy())
+                }
+                BuildErrorKind::Sandbox(error) => self.isolation.remedy(error),
+                _ => None,
+            };
+            failure.hint = failure.hint.or_else(hint);
             failure
         })
     }

@@ -20,6 +20,8 @@ use crate::image::matching::{Asked, Unfit};
 use crate::image::platform::Platform;
 use crate::layer::Owners;
 use crate::sandbox::own::{Identity, OwnError, Wish};
+use crate::sandbox::probe::{Hints, Place};
+use crate::sandbox::{Act, Attempt};
 use crate::store::choice::{Choice, ChoiceError};
 use crate::store::extract::{Destination, Extract, ExtractError, Way};
 use crate::store::janitor::Janitor;
@@ -43,6 +45,7 @@ pub(super) struct ExtractSettings {
     snapshotter: Snapshotter,
     limits: Limits,
     verbosity: Verbosity,
+    hints: Hints,
 }
 
 impl ExtractSettings {
@@ -70,6 +73,7 @@ impl ExtractSettings {
             platform,
             asked,
             snapshotter,
+            hints: environment.hints(),
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity: args
                 .verbosity
@@ -114,7 +118,7 @@ pub(super) fn extract(settings: &ExtractSettings, colour: Colour, at_once: &AtOn
     for note in &image.notes {
         progress.tell(&Event::Note(note));
     }
-    let ground = Ground::enter(settings.snapshotter, &progress)?;
+    let ground = Ground::enter(settings, &progress)?;
     let stop = Stop::new(at_once)?;
     stop.watch(|| ())?;
     reap_orphans();
@@ -164,13 +168,13 @@ struct Ground {
 impl Ground {
     /// Overlayfs needs a mount namespace; without it, an ordinary user is better off in a user namespace, and does without
     /// where there is none. To be called before any thread exists.
-    fn enter(snapshotter: Snapshotter, progress: &Lines<std::io::Stderr>) -> Result<Self, Failure> {
+    fn enter(settings: &ExtractSettings, progress: &Lines<std::io::Stderr>) -> Result<Self, Failure> {
         let is_root = rustix::process::geteuid().is_root();
-        match snapshotter {
+        match settings.snapshotter {
             Snapshotter::Overlayfs => {
                 // Whatever an ordinary user extracts shall be the user's own.
                 let wish = if is_root { Wish::All } else { Wish::Single };
-                let Entered { own, janitor } = own::enter(wish, progress)?;
+                let Entered { own, janitor } = own::enter(wish, Place::find(settings.hints), progress)?;
                 let owners = owners_in(own.identity);
                 Ok(Self { way: Way::Overlay(own.ids), owners, janitor })
             }
@@ -180,7 +184,8 @@ impl Ground {
                     progress.tell(&Event::Detail(&own.detail));
                     Self::native(owners_in(own.identity))
                 }
-                Err(error @ OwnError::Refused { .. }) => {
+                // Whatever comes after that leaves this process in a namespace without ids.
+                Err(error @ OwnError::Refused { attempt: Attempt { act: Act::UserNamespace, .. }, .. }) => {
                     progress.tell(&Event::Detail(&format!("going on without: {error}")));
                     Self::native(Owners::Possible)
                 }

@@ -47,7 +47,6 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
                     .to_owned(),
             );
         }
-        BuildErrorKind::Sandbox(SandboxError::Network { remedy, .. }) => failure.hint = Some(remedy.clone()),
         BuildErrorKind::HostNetwork => {
             failure = failure.hint(
                 "allow it with `--allow network.host`; a RUN that names no network has that of the machine, too",

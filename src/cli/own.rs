@@ -5,6 +5,7 @@ use super::isolation::{Isolation, Surroundings};
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::Strategy;
 use crate::sandbox::own::{self, Own, OwnError, Wish};
+use crate::sandbox::probe::Place;
 use crate::store::janitor::Janitor;
 
 /// What a command has after it entered its namespaces.
@@ -18,21 +19,22 @@ pub(super) struct Entered {
 /// Enters what `isolation` needs. To be called before any thread exists; tells what came of it.
 pub(super) fn enter_for(isolation: &Isolation, progress: &dyn Progress) -> Result<Entered, Failure> {
     let surroundings = isolation.surroundings();
-    let entered = begin(surroundings.enter_users(), progress)?;
-    surroundings.enter_mounts().map_err(|error| refused(&error))?;
+    let place = isolation.place();
+    let entered = begin(surroundings.enter_users(), place, progress)?;
+    surroundings.enter_mounts().map_err(|error| refused(&error, place))?;
     Ok(entered)
 }
 
 /// Enters namespaces of the process's own: for users, unless it is root, and for mounts. To be called before any thread
 /// exists; tells what came of it.
-pub(super) fn enter(wish: Wish, progress: &dyn Progress) -> Result<Entered, Failure> {
-    let entered = begin(own::enter(wish), progress)?;
-    Surroundings::Mounts.enter_mounts().map_err(|error| refused(&error))?;
+pub(super) fn enter(wish: Wish, place: Place, progress: &dyn Progress) -> Result<Entered, Failure> {
+    let entered = begin(own::enter(wish), place, progress)?;
+    Surroundings::Mounts.enter_mounts().map_err(|error| refused(&error, place))?;
     Ok(entered)
 }
 
-fn begin(own: Result<Own, OwnError>, progress: &dyn Progress) -> Result<Entered, Failure> {
-    let own = own.map_err(|error| refused(&error))?;
+fn begin(own: Result<Own, OwnError>, place: Place, progress: &dyn Progress) -> Result<Entered, Failure> {
+    let own = own.map_err(|error| refused(&error, place))?;
     progress.tell(&Event::Detail(&own.detail));
     if let Some(shortage) = &own.shortage {
         progress.tell(&Event::Note(shortage));
@@ -46,9 +48,9 @@ fn begin(own: Result<Own, OwnError>, progress: &dyn Progress) -> Result<Entered,
     Ok(Entered { own, janitor })
 }
 
-fn refused(error: &OwnError) -> Failure {
+fn refused(error: &OwnError, place: Place) -> Failure {
     let failure = Failure::from_error(error);
-    match error.remedy() {
+    match error.remedy(place) {
         Some(remedy) => failure.hint(remedy),
         None => failure,
     }

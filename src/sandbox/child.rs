@@ -16,6 +16,7 @@ use rustix::thread::UnshareFlags;
 
 use super::launch::CAPABILITIES;
 use super::own::Inner;
+use super::refusal::Attempt;
 use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Left, Order, Report};
 use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
@@ -34,7 +35,7 @@ const REAPED_AT_ONCE: usize = 256;
 pub(super) type Step<T> = Result<T, Report>;
 
 /// Names what was tried when `result` is a failure.
-pub(super) fn during<T, E: Into<io::Error>>(result: Result<T, E>, step: impl Into<String>) -> Step<T> {
+pub(super) fn during<T, E: Into<io::Error>>(result: Result<T, E>, step: impl Into<Attempt>) -> Step<T> {
     result.map_err(|error| Report::Setup {
         step: step.into(),
         errno: error.into().raw_os_error().unwrap_or(Errno::IO.raw_os_error()),

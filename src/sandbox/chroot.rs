@@ -7,6 +7,7 @@ use rustix::thread::CapabilitySet;
 
 use super::child::{Step, during};
 use super::furnish::{Home, KernelDirectories};
+use super::refusal::Act;
 use super::running::{self, Command};
 use super::wire::Confinement;
 use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, launch};
@@ -79,5 +80,5 @@ impl Sandbox for Chroot {
 /// Makes `root` the root of this process.
 pub(super) fn enter(root: OwnedFd) -> Step<()> {
     during(rustix::process::fchdir(&root), "enter the root")?;
-    during(rustix::process::chroot("."), "change the root")
+    during(rustix::process::chroot("."), Act::ChangeRoot.named("change the root"))
 }

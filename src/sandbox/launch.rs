@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::child::{Step, during};
+use super::refusal::Act;
 use super::seccomp::{self, SystemCalls};
 use super::wire::Report;
 use super::{Presentation, Process, emulation};
@@ -177,7 +178,7 @@ pub(super) fn launch(
 ) -> Step<Infallible> {
     let strings = during(Strings::new(process), "pass an argument or a variable with a NUL byte")?;
     during(check_identity(process), "take the identity of the user")?;
-    during(connect_standard_input(), "open `/dev/null`")?;
+    during(connect_standard_input(), Act::OpenDevice.named("open `/dev/null`"))?;
     enter_directory(process)?;
     during(limit(process, capabilities), "set the limits of the process")?;
     // While there still is CAP_SYS_ADMIN; what follows must be among what a step may do.

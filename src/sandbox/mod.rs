@@ -9,6 +9,7 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
+mod advice;
 mod attach;
 mod cancel;
 mod child;
@@ -18,6 +19,7 @@ pub mod emulation;
 mod furnish;
 pub mod in_place;
 mod launch;
+mod loss;
 mod mount;
 pub mod mount_table;
 mod mounts;
@@ -37,7 +39,6 @@ mod subordinate;
 mod wire;
 
 use std::io;
-use std::path::PathBuf;
 
 use rustix::io::Errno;
 
@@ -46,11 +47,13 @@ pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
+pub use loss::Loss;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
 pub use processes::Survivors;
+pub use refusal::{Act, Attempt, Explanation, Refusal};
 pub use seccomp::can_filter_system_calls;
-pub use strategy::{Strategy, UnknownStrategy};
+pub use strategy::Strategy;
 
 use crate::rootfs::{CopyTreeError, Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
 
@@ -183,8 +186,8 @@ pub enum SandboxError {
     #[error("cannot talk to the process that holds the sandbox")]
     Connection(#[source] io::Error),
     /// The supervisor ended without saying how the step did.
-    #[error("the process that holds the sandbox was killed")]
-    Lost,
+    #[error("the process that holds the sandbox was killed{}", .0)]
+    Lost(Loss),
     /// Processes of a step, this one or one before, are still there. Nothing was changed in the files that they have: what
     /// was put there for the step is still there, and in place the root is still an image's.
     #[error("cannot end the step: {0}; restart the container, or end them: nothing runs beside them")]
@@ -193,19 +196,14 @@ pub enum SandboxError {
     #[error("cannot {step} for the sandbox")]
     Setup {
         /// What was tried.
-        step: String,
+        step: Attempt,
         /// What the kernel said.
         #[source]
         source: io::Error,
     },
     /// There can be no network for the process alone.
-    #[error("cannot keep the process off the network, for which it needs a network namespace: {cause}")]
-    Network {
-        /// Why not.
-        cause: String,
-        /// What to do about it.
-        remedy: String,
-    },
+    #[error("cannot keep the process off the network, for which it needs a network namespace: {}", .0.cause)]
+    Network(Refusal),
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
         "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
@@ -236,15 +234,6 @@ pub enum SandboxError {
         /// Why.
         #[source]
         source: RootfsError,
-    },
-    /// Device files cannot be opened where the files of steps are.
-    #[error("devices cannot be opened below `{path}`: that file system is mounted with `nodev`")]
-    NoDevices {
-        /// A directory there.
-        path: PathBuf,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
     },
     /// What cannot be mounted could not be copied either.
     #[error("cannot copy what is to be mounted at `{path}`")]

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::StatVfsMountFlags;
+
 /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
 const OVERLAYFS: u64 = 0x794c_7630;
 
@@ -86,6 +88,12 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 /// Those of statfs(2).
 pub fn is_on_overlay(path: &Path) -> rustix::io::Result<bool> {
     Ok(rustix::fs::statfs(path)?.f_type.cast_unsigned() == OVERLAYFS)
+}
+
+/// Whether programs on the file system of `directory` cannot be executed. An overlay above it would not mind.
+#[must_use]
+pub fn forbids_execution(directory: &Path) -> bool {
+    rustix::fs::statvfs(directory).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 #[cfg(test)]

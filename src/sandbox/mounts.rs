@@ -19,6 +19,7 @@ use super::attach;
 use super::child::{Step, during};
 use super::mount_table::MountTable;
 use super::old_root;
+use super::refusal::Act;
 use super::wire::Report;
 use super::{Network, ProcView, Process};
 use crate::rootfs::IdMap;
@@ -239,7 +240,7 @@ fn mount_proc(target: &OwnedFd) -> Step<()> {
         }
         false => "mount `/proc`",
     };
-    during(mounted, step)
+    during(mounted, Act::NewProc.named(step))
 }
 
 /// The builder's /proc, with everything that covers parts of it: of a user namespace, the kernel wants all of that or

@@ -11,6 +11,7 @@ use rustix::process::{chdir, chroot, fchdir, pivot_root};
 use super::child::{Step, during};
 use super::mount_table::MountTable;
 use super::mounts::attach;
+use super::refusal::Act;
 
 /// Makes `root`, a mount on top of `/`, the only root that there is for this process, which must have a mount namespace of
 /// its own and one thread. It works in `/` afterwards. `inner` is a directory of the root.
@@ -24,8 +25,7 @@ pub(super) fn leave(root: &OwnedFd, inner: &str) -> Step<()> {
         // by the kernel where the old root is that of an initramfs. What switch_root(8) does then is as good: nothing leads
         // to what is below a mount that covers it from its root on.
         during(detach_the_rest(), "read which mounts there are")?;
-        let step = "change the root by pivot_root(2), nor by chroot(2), which takes CAP_SYS_CHROOT,";
-        during(chroot("."), step)?;
+        during(chroot("."), Act::LeaveRoot.named("change the root by pivot_root(2), nor by chroot(2)"))?;
     }
     during(close_the_way_up(root, inner), "cover what lies above the root")
 }
@@ -83,7 +83,11 @@ mod tests {
     use std::os::fd::AsFd;
     use std::path::Path;
 
+    use rustix::thread::CapabilitySet;
+
     use super::super::mounts::{INERT, clone_tree, new_mount};
+    use super::super::refusal::{self, Facts};
+    use super::super::wire::Report;
     use super::*;
     use crate::store::testing::can_mount;
     use crate::sys::{self, MountReach};
@@ -169,6 +173,28 @@ mod tests {
         let found = std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
         assert!(Path::new("/proc/self/mountinfo").exists(), "the machine's mounts are as before");
         found
+    }
+
+    /// CAP_SYS_ADMIN without CAP_SYS_CHROOT, as a pod may have it, where the usual filter refuses pivot_root(2).
+    #[test]
+    fn who_lacks_chroot_and_may_not_pivot_is_told_so() {
+        let test = || {
+            if !can_mount() {
+                return eprintln!("skipped: nothing can be mounted here");
+            }
+            let root = new_mount("tmpfs", &[], INERT).unwrap();
+            rustix::fs::mkdirat(&root, "proc", Mode::RWXU).unwrap();
+            attach(&root, &rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap()).unwrap();
+            sys::refuse_call(libc::SYS_pivot_root, Errno::PERM).unwrap();
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_CHROOT);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let Err(Report::Setup { step, errno }) = leave(&root, "proc") else { panic!("it worked") };
+            let facts = Facts { capabilities: sets.effective, filtered: true, ..Facts::none() };
+            let refusal = refusal::explain(&step, Errno::from_raw_os_error(errno), &facts);
+            assert_eq!(refusal.cause, "no CAP_SYS_CHROOT", "{step:?} {errno}");
+        };
+        std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
     }
 
     #[test]

@@ -12,8 +12,7 @@
 //!    └ maps its own id alone where the helper has mapped nothing
 //! ```
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -23,14 +22,12 @@ use rustix::thread::{CapabilitySet, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
 use super::child::{Step, during};
-use super::refusal;
+use super::probe::Place;
+use super::refusal::{self, Act, Attempt, Facts, Refusal};
 use super::subordinate::Subordinate;
-use crate::children;
+use crate::children::Asked;
 use crate::rootfs::{IdMap, Owner};
 use crate::sys;
-
-/// Where a process says which users its namespace has.
-const UID_MAP: &str = "/proc/self/uid_map";
 
 /// Which ids to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,49 +63,18 @@ pub struct Own {
     pub detail: String,
 }
 
-/// What is done to get namespaces of one's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Part {
-    /// The user namespace is made.
-    UserNamespace,
-    /// The caller's own id is mapped.
-    Map,
-    /// The mount namespace is made, and cut off from the one around it.
-    Mounts,
-}
-
-impl Part {
-    fn namespace(self) -> &'static str {
-        match self {
-            Self::UserNamespace | Self::Map => "user",
-            Self::Mounts => "mount",
-        }
-    }
-}
-
 /// Why there is no namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnError {
     /// The kernel refuses one.
-    #[error("cannot make a {} namespace, which a build needs: {cause}", part.namespace())]
+    #[error("cannot {attempt}, which a build needs: {}", refusal.cause)]
     Refused {
         /// What was tried.
-        part: Part,
+        attempt: Attempt,
         /// What the kernel said.
         errno: Errno,
-        /// The setting, or what else is in the way.
-        cause: String,
-        /// What to do about it.
-        remedy: String,
-    },
-    /// The caller's own id could not be mapped.
-    #[error("cannot write `{path}`")]
-    Map {
-        /// The file in /proc.
-        path: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
+        /// What that means here.
+        refusal: Box<Refusal>,
     },
     /// The process that maps ids could not be started.
     #[error("cannot start the process that maps user ids")]
@@ -119,49 +85,27 @@ pub enum OwnError {
 }
 
 impl OwnError {
-    /// What to do about it.
+    /// What to do about it, in the words of `place`.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
+    pub fn remedy(&self, place: Place) -> Option<String> {
         match self {
-            Self::Refused { remedy, .. } => Some(remedy),
-            Self::Unknown(_) => Some("as root: mount -t proc proc /proc"),
-            Self::Map { .. } | Self::Helper(_) => None,
+            Self::Refused { refusal, .. } => refusal.at(place).remedy(),
+            Self::Unknown(_) => Some("as root: mount -t proc proc /proc".to_owned()),
+            Self::Helper(_) => None,
         }
     }
 
-    /// The same, with what it means that `caller`, who had `capabilities`, could not map its id.
-    fn explained(self, caller: Owner, capabilities: CapabilitySet) -> Self {
-        match self {
-            // Since Linux 5.12; the map of groups needs none.
-            Self::Map { path: UID_MAP, source }
-                if Errno::from_io_error(&source) == Some(Errno::PERM)
-                    && caller.uid == 0
-                    && !capabilities.contains(CapabilitySet::SETFCAP) =>
-            {
-                Self::Refused {
-                    part: Part::Map,
-                    errno: Errno::PERM,
-                    cause: "root may have one of its own only with CAP_SETFCAP, see user_namespaces(7)".to_owned(),
-                    remedy: "give the container CAP_SETFCAP, which most have, or CAP_SYS_ADMIN; or build as an ordinary user"
-                        .to_owned(),
-                }
-            }
-            other => other,
-        }
+    /// It was `attempt` that failed, with `error`, by the `facts` from before anything was changed.
+    fn refused(attempt: Attempt, error: &io::Error, facts: &Facts) -> Self {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        let refusal = Box::new(refusal::explain(&attempt, errno, facts));
+        Self::Refused { attempt, errno, refusal }
     }
 
     /// What it means that [`crate::sys::enter_private_mounts`] failed after [`enter`].
     #[must_use]
     pub fn of_mounts(error: &io::Error) -> Self {
-        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-        let refusal::Refusal { cause, remedy } = match errno {
-            Errno::INVAL => refusal::Refusal {
-                cause: "the root directory is no mount point".to_owned(),
-                remedy: "in a chroot, bind-mount it onto itself first".to_owned(),
-            },
-            errno => refusal::explain(errno),
-        };
-        Self::Refused { part: Part::Mounts, errno, cause, remedy }
+        Self::refused(Act::MountNamespace.named("make a mount namespace"), error, &Facts::read())
     }
 }
 
@@ -222,13 +166,15 @@ pub fn enter_user_namespace(wish: Wish) -> Result<Own, OwnError> {
     };
     let helper = writer.map(Helper::start).transpose().map_err(OwnError::Helper)?;
     sys::unshare(UnshareFlags::NEWUSER).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        let refusal::Refusal { cause, remedy } = refusal::explain(errno);
-        OwnError::Refused { part: Part::UserNamespace, errno, cause, remedy }
+        OwnError::refused(Act::UserNamespace.named("make a user namespace"), &error, &Facts::read())
     })?;
     let problem = helper.and_then(Helper::map).or(lacking);
     let read = || IdMap::of_this_process().map_err(OwnError::Unknown);
-    map_own(caller, &read()?).map_err(|error| error.explained(caller, capabilities))?;
+    map_own(caller, &read()?).map_err(|(attempt, error)| {
+        // In there everybody may do everything, and who is not mapped is nobody.
+        let facts = Facts { uid: caller.uid, capabilities, ..Facts::read() };
+        OwnError::refused(attempt, &error, &facts)
+    })?;
     let ids = read()?;
     let identity = if ids.is_single() { Identity::Single } else { Identity::Ranges };
     let detail = format!("in a user namespace with users {} and groups {}", ids.users(), ids.groups());
@@ -308,94 +254,57 @@ impl Inner {
     }
 }
 
-/// A process that stays outside, to map ids from there. Dropped early, it ends.
+/// A process that stays outside, to map ids from there. Dropped early, it ends: in this order, which closes the pipe first.
 struct Helper {
-    process: Pid,
-    go: Option<OwnedFd>,
-    report: Option<OwnedFd>,
+    go: OwnedFd,
+    child: Asked<Result<(), String>>,
 }
-
-/// The most that is read of a helper's report, in bytes.
-const LONGEST_REPORT: u64 = 4096;
 
 impl Helper {
     fn start(writer: Writer) -> io::Result<Self> {
         let target = getpid();
         let (waiting, go) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (report, reporting) = pipe_with(PipeFlags::CLOEXEC)?;
-        let process = sys::fork_helper([waiting, reporting], move |[waiting, reporting]| {
+        let child = Asked::start([waiting], move |[waiting]| {
             // Of signals that are ignored, its children would inherit that.
             sys::reset_signals();
-            // The end of the pipe without a word: there is no namespace to map.
-            if rustix::io::read(&waiting, &mut [0]) == Ok(1)
-                && let Err(problem) = writer.write(target)
-            {
-                let problem = problem.as_bytes();
-                let _ = rustix::io::write(&reporting, &problem[..problem.len().min(LONGEST_REPORT as usize)]);
+            match rustix::io::read(&waiting, &mut [0]) {
+                Ok(1) => writer.write(target),
+                // The end of the pipe without a word: there is no namespace to map.
+                _ => Ok(()),
             }
         })?;
-        Ok(Self { process, go: Some(go), report: Some(report) })
+        Ok(Self { go, child })
     }
 
     /// Lets it map ids; what went wrong, if something did.
-    fn map(mut self) -> Option<String> {
-        let lost = |error: Errno| Some(format!("the process that maps user ids was lost: {error}"));
-        if let Some(Err(error)) = self.go.take().map(|go| rustix::io::write(go, b"g")) {
-            return lost(error);
+    fn map(self) -> Option<String> {
+        let Self { go, mut child } = self;
+        if let Err(error) = rustix::io::write(go, b"g") {
+            return Some(format!("the process that maps user ids was lost: {error}"));
         }
-        let mut report = Vec::new();
-        let _ = File::from(self.report.take()?).take(LONGEST_REPORT).read_to_end(&mut report);
-        (!report.is_empty()).then(|| String::from_utf8_lossy(&report).into_owned())
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        self.go = None;
-        children::wait_for_end(self.process);
+        match child.answer() {
+            Some(result) => result.err(),
+            None => Some("the process that maps user ids was lost".to_owned()),
+        }
     }
 }
 
 /// Maps the caller's own user and group as 0, each where there is no map yet.
-fn map_own(caller: Owner, ids: &IdMap) -> Result<(), OwnError> {
-    let write = |path: &'static str, text: &str| {
-        std::fs::write(path, text).map_err(|source| OwnError::Map { path, source })
+fn map_own(caller: Owner, ids: &IdMap) -> Result<(), (Attempt, io::Error)> {
+    let write = |path: &str, text: &str| {
+        std::fs::write(path, text).map_err(|error| (Act::MapIds.named(format!("write `{path}`")), error))
     };
     if ids.groups().are_none() {
         // Without privileges a group may be mapped only by who gives up setgroups(2), which could else be used to get
         // rid of a group that denies something (CVE-2014-8989).
         match write("/proc/self/setgroups", "deny") {
-            Err(OwnError::Map { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
             result => result?,
         }
         write("/proc/self/gid_map", &format!("0 {} 1", caller.gid))?;
     }
     if ids.users().are_none() {
-        write(UID_MAP, &format!("0 {} 1", caller.uid))?;
+        write("/proc/self/uid_map", &format!("0 {} 1", caller.uid))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_root_lacks_to_map_itself_is_named() {
-        let explained = |uid, capabilities, errno: Errno| {
-            let error = OwnError::Map { path: UID_MAP, source: errno.into() };
-            let error = error.explained(Owner { uid, gid: 0 }, capabilities);
-            (error.to_string(), error.remedy().unwrap_or_default().to_owned())
-        };
-        let (error, remedy) = explained(0, CapabilitySet::SETUID, Errno::PERM);
-        assert!(error.contains("CAP_SETFCAP") && remedy.contains("CAP_SETFCAP"), "{error}: {remedy}");
-        for (uid, capabilities, errno) in [
-            (0, CapabilitySet::SETFCAP, Errno::PERM),
-            (1000, CapabilitySet::empty(), Errno::PERM),
-            (0, CapabilitySet::empty(), Errno::INVAL),
-        ] {
-            let (error, _) = explained(uid, capabilities, errno);
-            assert_eq!(error, "cannot write `/proc/self/uid_map`");
-        }
-    }
 }

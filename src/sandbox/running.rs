@@ -15,9 +15,9 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::processes::Survivors;
-use super::refusal::Refusal;
+use super::refusal::{self, Act, Facts};
 use super::wire::{self, Confinement, Left, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Process, SandboxError, Stream, network, orphans};
+use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Loss, Process, SandboxError, Stream, loss, orphans};
 use crate::children::{self, Awaited};
 use crate::rootfs::{IdMap, ResolvedUser};
 
@@ -49,8 +49,14 @@ impl Command<'_> {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
+        let killed = loss::killed_for_memory();
         let result = Running::start(self, root.as_fd()).and_then(|mut step| {
-            let report = step.watch(output, cancel);
+            let report = step.watch(output, cancel).map_err(|error| match error {
+                SandboxError::Lost(_) => {
+                    SandboxError::Lost(Loss::of(self.confinement.left(), [killed, loss::killed_for_memory()]))
+                }
+                other => other,
+            });
             let ended = step.end();
             let report = report?;
             ended.map(|()| report).map_err(SandboxError::Survivors)
@@ -114,8 +120,9 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
         }
         Report::Network { errno } => {
-            let Refusal { cause, remedy } = network::explain(errno);
-            SandboxError::Network { cause, remedy }
+            let attempt = Act::NetworkNamespace.named("make a network namespace");
+            let errno = Errno::from_raw_os_error(errno);
+            SandboxError::Network(refusal::explain(&attempt, errno, &Facts::read()))
         }
         Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
@@ -125,7 +132,7 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
         },
         Report::Start(problem) => SandboxError::Start(problem),
         // Not a failure; whoever reports it twice has lost track.
-        Report::Exit(_) => SandboxError::Lost,
+        Report::Exit(_) => SandboxError::Lost(Loss::Outside),
     }
 }
 
@@ -191,7 +198,7 @@ impl Running {
                 self.tell_to_end();
             }
             if self.patience().is_some_and(|left| left.is_zero()) {
-                return Err(SandboxError::Lost);
+                return Err(SandboxError::Lost(Loss::Outside));
             }
             for (index, (stream, pipe)) in self.pipes.iter_mut().enumerate() {
                 if ready.pipes[index]
@@ -216,7 +223,7 @@ impl Running {
                 }
                 if length == Some(0) {
                     self.drain(output, &mut buffer)?;
-                    return Err(SandboxError::Lost);
+                    return Err(SandboxError::Lost(Loss::Outside));
                 }
             }
         };

@@ -12,6 +12,7 @@ use rustix::net::{
 
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+use super::refusal::{Act, Attempt};
 use super::{Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, Script};
 use crate::rootfs::{GuestPath, Owner, ResolvedUser};
 
@@ -82,7 +83,7 @@ pub(super) struct Order {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Report {
     /// A system call failed on the way to the command.
-    Setup { step: String, errno: i32 },
+    Setup { step: Attempt, errno: i32 },
     /// There can be no network namespace.
     Network { errno: i32 },
     /// The image has something else than a directory (or file) at a mount point.
@@ -306,7 +307,8 @@ fn encode_report(report: &Report) -> Vec<u8> {
     match report {
         Report::Setup { step, errno } => {
             out.number(0);
-            out.bytes(step.as_bytes());
+            out.number(step.act as u32);
+            out.bytes(step.words.as_bytes());
             out.signed(*errno);
         }
         Report::MountPoint { path, found } => {
@@ -351,7 +353,10 @@ fn encode_report(report: &Report) -> Vec<u8> {
 pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
     let mut from = Decoder(bytes);
     let report = match from.number()? {
-        0 => Report::Setup { step: from.text()?, errno: from.signed()? },
+        0 => {
+            let act = *Act::ALL.get(from.number()? as usize)?;
+            Report::Setup { step: act.named(from.text()?), errno: from.signed()? }
+        }
         1 => Report::MountPoint { path: from.text()?, found: from.text()? },
         2 => Report::WorkingDirectory { errno: from.signed()? },
         3 => {
@@ -576,7 +581,7 @@ mod tests {
     #[test]
     fn reports_come_back_as_they_were() {
         let reports = [
-            Report::Setup { step: "mount".to_owned(), errno: 1 },
+            Report::Setup { step: "mount".into(), errno: 1 },
             Report::MountPoint { path: "/proc".to_owned(), found: "file".to_owned() },
             Report::MountTarget { path: GuestPath::root(), problem: "none".to_owned() },
             Report::Network { errno: 1 },
@@ -595,6 +600,16 @@ mod tests {
         assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[7].clone()));
         assert!(buffer.is_empty());
         assert_eq!(decode_report(b"\x09\0\0\0"), None);
+    }
+
+    #[test]
+    fn what_was_tried_is_known_on_the_other_side() {
+        for act in Act::ALL {
+            let report = Report::Setup { step: act.named("try"), errno: 1 };
+            assert_eq!(decode_report(&encode_report(&report)), Some(report));
+        }
+        let unknown = [0, Act::ALL.len() as u32, 0, 0, 1].map(u32::to_le_bytes).concat();
+        assert_eq!(decode_report(&unknown), None);
     }
 
     #[test]

@@ -136,6 +136,8 @@ pub(super) struct Confinement {
     pub(super) capabilities: &'static [&'static str],
     /// One more capability.
     pub(super) added: Option<&'static str>,
+    /// One that is taken away again.
+    pub(super) dropped: Option<&'static str>,
     pub(super) filter: Filter,
     pub(super) user: u32,
     pub(super) users: Users,
@@ -148,6 +150,7 @@ pub(super) struct Confinement {
 const UNSET: Confinement = Confinement {
     capabilities: CONTAINERD,
     added: None,
+    dropped: None,
     filter: Filter::Unconfined,
     user: 0,
     users: Users::Host,
@@ -215,6 +218,7 @@ impl Confinement {
             ALL.iter().position(|one| *one == name).unwrap_or_else(|| panic!("capability {name}"))
         };
         let given = self.capabilities.iter().copied().chain(self.added);
+        let given = given.filter(|name| Some(*name) != self.dropped);
         given.filter(|name| self.users == Users::Own || machine >> number(name) & 1 == 1).collect()
     }
 

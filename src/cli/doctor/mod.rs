@@ -10,15 +10,15 @@ use std::process::ExitCode;
 
 use super::args::DoctorArgs;
 use super::failure::Failure;
-use super::isolation::{PROGRAM, unasked};
+use super::isolation::PROGRAM;
 use super::settings::{Environment, ROOT_STORE, host_platform, requested_platform, store};
 use super::snapshotter::word;
 use super::stop::AtOnce;
 use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
 use crate::sandbox::own::may_give_files;
-use crate::sandbox::probe::{Care, Explanation, Ground, Hints, Place};
-use crate::sandbox::{Strategy, can_filter_system_calls};
+use crate::sandbox::probe::{Care, Ground, Hints, Place};
+use crate::sandbox::{Explanation, Strategy, can_filter_system_calls};
 use report::{Isolation, Report, Tried};
 use store::Site;
 
@@ -68,7 +68,7 @@ pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<Exit
     })?;
     // What is made for the look goes before anybody is told.
     let report = at_once.after(|| look(settings))?;
-    let possible = report.isolation.taken.is_some();
+    let possible = report.isolation.selected.is_some();
     let text = match settings.format {
         Format::Text => text::render(&report),
         Format::Json => {
@@ -85,9 +85,9 @@ fn look(settings: &DoctorSettings) -> Result<Report, Failure> {
     let site = Site::find(&settings.store, &settings.temporary)?;
     let isolation = isolation(place, &site);
     Ok(Report {
-        place: report::place(place),
+        place,
         user: rustix::process::geteuid().as_raw(),
-        store: site.look(taken(&isolation)),
+        store: site.look(isolation.selected, place),
         isolation,
         platforms: platforms::look(&settings.host, &settings.platforms),
     })
@@ -96,7 +96,6 @@ fn look(settings: &DoctorSettings) -> Result<Report, Failure> {
 fn isolation(place: Place, site: &Site) -> Isolation {
     let mut strategies = Vec::with_capacity(Strategy::ALL.len());
     for strategy in Strategy::ALL {
-        let unasked = unasked(strategy);
         // These need no place.
         let elsewhere = matches!(strategy, Strategy::SecondContainer | Strategy::InPlace);
         let tried = match site.directory().or(elsewhere.then_some(Path::new("/"))) {
@@ -107,20 +106,13 @@ fn isolation(place: Place, site: &Site) -> Isolation {
             }
             None => Err(Explanation {
                 cause: "not tried: there is no directory that can be written to".to_owned(),
-                changes: Vec::new(),
+                manifest: Vec::new(),
                 advice: Some("give the store a volume (--store)".to_owned()),
             }),
         };
-        strategies.push(match tried {
-            Ok(working) => Tried::working(strategy, unasked, working),
-            Err(explanation) => Tried::refused(strategy, unasked, explanation),
-        });
+        strategies.push(Tried::new(strategy, tried));
     }
-    let taken = strategies.iter().find(|tried| tried.works && tried.unasked).map(|tried| tried.name);
-    let files = taken.is_some() || may_give_files();
-    Isolation { taken, files, seccomp: can_filter_system_calls(), strategies }
-}
-
-fn taken(isolation: &Isolation) -> Option<Strategy> {
-    isolation.taken.and_then(|name| name.parse().ok())
+    let selected = strategies.iter().find(|tried| tried.works && tried.automatic).map(|tried| tried.name);
+    let files = selected.is_some() || may_give_files();
+    Isolation { selected, files, seccomp: can_filter_system_calls(), strategies }
 }

@@ -1,6 +1,6 @@
 //! How programs for other platforms would run here.
 
-use super::report;
+use super::report::{self, How};
 use crate::image::platform::Platform;
 use crate::sandbox::Presentation;
 use crate::sandbox::emulation::{
@@ -41,7 +41,7 @@ pub(super) fn look(host: &Platform, asked: &[Platform]) -> Vec<report::Platform>
 fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> report::Platform {
     let mut found = report::Platform {
         platform: platform.to_string(),
-        how: "missing",
+        how: How::Missing,
         handler: None,
         warnings: Vec::new(),
         cause: None,
@@ -52,10 +52,10 @@ fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> r
         return found;
     }
     match availability(&platform.architecture, platform.variant.as_deref(), host, registrations) {
-        Emulation::Native(Presentation::Native) => found.how = "native",
-        Emulation::Native(Presentation::ThirtyTwoBit) => found.how = "predecessor",
+        Emulation::Native(Presentation::Native) => found.how = How::Native,
+        Emulation::Native(Presentation::ThirtyTwoBit) => found.how = How::Predecessor,
         Emulation::Handler(handler) => {
-            found.how = "handler";
+            found.how = How::Handler;
             found.warnings = handler.warnings();
             found.handler = Some(report::Handler {
                 name: handler.name,
@@ -69,7 +69,7 @@ fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> r
         }
         // The list of handlers cannot be read here.
         Emulation::Unknown => match try_out(&platform.architecture) {
-            Ok(Trial::Started) => found.how = "handler",
+            Ok(Trial::Started) => found.how = How::Handler,
             Ok(trial) => {
                 let cause = match trial {
                     Trial::Unreachable => "the handler for them lacks flag F of binfmt_misc",
@@ -79,7 +79,7 @@ fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> r
                 found.advice = Some(MissingEmulation::advice(&platform.architecture));
             }
             Err(error) => {
-                found.how = "unknown";
+                found.how = How::Unknown;
                 found.cause = Some(format!("it cannot be tried here: {error}"));
             }
         },

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
+use crate::cli::isolation::Choice;
 use crate::sandbox::own::Identity;
-use crate::sandbox::probe::{Explanation, Place, Working};
-use crate::sandbox::{ProcView, Strategy};
+use crate::sandbox::probe::{Place, Way, Working};
+use crate::sandbox::{Explanation, ProcView, Strategy};
 
 /// Everything.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// `pod`, `container` or `machine`.
-    pub(super) place: &'static str,
+    pub(super) place: Place,
     /// The user that the process runs as.
     pub(super) user: u32,
     pub(super) isolation: Isolation,
@@ -22,7 +22,7 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct Isolation {
     /// What a build takes that is not told otherwise.
-    pub(super) taken: Option<&'static str>,
+    pub(super) selected: Option<Strategy>,
     /// Whether a build without RUN works.
     pub(super) files: bool,
     /// Whether the system calls of a RUN are filtered.
@@ -34,10 +34,10 @@ pub(super) struct Isolation {
 /// A strategy that was tried.
 #[derive(Debug, Serialize)]
 pub(super) struct Tried {
-    pub(super) name: &'static str,
+    pub(super) name: Strategy,
     pub(super) works: bool,
     /// Whether a build takes it without being told.
-    pub(super) unasked: bool,
+    pub(super) automatic: bool,
     /// How it works, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) details: Option<Details>,
@@ -45,7 +45,7 @@ pub(super) struct Tried {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cause: Option<String>,
     /// What in the pod's manifest would change that.
-    pub(super) changes: Vec<String>,
+    pub(super) manifest: Vec<String>,
     /// What else would.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) advice: Option<String>,
@@ -54,29 +54,50 @@ pub(super) struct Tried {
 /// How a strategy works.
 #[derive(Debug, Serialize)]
 pub(super) struct Details {
-    /// Which /proc a step has: `own`, `shared` or `none`.
-    pub(super) proc: &'static str,
-    /// Whether the build makes a user namespace: `none`, `ranges` or `single`.
-    pub(super) user_namespace: &'static str,
+    pub(super) proc: Proc,
+    pub(super) user_namespace: UserNamespace,
     /// The users that there are, as ranges.
     pub(super) users: String,
     /// The groups that there are.
     pub(super) groups: String,
-    /// Why these are fewer than they could be.
+    /// Why there are not more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shortage: Option<String>,
 }
 
-/// Where layers are kept.
+/// Which /proc a step has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Proc {
+    /// One of its own.
+    Own,
+    /// That of the container.
+    Shared,
+    None,
+}
+
+/// Whether the build makes a user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum UserNamespace {
+    None,
+    /// One with many users.
+    Ranges,
+    /// One with a single user.
+    Single,
+}
+
+/// The place where images and temporary files are kept.
 #[derive(Debug, Serialize)]
 pub(super) struct Store {
     pub(super) path: String,
+    /// Whether there is one already.
     pub(super) exists: bool,
     /// The type of its file system, as the kernel calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) file_system: Option<String>,
-    /// What a build takes that is not told otherwise: `overlayfs` or `native`; nothing where there can be no store.
-    pub(super) snapshotter: Option<&'static str>,
+    /// What a build takes that is not told otherwise; none where there can be no store.
+    pub(super) snapshotter: Option<Snapshotter>,
     /// Whether it is mounted noexec, which overlayfs does not mind and `native` does.
     pub(super) noexec: bool,
     /// Why not overlayfs, or why there can be no store.
@@ -87,12 +108,19 @@ pub(super) struct Store {
     pub(super) advice: Option<String>,
 }
 
+/// How the files of stages are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Snapshotter {
+    Overlayfs,
+    Native,
+}
+
 /// How programs for a platform run here.
 #[derive(Debug, Serialize)]
 pub(super) struct Platform {
     pub(super) platform: String,
-    /// `native`, `predecessor`, `handler`, `unknown` or `missing`.
-    pub(super) how: &'static str,
+    pub(super) how: How,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) handler: Option<Handler>,
     /// What goes wrong with the handler.
@@ -105,6 +133,22 @@ pub(super) struct Platform {
     pub(super) advice: Option<String>,
 }
 
+/// By what programs for a platform run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum How {
+    /// The processor itself.
+    Native,
+    /// The same, as its own 32-bit predecessor.
+    Predecessor,
+    /// A handler of binfmt_misc.
+    Handler,
+    /// Nothing.
+    Missing,
+    /// Nobody knows.
+    Unknown,
+}
+
 /// A handler of binfmt_misc.
 #[derive(Debug, Serialize)]
 pub(super) struct Handler {
@@ -113,46 +157,47 @@ pub(super) struct Handler {
     pub(super) flags: String,
 }
 
-/// The word for a place.
-pub(super) fn place(place: Place) -> &'static str {
-    match place {
-        Place::Pod => "pod",
-        Place::Container => "container",
-        Place::Machine => "machine",
+impl Tried {
+    /// What came of trying `strategy`.
+    pub(super) fn new(strategy: Strategy, result: Result<Working, Explanation>) -> Self {
+        let mut tried = Self {
+            name: strategy,
+            works: result.is_ok(),
+            automatic: Choice::of(strategy) == Choice::Automatic,
+            details: None,
+            cause: None,
+            manifest: Vec::new(),
+            advice: None,
+        };
+        match result {
+            Ok(working) => tried.details = Some(working.into()),
+            Err(explanation) => {
+                tried.cause = Some(explanation.cause);
+                tried.manifest = explanation.manifest;
+                tried.advice = explanation.advice;
+            }
+        }
+        tried
     }
 }
 
-impl Tried {
-    /// One that works.
-    pub(super) fn working(strategy: Strategy, unasked: bool, working: Working) -> Self {
+impl From<Working> for Details {
+    fn from(working: Working) -> Self {
         let [users, groups] = working.ids;
-        let details = Details {
-            proc: match working.proc {
-                Some(ProcView::Own) => "own",
-                Some(ProcView::Shared) => "shared",
-                None if strategy == Strategy::InPlace => "shared",
-                None => "none",
+        Self {
+            proc: match working.way {
+                Way::Namespaces(ProcView::Own) => Proc::Own,
+                Way::Namespaces(ProcView::Shared) | Way::InPlace => Proc::Shared,
+                Way::Chroot => Proc::None,
             },
             user_namespace: match working.identity {
-                Identity::Initial => "none",
-                Identity::Ranges => "ranges",
-                Identity::Single => "single",
+                Identity::Initial => UserNamespace::None,
+                Identity::Ranges => UserNamespace::Ranges,
+                Identity::Single => UserNamespace::Single,
             },
             users,
             groups,
             shortage: working.shortage,
-        };
-        Self { works: true, details: Some(details), ..Self::new(strategy, unasked) }
-    }
-
-    /// One that does not.
-    pub(super) fn refused(strategy: Strategy, unasked: bool, explanation: Explanation) -> Self {
-        let Explanation { cause, changes, advice } = explanation;
-        Self { cause: Some(cause), changes, advice, ..Self::new(strategy, unasked) }
-    }
-
-    fn new(strategy: Strategy, unasked: bool) -> Self {
-        let name = strategy.name();
-        Self { name, works: false, unasked, details: None, cause: None, changes: Vec::new(), advice: None }
+        }
     }
 }

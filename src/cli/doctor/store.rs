@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::report;
+use super::report::{self, Snapshotter};
+use crate::children;
 use crate::cli::failure::Failure;
 use crate::cli::isolation::Surroundings;
 use crate::cli::snapshotter::overlay_refusal;
 use crate::layer::Limits;
 use crate::sandbox::Strategy;
-use crate::sandbox::mount_table::MountTable;
-use crate::sandbox::probe::{is_mounted_without_execution, told_by_child};
+use crate::sandbox::mount_table::{MountTable, forbids_execution};
+use crate::sandbox::probe::Place;
 use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 
@@ -52,8 +53,8 @@ impl Site {
         self.workspace.as_ref().map(|workspace| workspace.path())
     }
 
-    /// What a build that takes `strategy` would make of it.
-    pub(super) fn look(&self, strategy: Option<Strategy>) -> report::Store {
+    /// What a build at `place` that takes `strategy` would make of it.
+    pub(super) fn look(&self, strategy: Option<Strategy>, place: Place) -> report::Store {
         let mut found = report::Store {
             path: self.store.display().to_string(),
             exists: self.store.join("version").exists(),
@@ -68,8 +69,8 @@ impl Site {
             found.advice = Some("name a directory that can be written to with --store".to_owned());
             return found;
         }
-        found.snapshotter = Some("native");
-        found.noexec = is_mounted_without_execution(&self.near);
+        found.snapshotter = Some(Snapshotter::Native);
+        found.noexec = forbids_execution(&self.near);
         let surroundings = Surroundings::of(strategy);
         if surroundings == Surroundings::Unchanged {
             found.cause = Some(match strategy {
@@ -78,28 +79,28 @@ impl Site {
             });
             return found;
         }
-        match self.overlay(surroundings) {
-            None => found.snapshotter = Some("overlayfs"),
+        match self.overlay(surroundings, place) {
+            None => found.snapshotter = Some(Snapshotter::Overlayfs),
             Some((cause, advice)) => {
                 found.cause = Some(cause);
-                found.advice = Some(advice);
+                found.advice = advice;
             }
         }
         found
     }
 
     /// Why overlayfs does not work there, with what to do.
-    fn overlay(&self, surroundings: Surroundings) -> Option<(String, String)> {
+    fn overlay(&self, surroundings: Surroundings, place: Place) -> Option<(String, Option<String>)> {
         let workspace = self.workspace.as_ref()?;
         let try_it = || {
             if let Err(error) = surroundings.enter_users().and_then(|_| surroundings.enter_mounts()) {
-                return Some((error.to_string(), String::new()));
+                return Some((error.to_string(), error.remedy(place)));
             }
             overlay_refusal(&self.near, Limits::default().overrides, workspace)
-                .map(|(cause, advice)| (cause, advice.to_owned()))
+                .map(|(cause, advice)| (cause, Some(advice.to_owned())))
         };
-        let lost = || Some(("it could not be tried".to_owned(), String::new()));
-        told_by_child(try_it).ok().flatten().unwrap_or_else(lost)
+        let lost = || Some(("it could not be tried".to_owned(), None));
+        children::ask(try_it).ok().flatten().unwrap_or_else(lost)
     }
 }
 

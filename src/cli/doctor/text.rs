@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Details, Platform, Report, Store, Tried};
+use super::report::{
+    Details, How, Isolation, Platform, Proc, Report, Snapshotter, Store, Tried, UserNamespace,
+};
+use crate::sandbox::Strategy;
+use crate::sandbox::probe::Place;
 
 /// The widest line, in characters.
 const WIDTH: usize = 80;
@@ -10,31 +14,27 @@ const WIDTH: usize = 80;
 /// Where what is said of something begins.
 const INDENT: usize = 27;
 
+/// Where lines with a mark begin that belong to something.
+const MARKS: usize = 6;
+
 /// The whole text.
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::new();
     let place = match report.place {
-        "machine" => "on this machine",
-        "pod" => "in this pod",
-        _ => "in this container",
+        Place::Machine => "on this machine",
+        Place::Pod => "in this pod",
+        Place::Container => "in this container",
     };
     let _ = writeln!(text, "How a RUN can be kept apart {place}, by user {}, strongest first:", report.user);
     for tried in &report.isolation.strategies {
-        strategy(&mut text, tried, report.isolation.taken == Some(tried.name));
+        strategy(&mut text, tried, report.isolation.selected);
     }
-    let taken = match report.isolation.taken {
-        Some(name) => format!("A build takes `{name}`, unless --isolation says otherwise."),
-        None if report.isolation.files => {
-            "A build with a RUN fails; one without it needs nothing of this.".to_owned()
-        }
-        None => "A build with a RUN fails, and so does one that copies files.".to_owned(),
-    };
-    paragraph(&mut text, "", 0, &taken);
-    if report.isolation.strategies.iter().any(|tried| !tried.changes.is_empty()) {
-        let marks = "+ is for the pod's manifest (securityContext: the container's), all of them together.";
+    paragraph(&mut text, "", 0, &verdict(&report.isolation));
+    if report.isolation.strategies.iter().any(|tried| !tried.manifest.is_empty()) {
+        let marks = "+ is a field of the pod's manifest (securityContext: the container's); a way needs all of its fields.";
         paragraph(&mut text, "", 0, marks);
     }
-    if !report.isolation.seccomp && report.isolation.taken.is_some() {
+    if !report.isolation.seccomp && report.isolation.selected.is_some() {
         let unfiltered =
             "System calls of a RUN are not filtered: the kernel, or the filter in force, allows none.";
         paragraph(&mut text, "", 0, unfiltered);
@@ -46,57 +46,71 @@ pub(super) fn render(report: &Report) -> String {
         emulation(&mut text, platform);
     }
     // Said once: with the next platform, no more than its name is another.
-    let unknown = report.platforms.iter().find(|platform| platform.how == "unknown");
+    let unknown = report.platforms.iter().find(|platform| platform.how == How::Unknown);
     if let Some(cause) = unknown.and_then(|platform| platform.cause.as_deref()) {
         paragraph(&mut text, "", 0, &format!("> unknown: {cause}; a build tries"));
     }
     let missing =
-        report.platforms.iter().find(|platform| platform.how == "missing" && platform.advice.is_some());
+        report.platforms.iter().find(|platform| platform.how == How::Missing && platform.advice.is_some());
     if let Some(advice) = missing.and_then(|platform| platform.advice.as_deref()) {
         paragraph(&mut text, "", 0, &format!("> {advice}"));
     }
     text
 }
 
-fn strategy(text: &mut String, tried: &Tried, taken: bool) {
-    let mark = if taken { '*' } else { ' ' };
+/// What a build does here.
+fn verdict(isolation: &Isolation) -> String {
+    let on_request = isolation.strategies.iter().find(|tried| tried.works && !tried.automatic);
+    let without = if isolation.files {
+        "one without it needs nothing of this"
+    } else {
+        "and so does one that copies files"
+    };
+    match (isolation.selected, on_request) {
+        (Some(name), _) => format!("A build takes `{name}`, unless --isolation says otherwise."),
+        (None, Some(on_request)) => {
+            format!("A build with a RUN fails without --isolation={}; {without}.", on_request.name)
+        }
+        (None, None) => format!("A build with a RUN fails; {without}."),
+    }
+}
+
+fn strategy(text: &mut String, tried: &Tried, selected: Option<Strategy>) {
+    let mark = if selected == Some(tried.name) { '*' } else { ' ' };
     let verdict = if tried.works { "yes" } else { "no" };
-    let head = format!("{mark} {:<18}{verdict:<7}", tried.name);
+    let head = format!("{mark} {:<18}{verdict:<7}", tried.name.name());
     match (&tried.details, &tried.cause) {
         (Some(details), _) => paragraph(text, &head, INDENT, &how(tried, details)),
         (None, cause) => paragraph(text, &head, INDENT, cause.as_deref().unwrap_or_default()),
     }
-    for change in &tried.changes {
-        // A line of its own, to be copied.
-        paragraph(text, "", INDENT - 2, &format!("+ {change}"));
+    for field in &tried.manifest {
+        // To be copied: it is not broken, however long it is.
+        let _ = writeln!(text, "{:MARKS$}+ {field}", "");
     }
     if let Some(advice) = &tried.advice {
-        paragraph(text, "", INDENT - 2, &format!("> {advice}"));
+        paragraph(text, "", MARKS, &format!("> {advice}"));
     }
 }
 
 /// How a strategy works, in words.
 fn how(tried: &Tried, details: &Details) -> String {
     let proc = match (details.proc, tried.name) {
-        (_, "in-place") => "the root of this container, with all that is mounted in it",
-        ("own", _) => "its own /proc and process numbers",
-        ("shared", _) => "the /proc and process numbers of this container",
-        _ => "a root of its own without /proc",
+        (_, Strategy::InPlace) => "the root of this container, with all that is mounted in it",
+        (Proc::Own, _) => "its own /proc and process numbers",
+        (Proc::Shared, _) => "the /proc and process numbers of this container",
+        (Proc::None, _) => "a root of its own without /proc",
     };
     let mut words = proc.to_owned();
-    match details.user_namespace {
-        "none" => {}
-        _ => {
-            let _ = write!(words, "; users {}", details.users);
-            if details.groups != details.users {
-                let _ = write!(words, ", groups {}", details.groups);
-            }
+    // Which there are is part of why there are not more.
+    if let Some(shortage) = &details.shortage {
+        let _ = write!(words, "; {}", shortage.strip_prefix("note: ").unwrap_or(shortage));
+    } else if details.user_namespace != UserNamespace::None {
+        let _ = write!(words, "; users {}", details.users);
+        if details.groups != details.users {
+            let _ = write!(words, ", groups {}", details.groups);
         }
     }
-    if let Some(shortage) = &details.shortage {
-        let _ = write!(words, " ({})", shortage.strip_prefix("note: ").unwrap_or(shortage));
-    }
-    if !tried.unasked {
+    if !tried.automatic {
         let _ = write!(words, "; only with --isolation={}", tried.name);
     }
     words
@@ -111,28 +125,29 @@ fn store(text: &mut String, store: &Store) {
     }
     let head = format!("  {:<25}", "snapshotter");
     let kept = match (store.snapshotter, &store.cause) {
-        (Some(name), None) => name.to_owned(),
-        (Some(name), Some(cause)) => format!("{name} ({cause})"),
+        (Some(Snapshotter::Overlayfs), _) => "overlayfs".to_owned(),
+        (Some(Snapshotter::Native), None) => "native".to_owned(),
+        (Some(Snapshotter::Native), Some(cause)) => format!("native ({cause})"),
         (None, cause) => format!("none: {}", cause.as_deref().unwrap_or_default()),
     };
     paragraph(text, &head, INDENT, &kept);
-    if let Some(advice) = store.advice.as_deref().filter(|advice| !advice.is_empty()) {
-        paragraph(text, "", INDENT - 2, &format!("> {advice}"));
+    if let Some(advice) = &store.advice {
+        paragraph(text, "", MARKS, &format!("> {advice}"));
     }
 }
 
 fn emulation(text: &mut String, platform: &Platform) {
     let how = match (platform.how, &platform.handler) {
-        ("native", _) => "natively".to_owned(),
-        ("predecessor", _) => "natively, as the 32-bit predecessor".to_owned(),
-        (_, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
-        ("handler", None) => "by a handler, of which nothing more is known here".to_owned(),
-        ("unknown", _) => "unknown".to_owned(),
-        _ => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
+        (How::Native, _) => "natively".to_owned(),
+        (How::Predecessor, _) => "natively, as the 32-bit predecessor".to_owned(),
+        (How::Handler, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
+        (How::Handler, None) => "by a handler".to_owned(),
+        (How::Unknown, _) => "unknown".to_owned(),
+        (How::Missing, _) => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };
     paragraph(text, &format!("  {:<25}", platform.platform), INDENT, &how);
     for line in &platform.warnings {
-        paragraph(text, "", INDENT - 2, &format!("> {line}"));
+        paragraph(text, "", MARKS, &format!("> {line}"));
     }
 }
 
@@ -146,7 +161,7 @@ fn paragraph(text: &mut String, head: &str, indent: usize, words: &str) {
             text.push_str(line.trim_end());
             text.push('\n');
             // What follows a mark (`> `, `+ `) stands under what the mark is for.
-            line = " ".repeat(INDENT.min(indent + 2).max(indent));
+            line = " ".repeat(if indent == INDENT { indent } else { indent + 2 });
             fresh = true;
         }
         if !fresh {
@@ -162,11 +177,58 @@ fn paragraph(text: &mut String, head: &str, indent: usize, words: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::Explanation;
 
     fn wrapped(head: &str, indent: usize, words: &str) -> String {
         let mut text = String::new();
         paragraph(&mut text, head, indent, words);
         text
+    }
+
+    #[test]
+    fn a_field_of_the_manifest_is_one_line_however_long_it_is() {
+        let field = format!("securityContext.capabilities.add: [{}]", ["SYS_ADMIN"; 12].join(", "));
+        let explanation =
+            Explanation { cause: "none".to_owned(), manifest: vec![field.clone()], advice: None };
+        let mut text = String::new();
+        strategy(&mut text, &Tried::new(Strategy::Chroot, Err(explanation)), None);
+        assert_eq!(text.lines().nth(1), Some(format!("      + {field}").as_str()), "{text}");
+    }
+
+    #[test]
+    fn what_a_build_does_by_itself_or_when_it_is_told_is_said_in_one_line() {
+        let tried = |strategy, automatic| {
+            let explanation = Explanation { cause: String::new(), manifest: Vec::new(), advice: None };
+            Tried { works: true, automatic, ..Tried::new(strategy, Err(explanation)) }
+        };
+        let nothing = || Vec::new();
+        let in_place = || vec![tried(Strategy::InPlace, false)];
+        for (selected, files, strategies, words) in [
+            (Some(Strategy::Chroot), true, in_place(), "takes `chroot`, unless --isolation says"),
+            (None, true, in_place(), "fails without --isolation=in-place; one without it needs nothing"),
+            (None, true, nothing(), "A build with a RUN fails; one without it needs nothing of this."),
+            (None, false, nothing(), "A build with a RUN fails; and so does one that copies files."),
+        ] {
+            let found = verdict(&Isolation { selected, files, seccomp: true, strategies });
+            assert!(found.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn the_users_are_named_once() {
+        let details = |shortage: Option<&str>| Details {
+            proc: Proc::Own,
+            user_namespace: UserNamespace::Single,
+            users: "0-9".to_owned(),
+            groups: "0-9".to_owned(),
+            shortage: shortage.map(str::to_owned),
+        };
+        let explanation = Explanation { cause: String::new(), manifest: Vec::new(), advice: None };
+        let tried = Tried::new(Strategy::UserNamespace, Err(explanation));
+        for shortage in [None, Some("note: only users 0-9 can be used here")] {
+            let words = how(&tried, &details(shortage));
+            assert_eq!(words.matches("0-9").count(), 1, "{words}");
+        }
     }
 
     #[test]

@@ -3,16 +3,14 @@
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, kill_process};
 
 use super::header_of;
-use crate::children;
+use crate::children::Asked;
 use crate::sys;
 
 /// The kernel looks at so many bytes of a program (`BINPRM_BUF_SIZE`).
@@ -40,10 +38,9 @@ pub fn try_out(architecture: &str) -> io::Result<Trial> {
     let path = CString::new(format!("/proc/self/fd/{}", program.as_raw_fd()))?;
     let arguments = [c"builder-tries-emulation".to_owned()];
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    let (refusal, refusing) = pipe_with(PipeFlags::CLOEXEC)?;
     // Not what the standard library does to start a program: its C library takes whatever the kernel cannot execute for a
     // script of the shell.
-    let child = sys::fork_helper([refusing, program.into(), null.into()], |[refusing, program, null]| {
+    let mut child = Asked::start([program.into(), null.into()], |[program, null]| {
         let quiet = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));
@@ -51,19 +48,15 @@ pub fn try_out(architecture: &str) -> io::Result<Trial> {
             Ok(()) => sys::execve(&path, &arguments, &[]),
             Err(error) => error.into(),
         };
-        let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-        let _ = rustix::io::write(&refusing, &errno.to_ne_bytes());
         drop(program);
+        error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
     })?;
-    let mut errno = [0; 4];
-    let told = File::from(refusal).read_exact(&mut errno);
+    let refusal = child.answer();
     // That it was started is all there is to know.
-    let _ = kill_process(child, Signal::KILL);
-    children::wait_for_end(child);
-    if told.is_err() {
-        return Ok(Trial::Started);
-    }
-    match Errno::from_raw_os_error(i32::from_ne_bytes(errno)) {
+    child.kill();
+    drop(child);
+    let Some(errno) = refusal else { return Ok(Trial::Started) };
+    match Errno::from_raw_os_error(errno) {
         Errno::NOEXEC => Ok(Trial::Refused),
         Errno::NOENT => Ok(Trial::Unreachable),
         errno => Err(errno.into()),

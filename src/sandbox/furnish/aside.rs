@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -17,8 +17,6 @@ pub(super) struct Aside {
     /// Its name there.
     name: String,
     directory: OwnedFd,
-    /// The path of the directory above, for messages.
-    path: PathBuf,
     /// How many names were given out.
     names: u64,
 }
@@ -28,7 +26,6 @@ const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 impl Aside {
     /// Makes one in the directory `above`.
     pub(super) fn new(above: &Path) -> io::Result<Self> {
-        let path = above.to_owned();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = rustix::fs::openat(CWD, above, flags, Mode::empty())?;
         loop {
@@ -40,7 +37,7 @@ impl Aside {
                 result => {
                     result?;
                     let directory = rustix::fs::openat(&above, &name, PLACE, Mode::empty())?;
-                    return Ok(Self { above, name, directory, path, names: 0 });
+                    return Ok(Self { above, name, directory, names: 0 });
                 }
             }
         }
@@ -50,11 +47,6 @@ impl Aside {
     pub(super) fn new_name(&mut self) -> String {
         self.names += 1;
         self.names.to_string()
-    }
-
-    /// Where it is, but for its own name.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Makes the directory `name` in it, of the mode 0700, and opens it.

@@ -2,16 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+#[cfg(test)]
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, makedev};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode, OFlags, makedev};
 
 use super::aside::Aside;
 use super::{during, finish, make_directory, write_scripts};
 use crate::rootfs::Owner;
 use crate::sandbox::mounts::{DEVICES, LINKS};
-use crate::sandbox::{SandboxError, Script};
+use crate::sandbox::{Act, SandboxError, Script};
 
 /// The directories in it that are file systems of their own where something can be mounted, and their modes.
 const DIRECTORIES: [(&str, u32); 3] = [("pts", 0o755), ("shm", 0o1777), ("mqueue", 0o1777)];
@@ -24,10 +24,10 @@ pub(super) fn make(aside: &mut Aside, scripts: &[Script]) -> Result<String, Sand
         let step = || format!("make `/dev/{name}`");
         let mode = Mode::RUSR | Mode::WUSR;
         let device = rustix::fs::mknodat(&dev, name, FileType::CharacterDevice, mode, makedev(major, minor));
-        during(device, step())?;
+        during(device, Act::MakeDevice.named(step()))?;
         during(finish(dev.as_fd(), name.as_bytes(), Owner::ROOT, 0o666), step())?;
     }
-    try_device(&dev, aside.path())?;
+    during(try_device(&dev), Act::OpenDevice.named("open `/dev/null`"))?;
     for (name, to) in LINKS {
         during(rustix::fs::symlinkat(to, &dev, name), format!("make `/dev/{name}`"))?;
     }
@@ -44,20 +44,11 @@ pub(super) fn make(aside: &mut Aside, scripts: &[Script]) -> Result<String, Sand
     Ok(made)
 }
 
-/// Whether devices in `dev`, a directory below `path`, can be used.
-fn try_device(dev: &OwnedFd, path: &Path) -> Result<(), SandboxError> {
+/// Whether devices in `dev` can be used: EACCES on a file system that is mounted with `nodev`.
+fn try_device(dev: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(dev, "null", flags, Mode::empty()) {
-        Ok(_) => Ok(()),
-        Err(Errno::ACCESS) if has_no_devices(dev) => {
-            Err(SandboxError::NoDevices { path: path.to_owned(), source: io::Error::from(Errno::ACCESS) })
-        }
-        Err(error) => during(Err(error), "open `/dev/null`"),
-    }
-}
-
-fn has_no_devices(directory: &OwnedFd) -> bool {
-    rustix::fs::fstatvfs(directory).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::NODEV))
+    rustix::fs::openat(dev, "null", flags, Mode::empty())?;
+    Ok(())
 }
 
 /// Makes a small /dev in `directory`, and leaves nothing of it.

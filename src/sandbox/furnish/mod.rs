@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use self::aside::Aside;
 use super::mount::PointKind;
 use super::mounts::{self, KERNEL, PROVIDED};
+use super::refusal::Attempt;
 use super::stubs::Stubs;
 use super::{Cancel, Process, SandboxError, Script};
 use crate::limit::Limit;
@@ -71,7 +72,7 @@ enum Origin {
 }
 
 /// Names the step of a failure.
-fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<String>) -> Result<T, SandboxError> {
+fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<Attempt>) -> Result<T, SandboxError> {
     result.map_err(|error| SandboxError::Setup { step: step.into(), source: error.into() })
 }
 

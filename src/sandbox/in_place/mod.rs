@@ -14,6 +14,7 @@ mod fault;
 mod fixed;
 mod identity;
 mod journal;
+mod kept;
 mod moving;
 #[cfg(test)]
 mod overlay_test;
@@ -29,6 +30,7 @@ use std::sync::{Mutex, PoisonError};
 pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
 pub use error::InPlaceError;
+pub use kept::kept_in_place;
 
 use super::furnish::{Home, KernelDirectories};
 use super::running::{self, Command};

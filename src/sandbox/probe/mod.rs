@@ -8,22 +8,18 @@
 mod explain;
 mod place;
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use explain::Explanation;
-pub use place::{Hints, OWN_IMAGE, Place, is_own_image};
+pub use place::{Hints, Place, is_own_image};
 
-use super::own::{self, Identity, Own, OwnError, Part, Wish};
-use super::refusal::Facts;
+use super::mount_table::forbids_execution;
+use super::own::{self, Identity, Own, OwnError, Wish};
+use super::refusal::{Act, Attempt, Explanation, Facts, Refusal};
 use super::{
     Cancel, Chroot, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
     StartProblem, Strategy,
@@ -38,20 +34,28 @@ const COMMAND: &[u8] = b"/builder-tries-whether-steps-work";
 /// The name of the empty root.
 const ROOT: &str = "root";
 
-/// The most that is read of a report, in bytes.
-const LONGEST_REPORT: u64 = 1 << 16;
-
 /// How a strategy works here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Working {
-    /// Which /proc steps have, where they have one.
-    pub proc: Option<ProcView>,
+    /// What a step is in.
+    pub way: Way,
     /// The user namespace of the build.
     pub identity: Identity,
     /// The users and groups that there are, as ranges.
     pub ids: [String; 2],
     /// Why there are fewer than there could be.
     pub shortage: Option<String>,
+}
+
+/// What a step is in, as far as that is the same for several strategies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// Namespaces of its own, with this /proc.
+    Namespaces(ProcView),
+    /// A root directory of its own.
+    Chroot,
+    /// The root of the container.
+    InPlace,
 }
 
 /// What is in the way of a strategy.
@@ -72,17 +76,10 @@ pub enum Obstacle {
     NoContainer,
     /// No program on the file system of the steps can be executed.
     NoExecution,
-    /// The kernel refused a namespace.
-    Namespace {
-        /// What was tried.
-        part: Part,
-        /// What the kernel said.
-        errno: i32,
-    },
     /// The kernel refused something that a step needs.
-    Step {
-        /// What was tried, for instance `mount /proc`.
-        step: String,
+    Refused {
+        /// What was tried.
+        attempt: Attempt,
         /// What the kernel said.
         errno: i32,
     },
@@ -131,7 +128,7 @@ impl Ground<'_> {
             Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace if !own::may_give_files() => {
                 Err(Obstacle::Powerless)
             }
-            Strategy::Chroot if is_mounted_without_execution(self.directory) => Err(Obstacle::NoExecution),
+            Strategy::Chroot if forbids_execution(self.directory) => Err(Obstacle::NoExecution),
             Strategy::InPlace => try_root(),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
@@ -142,17 +139,14 @@ impl Ground<'_> {
     /// What `obstacle` means, which is in the way of `strategy`.
     #[must_use]
     pub fn explain(&self, strategy: Strategy, obstacle: &Obstacle) -> Explanation {
-        explain::explain(strategy, obstacle, self.place, &Facts::read())
+        explain::explain(strategy, obstacle, &Facts::read()).at(self.place)
     }
 
     fn in_child(&self, strategy: Strategy, care: Care) -> Result<Working, Obstacle> {
         let root = self.directory.join(ROOT);
         let made = rustix::fs::mkdir(&root, Mode::from_raw_mode(0o755));
-        made.map_err(|error| Obstacle::Step {
-            step: "make a directory".to_owned(),
-            errno: error.raw_os_error(),
-        })?;
-        let result = told_by_child(|| self.as_a_build_would(strategy, care, &root));
+        made.map_err(refused("make a directory"))?;
+        let result = children::ask(|| self.as_a_build_would(strategy, care, &root));
         // What cannot be removed goes with the directory.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = rustix::fs::open(self.directory, flags, Mode::empty())
@@ -173,33 +167,49 @@ impl Ground<'_> {
         let own = own.map_err(|error| obstacle_of(&error))?;
         if strategy == Strategy::Chroot {
             try_step(&Chroot::new(self.program, self.directory), root)?;
-            return Ok(working(own, None));
+            return Ok(working(own, Way::Chroot));
         }
         sys::enter_private_mounts().map_err(|error| obstacle_of(&OwnError::of_mounts(&error)))?;
         if clear {
-            return Ok(working(own, Some(ProcView::Own)));
+            return Ok(working(own, Way::Namespaces(ProcView::Own)));
         }
-        let try_with = |proc| {
-            try_step(&Isolated::new(self.program, proc), root).map(|()| working(own.clone(), Some(proc)))
-        };
-        try_with(ProcView::Own).or_else(|_| try_with(ProcView::Shared))
+        let try_with = |proc| try_step(&Isolated::new(self.program, proc), root).map(|()| proc);
+        let proc = try_with(ProcView::Own)
+            .or_else(|first| try_with(ProcView::Shared).map_err(|second| first.or(second)))?;
+        Ok(working(own, Way::Namespaces(proc)))
     }
 }
 
-fn working(own: Own, proc: Option<ProcView>) -> Working {
+impl Obstacle {
+    /// Which of two explains why there can be no step: this one, met with a /proc of its own, or the one met with that of the
+    /// container. Almost always this; but a new /proc is refused in most containers, which by itself is in nobody's way.
+    fn or(self, shared: Self) -> Self {
+        match self {
+            Self::Refused { attempt: Attempt { act: Act::NewProc, .. }, .. } => shared,
+            own => own,
+        }
+    }
+}
+
+/// What becomes of an answer of the kernel to `attempt`.
+fn refused(attempt: impl Into<Attempt>) -> impl FnOnce(Errno) -> Obstacle {
+    let attempt = attempt.into();
+    move |error| Obstacle::Refused { attempt, errno: error.raw_os_error() }
+}
+
+fn working(own: Own, way: Way) -> Working {
     let ids = [own.ids.users().to_string(), own.ids.groups().to_string()];
-    Working { proc, identity: own.identity, ids, shortage: own.shortage }
+    Working { way, identity: own.identity, ids, shortage: own.shortage }
+}
+
+/// What it means that a step which is kept apart by `strategy` failed in `attempt` with `errno`.
+pub(super) fn explain_step(strategy: Strategy, attempt: &Attempt, errno: Errno) -> Refusal {
+    explain::explain_step(strategy, attempt, errno, &Facts::read())
 }
 
 fn obstacle_of(error: &OwnError) -> Obstacle {
     match error {
-        OwnError::Refused { part, errno, .. } => {
-            Obstacle::Namespace { part: *part, errno: errno.raw_os_error() }
-        }
-        OwnError::Map { source, .. } => {
-            let errno = Errno::from_io_error(source).unwrap_or(Errno::IO);
-            Obstacle::Namespace { part: Part::Map, errno: errno.raw_os_error() }
-        }
+        OwnError::Refused { attempt, errno, .. } => refused(attempt.clone())(*errno),
         OwnError::Helper(_) | OwnError::Unknown(_) => Obstacle::Other { message: error.to_string() },
     }
 }
@@ -227,10 +237,7 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
     match sandbox.run(&root, &process, &mut |_, _| {}, &cancel) {
         Err(SandboxError::Start(StartProblem::Missing { .. })) => Ok(()),
         Err(SandboxError::Setup { step, source }) => {
-            Err(Obstacle::Step { step, errno: source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) })
-        }
-        Err(SandboxError::NoDevices { .. }) => {
-            Err(Obstacle::Step { step: "open `/dev/null`".to_owned(), errno: Errno::ACCESS.raw_os_error() })
+            Err(refused(step)(Errno::from_io_error(&source).unwrap_or(Errno::IO)))
         }
         Err(error) => {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
@@ -240,47 +247,32 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
     }
 }
 
-/// Whether programs in `directory` cannot be executed. An overlay above it would not mind.
-#[must_use]
-pub fn is_mounted_without_execution(directory: &Path) -> bool {
-    rustix::fs::statvfs(directory).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC))
-}
-
 /// Whether entries of the root of this container can be moved away and back, without moving any.
 fn try_root() -> Result<Working, Obstacle> {
     let own = own::stay().map_err(|error| obstacle_of(&error))?;
-    let failed = |step: &str| {
-        let step = step.to_owned();
-        move |error: Errno| Obstacle::Step { step, errno: error.raw_os_error() }
-    };
     let [one, other] =
         ["a", "b"].map(|end| format!("/.builder-tries-{}-{end}", rustix::process::getpid().as_raw_nonzero()));
-    rustix::fs::mkdir(&one, Mode::RWXU).map_err(failed("write to the root of the container"))?;
+    rustix::fs::mkdir(&one, Mode::RWXU)
+        .map_err(refused(Act::WriteRoot.named("write to the root of the container")))?;
     let renamed = rustix::fs::rename(&one, &other);
     for path in [&one, &other] {
         let _ = rustix::fs::rmdir(path);
     }
-    renamed.map_err(failed("rename in the root of the container"))?;
-    Ok(working(own, None))
+    renamed.map_err(refused("rename in the root of the container"))?;
+    Ok(working(own, Way::InPlace))
 }
 
-/// Runs `body` in a child, which has a copy of everything but descriptors, and gives what it gives; none when it was
-/// killed before. To be called before there is any other thread.
-///
-/// # Errors
-/// When no child can be started.
-pub fn told_by_child<T: Serialize + DeserializeOwned>(body: impl FnOnce() -> T) -> io::Result<Option<T>> {
-    let (report, reporting) = pipe_with(PipeFlags::CLOEXEC)?;
-    let tell = |[reporting]: [OwnedFd; 1]| {
-        let text = serde_json::to_vec(&body()).unwrap_or_default();
-        let mut left = &text[..];
-        while let Ok(length @ 1..) = rustix::io::write(&reporting, left) {
-            left = left.get(length..).unwrap_or_default();
-        }
-    };
-    let child = sys::fork_helper([reporting], tell)?;
-    let mut text = Vec::new();
-    let _ = File::from(report).take(LONGEST_REPORT).read_to_end(&mut text);
-    children::wait_for_end(child);
-    Ok(serde_json::from_slice(&text).ok())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_explains_unless_it_is_that_of_a_new_proc() {
+        let met = |attempt: Attempt| refused(attempt)(Errno::PERM);
+        let root = || met(Act::LeaveRoot.named("change the root"));
+        assert_eq!(root().or(met("bind `/proc`".into())), root());
+        assert_eq!(met(Act::NewProc.named("mount `/proc`")).or(root()), root());
+        let other = || Obstacle::Other { message: "killed".to_owned() };
+        assert_eq!(other().or(root()), other());
+    }
 }

@@ -1,10 +1,14 @@
 //! How a build keeps its steps apart: as it was told, or in the strongest way that works here.
 
+mod grounds;
+mod surroundings;
+
 use std::fmt::Write as _;
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
+
+pub(super) use grounds::Grounds;
+use grounds::ROOT;
+pub(super) use surroundings::Surroundings;
 
 use super::failure::{Excerpt, Failure};
 use super::settings::Settings;
@@ -12,23 +16,15 @@ use super::snapshotter::word;
 use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
-use crate::rootfs::{GuestPath, Rootfs};
-use crate::sandbox::in_place::{self, Claim, Repaired};
-use crate::sandbox::own::{self, Own, OwnError, Wish};
-use crate::sandbox::probe::{Care, Explanation, Ground, Obstacle, Place, Working, is_own_image};
-use crate::sandbox::{
-    Cancel, Chroot, Exit, InPlace, Isolated, ProcView, Process, Sandbox, SandboxError, Strategy, Stream,
-};
+use crate::sandbox::in_place::{self, Repaired};
+use crate::sandbox::own;
+use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, is_own_image};
+use crate::sandbox::{Explanation, ProcView, SandboxError, Strategy};
 use crate::store::Store;
-use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
-use crate::sys;
 
 /// What becomes the supervisor of a step. Not the program's path: an upgrade meanwhile would put another program there.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
-
-/// The root of the container.
-const ROOT: &str = "/";
 
 /// The flag, for messages.
 const FLAG: &str = "--isolation";
@@ -56,55 +52,42 @@ impl Preference {
     }
 }
 
-/// What a process becomes for a build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Surroundings {
-    /// It stays where it is, and mounts nothing.
-    Unchanged,
-    /// It gets mounts of its own.
-    Mounts,
-    /// It gets users and mounts of its own.
-    UsersAndMounts,
-}
-
-impl Surroundings {
-    /// What `strategy` needs.
-    pub(super) fn of(strategy: Option<Strategy>) -> Self {
-        match strategy {
-            Some(Strategy::MountNamespace) => Self::Mounts,
-            Some(Strategy::UserNamespace) => Self::UsersAndMounts,
-            Some(Strategy::SecondContainer | Strategy::Chroot | Strategy::InPlace) | None => Self::Unchanged,
-        }
-    }
-
-    /// Enters the user namespace, if there is to be one. To be called before any other thread exists.
-    pub(super) fn enter_users(self) -> Result<Own, OwnError> {
-        match self {
-            Self::UsersAndMounts => own::enter_user_namespace(Wish::All),
-            Self::Mounts | Self::Unchanged => own::stay(),
-        }
-    }
-
-    /// Enters the mount namespace, if there is to be one, after [`Surroundings::enter_users`].
-    pub(super) fn enter_mounts(self) -> Result<(), OwnError> {
-        match self {
-            Self::UsersAndMounts | Self::Mounts => {
-                sys::enter_private_mounts().map_err(|error| OwnError::of_mounts(&error))
-            }
-            Self::Unchanged => Ok(()),
-        }
-    }
-}
-
-/// What was found out, and taken.
+/// What was found out, and chosen.
 pub(super) struct Isolation {
     /// None where nothing works: then there can be no RUN.
-    taken: Option<(Strategy, Working)>,
+    chosen: Option<Chosen>,
     /// What was tried before and does not work, strongest first.
     refused: Vec<(Strategy, Explanation)>,
     /// What works, too, and is taken only by who asks for it.
     on_request: Option<Strategy>,
     place: Place,
+}
+
+/// What steps are kept apart by.
+#[derive(Debug, Clone, Copy)]
+struct Chosen {
+    strategy: Strategy,
+    way: Way,
+}
+
+/// Whether a build takes a strategy by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Where it is the strongest that works.
+    Automatic,
+    /// If it is told to.
+    OnRequest,
+}
+
+impl Choice {
+    /// In the root of the container a step sees and changes what is in there: who runs builder's own image wants that,
+    /// where nothing else works, as with kaniko's; nobody else need expect it.
+    pub(super) fn of(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::InPlace if !is_own_image() => Self::OnRequest,
+            _ => Self::Automatic,
+        }
+    }
 }
 
 impl Isolation {
@@ -123,24 +106,25 @@ impl Isolation {
 
     /// The strongest that works, for who has not said.
     fn strongest(ground: &Ground<'_>) -> Self {
-        let mut isolation = Self { taken: None, refused: Vec::new(), on_request: None, place: ground.place };
+        let mut isolation = Self { chosen: None, refused: Vec::new(), on_request: None, place: ground.place };
         for strategy in Strategy::ALL {
-            match ground.attempt(strategy, Care::Usual) {
-                Ok(_) if !unasked(strategy) => isolation.on_request = Some(strategy),
-                Ok(working) => {
-                    isolation.taken = Some((strategy, working));
+            match (ground.attempt(strategy, Care::Usual), Choice::of(strategy)) {
+                (Ok(working), Choice::Automatic) => {
+                    isolation.chosen = Some(Chosen { strategy, way: working.way });
                     break;
                 }
-                Err(Obstacle::Unfinished) => {}
-                Err(_) if !unasked(strategy) => {}
-                Err(obstacle) => isolation.refused.push((strategy, ground.explain(strategy, &obstacle))),
+                (Ok(_), Choice::OnRequest) => isolation.on_request = Some(strategy),
+                (Err(Obstacle::Unfinished), _) | (Err(_), Choice::OnRequest) => {}
+                (Err(obstacle), Choice::Automatic) => {
+                    isolation.refused.push((strategy, ground.explain(strategy, &obstacle)));
+                }
             }
         }
         isolation
     }
 
     fn only(strategy: Strategy, ground: &Ground<'_>) -> Result<Self, Failure> {
-        let taken = ground.attempt(strategy, Care::Usual).map_err(|obstacle| {
+        let working = ground.attempt(strategy, Care::Usual).map_err(|obstacle| {
             let explanation = ground.explain(strategy, &obstacle);
             let failure =
                 Failure::new(format!("`{strategy}` does not work here: {}", explanation.cause)).of_flag(FLAG);
@@ -149,8 +133,8 @@ impl Isolation {
                 None => failure.hint("`builder doctor` says what works here"),
             }
         })?;
-        let (taken, refused) = (Some((strategy, taken)), Vec::new());
-        Ok(Self { taken, refused, on_request: None, place: ground.place })
+        let chosen = Some(Chosen { strategy, way: working.way });
+        Ok(Self { chosen, refused: Vec::new(), on_request: None, place: ground.place })
     }
 
     /// What the process is to become.
@@ -158,36 +142,29 @@ impl Isolation {
         Surroundings::of(self.strategy())
     }
 
-    /// What was taken.
+    /// What was chosen.
     pub(super) fn strategy(&self) -> Option<Strategy> {
-        self.taken.as_ref().map(|(strategy, _)| *strategy)
+        self.chosen.map(|chosen| chosen.strategy)
     }
 
-    /// What runs the steps of the build whose temporary files are at `grounds`.
-    pub(super) fn sandbox<'a>(&self, grounds: &'a Grounds, settings: &Settings) -> Box<dyn Sandbox + 'a> {
-        let Some((strategy, working)) = &self.taken else { return Box::new(Nowhere) };
-        match strategy {
-            Strategy::MountNamespace | Strategy::UserNamespace => {
-                Box::new(Isolated::new(PROGRAM, working.proc.unwrap_or(ProcView::Own)))
-            }
-            Strategy::Chroot => {
-                let names = settings.limits.layers.names;
-                Box::new(Chroot::new(PROGRAM, grounds.workspace.path()).within(names))
-            }
-            Strategy::InPlace => match &grounds.claim {
-                Some(claim) => {
-                    let names = settings.limits.layers.names;
-                    Box::new(InPlace::new(PROGRAM, claim, &protected(settings)).within(names))
-                }
-                None => Box::new(Nowhere),
-            },
-            Strategy::SecondContainer => Box::new(Nowhere),
-        }
+    /// What steps are in.
+    fn way(&self) -> Option<Way> {
+        self.chosen.map(|chosen| chosen.way)
+    }
+
+    /// What is around this process.
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// What to do about `error`, for which a step could not run.
+    pub(super) fn remedy(&self, error: &SandboxError) -> Option<String> {
+        error.remedy(self.strategy()?, self.place)
     }
 
     /// Whether what `plan` wants can be done here.
     pub(super) fn check(&self, plan: &Plan, found: &FoundDockerfile) -> Result<(), Failure> {
-        if self.taken.is_some() {
+        if self.chosen.is_some() {
             return Ok(());
         }
         if let Some(step) = first(plan, |step| matches!(step, Step::Run(_))) {
@@ -216,24 +193,24 @@ impl Isolation {
         }))
     }
 
-    /// The line that tells what was taken and why nothing stronger; none where there is nothing to tell.
+    /// The line that tells what was chosen and why nothing stronger; none where there is nothing to tell.
     pub(super) fn line(&self) -> Option<String> {
-        let (strategy, working) = self.taken.as_ref()?;
+        let Chosen { strategy, way } = self.chosen?;
         // An ordinary user on a machine has nothing less than root has.
-        let usual = self.place == Place::Machine && working.proc == Some(ProcView::Own);
-        if *strategy == Strategy::MountNamespace || usual {
+        let usual = self.place == Place::Machine && way == Way::Namespaces(ProcView::Own);
+        if strategy == Strategy::MountNamespace || usual {
             return None;
         }
         Some(self.summary())
     }
 
-    /// What was taken and why nothing stronger.
+    /// What was chosen and why nothing stronger.
     pub(super) fn summary(&self) -> String {
         let mut line = "isolation: ".to_owned();
-        match &self.taken {
-            Some((strategy, working)) => {
+        match self.chosen {
+            Some(Chosen { strategy, way }) => {
                 line.push_str(strategy.name());
-                if working.proc == Some(ProcView::Shared) {
+                if way == Way::Namespaces(ProcView::Shared) {
                     line.push_str(" with the /proc of the container");
                 }
             }
@@ -249,37 +226,6 @@ impl Isolation {
     }
 }
 
-/// Where a build has its temporary files.
-pub(super) struct Grounds {
-    /// They go before the claim on the place where they are.
-    pub(super) workspace: Arc<Workspace>,
-    /// The root of the container, where steps run in it.
-    claim: Option<Claim>,
-}
-
-impl Grounds {
-    /// Those of a build in `store` that keeps its steps apart as `isolation` says.
-    pub(super) fn prepare(isolation: &Isolation, store: &Store, janitor: &Janitor) -> Result<Self, Failure> {
-        let in_place = isolation.strategy() == Some(Strategy::InPlace);
-        let claim = in_place
-            // Whoever had to be waited for was so when the root was repaired.
-            .then(|| Claim::take(Path::new(ROOT), &|| {}))
-            .transpose()
-            .map_err(|e| Failure::from_error(&e))?;
-        let temporary = claim.as_ref().map_or_else(|| store.temporary(), Claim::trees);
-        let workspace = Workspace::create(&temporary, Some(janitor))
-            .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
-        Ok(Self { workspace: Arc::new(workspace), claim })
-    }
-
-    /// What to tell the user before steps run in place.
-    pub(super) fn warning(&self, settings: &Settings) -> Result<Option<String>, Failure> {
-        let Some(claim) = &self.claim else { return Ok(None) };
-        let seen = InPlace::new(PROGRAM, claim, &protected(settings)).seen_by_steps();
-        Ok(Some(in_place::warning(&seen.map_err(|error| Failure::from_error(&error))?)))
-    }
-}
-
 /// Gives the container its own root back, if a builder was killed while that was an image's.
 pub(super) fn repair_root(note: &dyn Fn(&str)) -> Result<Option<&'static str>, Failure> {
     let waiting =
@@ -292,17 +238,6 @@ pub(super) fn repair_root(note: &dyn Fn(&str)) -> Result<Option<&'static str>, F
     }
 }
 
-/// What stays where it is in the root of the container: what the builder reads and writes while steps run, and the file of
-/// its program. That is not needed, the supervisor being started from memory, but who wants to start a builder after this
-/// one was killed needs it. The directory it is in is the image's.
-fn protected(settings: &Settings) -> Vec<GuestPath> {
-    let program = std::fs::read_link(PROGRAM).ok();
-    let given = [&settings.store, &settings.context].into_iter().chain(&program);
-    let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
-    let absolute = given.chain(named.into_iter().flatten()).filter_map(|path| std::path::absolute(path).ok());
-    absolute.filter_map(|path| GuestPath::parse(path.as_os_str().as_bytes()).ok()).collect()
-}
-
 /// A failure that has no place yet.
 struct Refused(Failure);
 
@@ -311,12 +246,6 @@ impl Refused {
         let excerpt = Excerpt::of(&found.path.display().to_string(), &found.content, step.span);
         Failure { excerpt: Some(excerpt), ..self.0 }
     }
-}
-
-/// Whether it is taken without being asked for. In the root of the container a step sees and changes what is in there: who
-/// runs builder's own image wants that, where nothing else works, as with kaniko's; nobody else need expect it.
-pub(super) fn unasked(strategy: Strategy) -> bool {
-    strategy != Strategy::InPlace || is_own_image()
 }
 
 /// Whether `plan` has a RUN.
@@ -328,37 +257,15 @@ fn first(plan: &Plan, wanted: impl Fn(&Step) -> bool) -> Option<&PlannedStep> {
     plan.stages.iter().flat_map(|stage| &stage.steps).find(|step| wanted(&step.step))
 }
 
-/// The sandbox of a build that has no RUN.
-struct Nowhere;
-
-impl Sandbox for Nowhere {
-    fn run(
-        &self,
-        _: &Rootfs,
-        _: &Process,
-        _: &mut dyn FnMut(Stream, &[u8]),
-        _: &Cancel,
-    ) -> Result<Exit, SandboxError> {
-        let source = io::ErrorKind::Unsupported.into();
-        Err(SandboxError::Setup { step: "keep a process apart".to_owned(), source })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::own::Identity;
 
-    fn working(proc: Option<ProcView>) -> Working {
-        let ids = ["0-65535", "0-65535"].map(str::to_owned);
-        Working { proc, identity: Identity::Initial, ids, shortage: None }
-    }
-
-    fn isolation(strategy: Strategy, proc: Option<ProcView>, place: Place) -> Isolation {
+    fn isolation(strategy: Strategy, way: Way, place: Place) -> Isolation {
         let cause = "no CAP_SYS_ADMIN".to_owned();
-        let explanation = Explanation { cause, changes: Vec::new(), advice: None };
+        let explanation = Explanation { cause, manifest: Vec::new(), advice: None };
         let refused = vec![(Strategy::MountNamespace, explanation)];
-        Isolation { taken: Some((strategy, working(proc))), refused, on_request: None, place }
+        Isolation { chosen: Some(Chosen { strategy, way }), refused, on_request: None, place }
     }
 
     #[test]
@@ -375,13 +282,13 @@ mod tests {
     #[test]
     fn a_line_says_what_was_taken_where_there_is_something_stronger() {
         use ProcView::{Own, Shared};
-        for (strategy, proc, place, line) in [
-            (Strategy::MountNamespace, Some(Own), Place::Pod, None),
-            (Strategy::UserNamespace, Some(Own), Place::Machine, None),
-            (Strategy::UserNamespace, Some(Own), Place::Pod, Some("isolation: user-namespace (")),
+        for (strategy, way, place, line) in [
+            (Strategy::MountNamespace, Way::Namespaces(Own), Place::Pod, None),
+            (Strategy::UserNamespace, Way::Namespaces(Own), Place::Machine, None),
+            (Strategy::UserNamespace, Way::Namespaces(Own), Place::Pod, Some("isolation: user-namespace (")),
             (
                 Strategy::UserNamespace,
-                Some(Shared),
+                Way::Namespaces(Shared),
                 Place::Machine,
                 Some(
                     "isolation: user-namespace with the /proc of the container (mount-namespace: no CAP_SYS_ADMIN); ",
@@ -389,16 +296,16 @@ mod tests {
             ),
             (
                 Strategy::Chroot,
-                None,
+                Way::Chroot,
                 Place::Machine,
                 Some("isolation: chroot (mount-namespace: no CAP_SYS_ADMIN); "),
             ),
         ] {
-            let found = isolation(strategy, proc, place).line();
+            let found = isolation(strategy, way, place).line();
             assert_eq!(found.is_some(), line.is_some(), "{found:?}");
             assert!(found.unwrap_or_default().starts_with(line.unwrap_or_default()), "{strategy}");
         }
-        let nothing = Isolation { taken: None, ..isolation(Strategy::Chroot, None, Place::Pod) };
+        let nothing = Isolation { chosen: None, ..isolation(Strategy::Chroot, Way::Chroot, Place::Pod) };
         assert_eq!(nothing.line(), None);
         assert_eq!(nothing.surroundings(), Surroundings::Unchanged);
     }

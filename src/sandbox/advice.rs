@@ -1,0 +1,75 @@
+//! What to do about a step that could not run, or not to its end.
+
+use rustix::io::Errno;
+
+use super::in_place::InPlaceError;
+use super::probe::{self, Place};
+use super::{SandboxError, Strategy};
+
+impl SandboxError {
+    /// What to do about it, in the words of `place`, where the step was kept apart by `strategy`; none where the message
+    /// says it, or nobody knows.
+    #[must_use]
+    pub fn remedy(&self, strategy: Strategy, place: Place) -> Option<String> {
+        match self {
+            Self::Setup { step, source } => {
+                let errno = Errno::from_io_error(source)?;
+                probe::explain_step(strategy, step, errno).at(place).remedy()
+            }
+            Self::Network(refusal) => refusal.at(place).remedy(),
+            Self::Lost(loss) => Some(loss.remedy().to_owned()),
+            Self::InPlace(error) => of_root(error).map(str::to_owned),
+            _ => None,
+        }
+    }
+}
+
+fn of_root(error: &InPlaceError) -> Option<&'static str> {
+    match error {
+        InPlaceError::Root { .. } => Some("start a new container"),
+        InPlaceError::Mounts(_) => Some("steps that run in place need /proc: mount -t proc proc /proc"),
+        InPlaceError::Io { .. } => Some(
+            "builder puts the container's own files back, at the latest when it is started in this container again; if that fails, start a new container",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::rootfs::GuestPath;
+    use crate::sandbox::{Act, Loss};
+
+    #[test]
+    fn what_can_be_done_about_a_step_that_could_not_run_is_said() {
+        let setup = |act: Act, errno: Errno| SandboxError::Setup {
+            step: act.named("try"),
+            source: io::Error::from(errno),
+        };
+        let source = || io::Error::from(Errno::IO);
+        let path = GuestPath::root;
+        for (error, words) in [
+            (setup(Act::OpenDevice, Errno::ACCESS), Some("put the store on another volume")),
+            (setup(Act::WriteRoot, Errno::ROFS), Some("readOnlyRootFilesystem: false")),
+            // After a trial that had worked, no setting is to blame for what has no name.
+            (setup(Act::Other, Errno::ACCESS), None),
+            (SandboxError::Lost(Loss::Memory), Some("resources.limits.memory")),
+            (SandboxError::Lost(Loss::Step), Some("whether the step signals")),
+            (SandboxError::Lost(Loss::Outside), Some("dmesg")),
+            (InPlaceError::Mounts(source()).into(), Some("mount -t proc")),
+            (InPlaceError::Root { path: "/".into(), source: source() }.into(), Some("new container")),
+            (
+                InPlaceError::Io { action: "rename", path: path(), source: source() }.into(),
+                Some("files back"),
+            ),
+            (InPlaceError::Damaged { paths: vec![path()] }.into(), None),
+        ] {
+            let remedy = error.remedy(Strategy::InPlace, Place::Pod);
+            assert_eq!(remedy.is_some(), words.is_some(), "{error}: {remedy:?}");
+            assert!(remedy.unwrap_or_default().contains(words.unwrap_or_default()), "{error}");
+        }
+    }
+}
