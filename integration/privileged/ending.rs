@@ -62,14 +62,14 @@ fn a_step_that_forks_faster_than_it_is_looked_at_is_ended() {
     let program = format!("/{}", bomb.name);
     for (way, sandbox) in sandboxes(aside.path()) {
         for kind in ["chain", "twice", "overlap", "sibling"] {
-            for chains in ["1", "2", "24"] {
+            for chains in ["1", "8", "64"] {
                 let began = Instant::now();
                 let outcome = run_by(&*sandbox, &image.root(), &command(&[&program, kind, chains, "40"]));
                 let took = began.elapsed();
                 println!("{way}: {chains} of {kind}: {took:?}");
                 assert_eq!(outcome.unwrap().exit, Exit::Code(7), "{way}: {chains} of {kind}");
                 assert!(!bomb.is_alive(), "{way}: {chains} of {kind}");
-                assert!(took < Duration::from_secs(15), "{way}: {chains} of {kind}: {took:?}");
+                assert!(took < Duration::from_secs(30), "{way}: {chains} of {kind}: {took:?}");
             }
         }
     }

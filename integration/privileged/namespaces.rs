@@ -216,7 +216,7 @@ fn the_builder_ends_what_a_killed_supervisor_leaves() {
     let error = reached(&image, &daemons(sleep), &cancel, || {
         kill_process(supervisor_of(sleep), Signal::KILL).unwrap();
     });
-    assert_eq!(error.to_string(), "the process that holds the sandbox was killed");
+    assert!(error.to_string().starts_with("the process that holds the sandbox was killed"), "{error}");
     assert!(processes_with(sleep).is_empty());
     assert!(own.try_wait().unwrap().is_none());
     own.kill().unwrap();

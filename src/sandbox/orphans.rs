@@ -134,7 +134,7 @@ mod tests {
     /// A shell with a process that it leaves when it ends, which it does when its standard input is closed.
     fn parent() -> (Awaited, Process) {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "sleep 1000.0625 >/dev/null & echo $!; read -r line"]);
+        command.args(["-c", "sleep 1000.0625 >/dev/null 2>&1 & echo $!; read -r line"]);
         let mut shell = children::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
         let mut line = String::new();
         BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -191,11 +191,12 @@ pub(super) enum Ended {
 /// else may take leave of a chosen one, or start a child that would be chosen. Where ended ones vanish, all are chosen.
 ///
 /// A process that starts another and ends, again and again, is gone from its number before that can be used, if who looks
-/// for it takes longer than it lives: then it goes on for ever. So children are asked for, where the kernel has a list of
-/// them, and killed at once, the latest first; what they leave become children. A process that was killed starts no other:
-/// that much is atomic. There is no pause as long as some end. Measured with 64 such processes on two processors: a tenth of
-/// a second in most cases. It took seconds to walk down from each child to its latest descendant, and to take leave of
-/// ended ones here: with a share of the processor as small as that of each of the others, one falls behind.
+/// for it takes longer than it lives. So children are asked for, where the kernel has a list of them, and killed at once,
+/// the latest first; what they leave become children. A process that was killed starts no other: that much is atomic. There
+/// is no pause as long as some end. Measured with 64 such processes on two busy processors: a tenth of a second to five
+/// seconds. To read the table of processes, kill, take leave of the ended and pause for a millisecond ended few of them,
+/// but 64 not in the forty seconds that they had: who has no larger share of a processor than each of the others falls
+/// behind. It took longer, too, to walk down from each child to its latest descendant, and without [`Ended::Vanish`].
 ///
 /// # Errors
 /// What is left after `patience`.
