@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use builder::sandbox::{Cancel, Chroot, Exit, Isolated, ProcView, Sandbox, SandboxError};
-use tempfile::TempDir;
-
+use builder::rootfs::{GuestPath, Owner};
+use builder::sandbox::{
+    Cancel, Chroot, Content, Exit, Isolated, Mount, ProcView, Process, Sandbox, SandboxError, Secret,
+    SecretFile,
+};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use super::is_root;
 use super::sandbox::{Image, command, processes_with, run_by, shell};
@@ -188,9 +191,15 @@ fn what_would_not_end_keeps_its_files_and_no_step_comes_after_it() {
         cancel.cancel("enough");
         kill_process(Pid::from_raw(processes_with("sleep 1000.36")[0]).unwrap(), Signal::KILL).unwrap();
     };
+    let value = Secret::new(b"hidden");
+    let file = SecretFile { value, mode: 0o400, owner: Owner { uid: 0, gid: 0 } };
+    let secret =
+        Mount { target: GuestPath::clamp(b"/run/secrets/one").unwrap(), content: Content::Secret(file) };
     let script = "sleep 1000.35 & echo ready; exec sleep 1000.36";
-    let error = chroot.run(&image.root(), &shell(script), &mut output, &cancel).unwrap_err();
+    let process = Process { mounts: vec![secret], ..shell(script) };
+    let error = chroot.run(&image.root(), &process, &mut output, &cancel).unwrap_err();
     assert!(matches!(error, SandboxError::Survivors(_)), "{error}");
+    assert_eq!(fs::read(image.path("run/secrets/one")).unwrap(), b"", "a secret does not stay");
     let said = error.to_string();
     assert!(said.contains("(`sleep`)") && said.contains("restart the container"), "{said}");
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());

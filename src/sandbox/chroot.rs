@@ -67,7 +67,7 @@ impl Sandbox for Chroot {
         if matches!(result, Err(SandboxError::Survivors(_))) {
             // A process that is in a directory while that is moved out of its root can go up from there, to the root of
             // the container.
-            std::mem::forget(furnished);
+            furnished.leave();
             return result;
         }
         let removed = furnished.remove();

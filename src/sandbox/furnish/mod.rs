@@ -263,6 +263,14 @@ impl Furnished {
         Ok(self.undo().map_err(FurnishError::Restore)?)
     }
 
+    /// Leaves everything where it is, but for secrets: something of the step lives, which could lead astray what is moved.
+    /// Their files are open, and not found by their paths.
+    pub(super) fn leave(mut self) {
+        // That something lives is the failure to report.
+        let _ = self.secrets.empty();
+        std::mem::forget(self);
+    }
+
     /// Goes on after a failure: the first is the one to report.
     fn undo(&mut self) -> Result<(), RootfsError> {
         let mut result = self.secrets.empty();

@@ -156,7 +156,8 @@ impl Sandbox for InPlace<'_> {
             // Whatever is moved now could be led astray. The journal has it all: a restarted container has another root,
             // and in this one the next builder puts everything back.
             exchange.abandon();
-            std::mem::forget((scripts, furnished, step));
+            furnished.leave();
+            std::mem::forget((scripts, step));
             return result;
         }
         exchange.end()?;
