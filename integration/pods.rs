@@ -7,9 +7,9 @@ mod matrix;
 
 use std::fs;
 
-use crate::support::Context;
 use crate::support::ground::ground;
 use crate::support::pod::{self, Access, Pod, Profile, shared_scratch};
+use crate::support::{Context, Finished};
 
 #[test]
 fn the_program_starts_in_every_pod() {
@@ -42,6 +42,25 @@ fn a_small_pod_builds_what_is_larger_than_its_memory() {
         let pod = Pod::new(profile).memory(100 << 20).mount(place.path(), "/workspace", Access::ReadOnly);
         let isolation = format!("--isolation={isolation}");
         pod.run(&["builder", "--no-push", "--context=/workspace", &isolation]).success();
+    }
+}
+
+/// Where all ways work, on one store.
+#[test]
+fn a_step_in_place_leaves_no_result_to_builds_that_keep_theirs_apart() {
+    if !pod::available("a_step_in_place_leaves_no_result_to_builds_that_keep_theirs_apart") {
+        return;
+    }
+    let pod = Pod::new(Profile::Privileged);
+    let base = ground().name("busybox:latest");
+    pod.write("run/Dockerfile", format!("FROM {base}\nRUN ls /data /proc | wc -l >/n\n"));
+    // Root in a user namespace has other owners to give, and so a cache of its own anyway.
+    for isolation in ["in-place", "chroot", "mount-namespace", "user-namespace"] {
+        let isolation = format!("--isolation={isolation}");
+        let build = ["builder", "--no-push", "--context=/data/run", &isolation];
+        let [first, second] = [&build, &build].map(|build| pod.run(build).success());
+        let found = |finished: &Finished| finished.stderr.contains("CACHED [2/2]");
+        assert!(!found(&first) && found(&second), "{isolation}: {}{}", first.stderr, second.stderr);
     }
 }
 

@@ -148,8 +148,8 @@ fn in_pods_a_step_has_no_network_or_fails_and_says_why() {
         return;
     }
     let dockerfile = "FROM scratch\nCOPY busybox /bin/sh\n\
-                      RUN --network=none tail -n +3 /proc/net/dev | cut -d: -f1; httpd -p 127.0.0.1:8080 -h / && echo bound; ls /sys/class/net | grep -v lo || true\n";
-    let without_network = Ok(["    lo", "bound"]);
+                      RUN --network=none tail -n +3 /proc/net/dev | cut -d: -f1; httpd -p 127.0.0.1:80 -h / && echo bound; ping -c 1 127.0.0.1 >/dev/null && echo reached; ls /sys/class/net | grep -v lo || true\n";
+    let without_network = Ok(["    lo", "bound", "reached"]);
     let cases = [
         (Profile::Default, "chroot", Err("it takes CAP_SYS_ADMIN")),
         (Profile::Unset, "user-namespace", without_network),

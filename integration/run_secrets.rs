@@ -97,6 +97,49 @@ fn a_secret_is_in_no_layer_store_history_log_or_error() {
 }
 
 #[test]
+fn without_mounts_a_secret_is_on_a_disk_for_the_time_of_its_step_and_that_is_said() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it needs root");
+        return;
+    }
+    let file = "RUN --mount=type=secret,id=s,target=/s";
+    let (builder, out) = (Builder::new(), scratch());
+    let layout = out.path().join("layout");
+    let layout_flag = format!("--oci-layout-path={}", layout.display());
+    let look = context(&format!("FROM BASE\n{file} grep -c canary /s; ln /s /linked\n{file} mv /s /moved\n"));
+    let flags = ["--isolation=chroot", "--secret=id=s,env=TOKEN", &layout_flag];
+    let finished = build(&builder, &look, &flags).success();
+    let warnings =
+        finished.stderr.lines().filter(|line| line.contains("secrets are files on a disk")).count();
+    assert_eq!(warnings, 1, "{}", finished.stderr);
+    assert_eq!(lines(&finished), ["1"]);
+    for place in [builder.store(), &layout] {
+        assert_eq!(holding(place, CANARY), [""; 0].map(PathBuf::from));
+    }
+    assert_eq!(LayoutImage::only(&layout).layer_paths(&layout)[2], ["moved"]);
+    // Where there is none to be told of.
+    for (run, flags) in [
+        (file, &["--isolation=chroot"][..]),
+        (file, &["--isolation=mount-namespace", "--secret=id=s,env=TOKEN"]),
+        ("RUN --mount=type=secret,id=s,env=S", &["--isolation=chroot", "--secret=id=s,env=TOKEN"]),
+    ] {
+        let finished = build(&builder, &context(&format!("FROM BASE\n{run} true\n")), flags).success();
+        assert!(!finished.says(&["on a disk"]), "{run}: {}", finished.stderr);
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let shared_memory = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/dev/shm"));
+    if shared_memory.is_none_or(|line| !line.contains(" tmpfs ") || line.contains("nodev")) {
+        eprintln!("skipped in part: there is no file system in memory that can have devices at /dev/shm");
+        return;
+    }
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = format!("--store={}", memory.path().display());
+    let flags = ["--isolation=chroot", "--secret=id=s,env=TOKEN", &store];
+    let finished = build(&builder, &context(&format!("FROM BASE\n{file} cat /s\n")), &flags).success();
+    assert!(!finished.says(&["on a disk"]), "{}", finished.stderr);
+}
+
+#[test]
 fn while_a_step_has_a_secret_nobody_else_does() {
     let context = context(
         "FROM BASE\nRUN --mount=type=secret,id=s grep -c canary /run/secrets/s; echo ready; exec sleep 1000\n",

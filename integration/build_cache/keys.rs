@@ -192,6 +192,31 @@ fn equal_steps_of_one_build_are_done_once() {
     assert_eq!(file_in(&layout, "a"), file_in(&layout, "b"));
 }
 
+/// In a chroot there is no /proc, and what is mounted can be written to.
+#[test]
+fn what_a_run_finds_around_it_counts() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped `what_a_run_finds_around_it_counts`: only root can change its root");
+        return;
+    }
+    let (run, copy, mount) =
+        ("RUN ls /proc | wc -l >/n", "COPY f /g", "RUN --mount=target=/m touch /m/f || echo refused >/r");
+    let project = Project::new(&format!("FROM BASE\nCOPY f /f\n{run}\n{copy}\n{mount}\n"));
+    project.context.write("f", "content");
+    let done = |isolation: &str| project.done(&[&format!("--isolation={isolation}")]);
+    assert_eq!(done("mount-namespace"), ["COPY f /f", run, copy, mount]);
+    // Files are the same everywhere, until a RUN has changed some.
+    assert_eq!(done("chroot"), [run, copy, mount]);
+    assert_eq!(done("chroot"), [""; 0]);
+    // Nor has it replaced what was remembered.
+    assert_eq!(done("mount-namespace"), [""; 0]);
+    let (_, layout) = project.layout("one", &["--isolation=mount-namespace"]);
+    assert_ne!(file_in(&layout, "n"), "0\n");
+    assert_eq!(file_in(&layout, "r"), "refused\n");
+    let (_, layout) = project.layout("two", &["--isolation=chroot"]);
+    assert_eq!(file_in(&layout, "n"), "0\n");
+}
+
 /// What the base image triggers is done like any other step.
 #[test]
 fn triggers_of_a_base_are_remembered() {

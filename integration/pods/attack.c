@@ -216,9 +216,12 @@ int main(int count, char **words) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   if (count > 2 && strcmp(words[1], "give") == 0) return give(words[2]);
   if (count > 2 && strcmp(words[1], "take") == 0) return take(words[2]);
+  // A setuid program of root becomes root altogether.
+  if (setgid(0) == 0 && setuid(0) == 0) printf("root\n");
   trace_others();
-  mounts();
+  // Before something is mounted there.
   if (count > 1) disk(words[1]);
+  mounts();
   escape();
   return 0;
 }

@@ -28,11 +28,13 @@ struct Place {
     /// As under AppArmor.
     mounts_refused: bool,
     strategy: &'static str,
+    /// It is not the strongest, but was asked for.
+    asked: bool,
     reach: Reach,
 }
 
 const fn place(profile: Profile, strategy: &'static str, reach: Reach) -> Place {
-    Place { profile, mounts_refused: false, strategy, reach }
+    Place { profile, mounts_refused: false, strategy, asked: false, reach }
 }
 
 use Reach::Step;
@@ -49,6 +51,12 @@ const PLACES: [Place; 11] = [
     Place { mounts_refused: true, ..place(Profile::Unset, "chroot", Reach::Pod) },
     Place { mounts_refused: true, ..place(Profile::Sysadmin, "chroot", Reach::Pod) },
     place(Profile::Crio, "in-place", Reach::Pod),
+];
+
+/// Where nothing but the way that was asked for keeps a step off the machine: no rules for devices, no filter.
+const PRIVILEGED: [Place; 2] = [
+    Place { asked: true, ..place(Profile::Privileged, "chroot", Reach::Pod) },
+    Place { asked: true, ..place(Profile::Privileged, "in-place", Reach::Pod) },
 ];
 
 impl Place {
@@ -90,14 +98,16 @@ impl Contexts {
 
 /// The programs in `attacks`, and what they must not find around them.
 fn attacks() -> Contexts {
-    let contexts = Contexts::new(&[("attacked", ATTACKED)]);
+    let contexts = Contexts::new(&[("attacked", ATTACKED), ("attacked-by-user", ATTACKED_BY_USER)]);
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/pods");
-    fs::create_dir(contexts.path().join("attacked/attacks")).expect("directory");
-    let program = contexts.path().join("attacked/attacks/attack");
+    let [attacks, by_user] =
+        ["attacked", "attacked-by-user"].map(|context| contexts.path().join(context).join("attacks"));
+    fs::create_dir(&attacks).expect("directory");
     let mut compiler = Command::new("cc");
-    compiler.args(["-static", "-O1", "-o"]).arg(&program).arg(sources.join("attack.c"));
+    compiler.args(["-static", "-O1", "-o"]).arg(attacks.join("attack")).arg(sources.join("attack.c"));
     finish(&mut compiler).success();
-    fs::copy(sources.join("look.sh"), contexts.path().join("attacked/attacks/look.sh")).expect("script");
+    fs::copy(sources.join("look.sh"), attacks.join("look.sh")).expect("script");
+    finish(Command::new("cp").arg("-r").args([attacks, by_user])).success();
     contexts.write("attacked/not-copied", format!("{CANARY}-context"));
     contexts.write("attacked/stage", format!("{CANARY}-stage"));
     contexts
@@ -115,10 +125,48 @@ ARG DISK
 RUN STEP=$$ sh /attacks/look.sh $DISK
 ";
 
-/// The number of the disk that holds the pods, `major:minor`.
-fn disk() -> String {
-    let device = fs::metadata("/var/tmp").expect("/var/tmp").dev();
-    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+/// The same by a user who becomes root again.
+const ATTACKED_BY_USER: &str = "FROM {busybox}
+COPY attacks /attacks
+RUN chmod 4755 /attacks/attack
+USER 1000:1000
+ARG DISK
+RUN STEP=$$ sh /attacks/look.sh $DISK
+";
+
+/// A disk of the machine, gone on drop; or, if this process is killed, with the next that is made. Not one that the machine
+/// has anyway: who looks after that may keep all off it, the tests too.
+struct Disk {
+    device: String,
+    _file: TempDir,
+}
+
+impl Disk {
+    fn new() -> Self {
+        // Those of dead tests: their files have been removed.
+        let list = ["--list", "--noheadings", "--output=NAME,BACK-FILE"];
+        let all = finish(Command::new("losetup").args(list)).success().stdout;
+        for line in all.lines().filter(|line| line.contains("/builder-pod-") && line.contains("(deleted)")) {
+            finish(Command::new("losetup").arg("-d").args(line.split_whitespace().next()));
+        }
+        let directory = shared_scratch();
+        let file = directory.path().join("disk");
+        fs::write(&file, format!("{CANARY}-disk").repeat(1000)).expect("file");
+        let device = finish(Command::new("losetup").args(["--find", "--show"]).arg(&file)).success().stdout;
+        Self { device: device.trim().to_owned(), _file: directory }
+    }
+
+    /// Its number, `major:minor`.
+    fn number(&self) -> String {
+        let device = fs::metadata(&self.device).expect("disk").rdev();
+        format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.device]).output();
+    }
 }
 
 /// Lines of a step's output, or a program's, that begin so.
@@ -133,13 +181,10 @@ fn who_looks_in_a_pod_finds_its_secrets() {
     if !pod::available("who_looks_in_a_pod_finds_its_secrets") {
         return;
     }
-    let contexts = attacks();
-    let pod = Pod::new(Profile::Unset).mount(
-        contexts.path().join("attacked/attacks"),
-        "/attacks",
-        Access::ReadOnly,
-    );
-    let script = format!("setsid sleep 1000 & sh /attacks/look.sh {}", disk());
+    let (contexts, disk) = (attacks(), Disk::new());
+    let attacks = &contexts.path().join("attacked/attacks");
+    let pod = Pod::new(Profile::Unset).mount(attacks, "/attacks", Access::ReadOnly);
+    let script = format!("setsid sleep 1000 & sh /attacks/look.sh {}", disk.number());
     let found = pod.run(&["sh", "-c", &script]).success().stdout;
     let seen = lines(&found, "seen: ");
     for path in [TOKEN, CREDENTIALS, "/data", "/kaniko", "/proc/1/environ", "the environment"] {
@@ -158,6 +203,9 @@ fn who_looks_in_a_pod_finds_its_secrets() {
     assert!(lines(&found, "touched: ").contains(&"users of its own"), "{found}");
     // The rules for devices hold for all of the pod.
     assert!(!seen.iter().any(|line| line.contains("disk")), "{found}");
+    let pod = Pod::new(Profile::Privileged).mount(attacks, "/attacks", Access::ReadOnly);
+    let found = pod.run(&["/attacks/attack", &disk.number()]).success().stdout;
+    assert!(lines(&found, "seen: ").iter().any(|line| line.contains("the disk")), "{found}");
 }
 
 #[test]
@@ -165,52 +213,105 @@ fn steps_see_and_touch_nothing_of_the_pod() {
     if !pod::available("steps_see_and_touch_nothing_of_the_pod") {
         return;
     }
-    let contexts = attacks();
+    let (contexts, disk) = (attacks(), Disk::new());
     let mut wrong = Vec::new();
-    for place in &PLACES {
-        let finished = attack(place, &contexts);
-        let Finished { code, stderr, .. } = &finished;
-        let mut problems = Vec::new();
-        if *code != Some(0) || !finished.says(&["isolation: ", place.strategy]) {
-            problems.push(format!("exit code {code:?}"));
+    for place in PLACES.iter().chain(&PRIVILEGED) {
+        let finished = attack(place, &contexts, "attacked", &disk, Start::ProcessOne);
+        let mut problems = found_by(place, &finished);
+        if lines(&finished.stderr, "secret: ") != ["24"] {
+            problems.push("it has not looked for secrets".to_owned());
         }
-        // Else it has not looked.
-        let files: usize = lines(stderr, "files: ").first().and_then(|line| line.parse().ok()).unwrap_or(0);
-        if files < 5 || lines(stderr, "others: ").len() != 1 || lines(stderr, "secret: ") != ["24"] {
-            problems.push("it has not looked".to_owned());
+        // What opens no disk does no harm.
+        let makes_devices = lines(&finished.stderr, "mknod: ").is_empty();
+        if place.asked == makes_devices && [Profile::Default, Profile::Privileged].contains(&place.profile) {
+            problems.push(format!("it can make devices: {makes_devices}"));
         }
-        let visible = visible(&finished);
-        // Directories above what is named are there, too.
-        let is_above = |line: &str| visible.iter().any(|named| Path::new(named).starts_with(line));
-        let known = |line: &str| is_below(line, &visible) || is_above(line);
-        let all = stderr.lines().map(|line| line.split_once("] | ").map_or(line, |(_, output)| output));
-        let found = all.filter(|line| line.starts_with("seen: ") || line.starts_with("touched: "));
-        let unknown = found.filter(|line| !line.strip_prefix("seen: ").is_some_and(known));
-        problems.extend(unknown.map(str::to_owned));
         if !problems.is_empty() {
-            wrong.push(format!("{}: {}\n{stderr}", place.name(), problems.join("; ")));
+            wrong.push(format!("{}: {}\n{}", place.name(), problems.join("; "), finished.stderr));
         }
         if place.strategy == "in-place" {
+            let visible = visible(&finished);
             let secrets = [TOKEN, CREDENTIALS].map(|path| is_below(path, &visible));
-            assert_eq!(secrets, [true, true], "the warning names what can be seen: {stderr}");
+            assert_eq!(secrets, [true, true], "the warning names what can be seen: {}", finished.stderr);
         }
     }
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
 
-fn attack(place: &Place, contexts: &Contexts) -> Finished {
+/// Process 1 of many a CI system's containers is a shell, which has its variables and all the container's capabilities, and
+/// can be traced like any program.
+#[test]
+fn steps_see_nothing_of_the_shell_that_started_the_builder() {
+    if !pod::available("steps_see_nothing_of_the_shell_that_started_the_builder") {
+        return;
+    }
+    let (contexts, disk) = (attacks(), Disk::new());
+    let mut wrong = Vec::new();
+    let beside = PLACES.iter().chain(&PRIVILEGED).filter(|place| place.reach == Reach::Pod);
+    for place in beside.chain([&place(Profile::HostusersFalse, "in-place", Reach::Pod)]) {
+        for context in ["attacked", "attacked-by-user"] {
+            let finished = attack(place, &contexts, context, &disk, Start::BelowShell);
+            let mut problems = found_by(place, &finished);
+            if lines(&finished.stderr, "root").is_empty() {
+                problems.push("it did not become root".to_owned());
+            }
+            if !problems.is_empty() {
+                let problems = problems.join("; ");
+                wrong.push(format!("{}, {context}: {problems}\n{}", place.name(), finished.stderr));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What starts the builder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The runtime.
+    ProcessOne,
+    /// A shell that the runtime has started.
+    BelowShell,
+}
+
+fn attack(place: &Place, contexts: &Contexts, context: &str, disk: &Disk, start: Start) -> Finished {
     let pod = place.pod().mount(contexts.path(), "/contexts", Access::ReadOnly);
     pod.write("secret", format!("{CANARY}-secret"));
-    let disk = format!("--build-arg=DISK={}", disk());
-    let build = [
-        "builder",
-        "--verbosity=debug",
-        "--no-push",
-        "--secret=id=secret,src=/data/secret",
-        "--context=/contexts/attacked",
-        &disk,
-    ];
-    pod.run(&build)
+    let [disk, context] =
+        [format!("--build-arg=DISK={}", disk.number()), format!("--context=/contexts/{context}")];
+    let secret = "--secret=id=secret,src=/data/secret";
+    let mut build = vec!["builder", "--verbosity=debug", "--no-push", secret, &context, &disk];
+    let isolation = format!("--isolation={}", place.strategy);
+    if place.asked {
+        build.push(&isolation);
+    }
+    match start {
+        Start::ProcessOne => pod.run(&build),
+        // Not the last command, which it would become.
+        Start::BelowShell => pod.run(&["sh", "-c", &format!("{}; exit $?", build.join(" "))]),
+    }
+}
+
+/// What is wrong with a build in whose last step `look.sh` looked around.
+fn found_by(place: &Place, finished: &Finished) -> Vec<String> {
+    let Finished { code, stderr, .. } = finished;
+    let mut problems = Vec::new();
+    if *code != Some(0) || !finished.says(&["isolation: ", place.strategy]) {
+        problems.push(format!("exit code {code:?}"));
+    }
+    // Else it has not looked.
+    let files: usize = lines(stderr, "files: ").first().and_then(|line| line.parse().ok()).unwrap_or(0);
+    if files < 5 || lines(stderr, "others: ").len() != 1 {
+        problems.push("it has not looked".to_owned());
+    }
+    let visible = visible(finished);
+    // Directories above what is named are there, too.
+    let is_above = |line: &str| visible.iter().any(|named| Path::new(named).starts_with(line));
+    let known = |line: &str| is_below(line, &visible) || is_above(line);
+    let all = stderr.lines().map(|line| line.split_once("] | ").map_or(line, |(_, output)| output));
+    let found = all.filter(|line| line.starts_with("seen: ") || line.starts_with("touched: "));
+    let unknown = found.filter(|line| !line.strip_prefix("seen: ").is_some_and(known));
+    problems.extend(unknown.map(str::to_owned));
+    problems
 }
 
 /// What the warning of in-place says that a step can see.

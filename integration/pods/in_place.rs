@@ -27,11 +27,9 @@ fn dockerfile(text: &str) -> String {
         .replace("{busybox}", &ground.name("busybox:latest"))
 }
 
-/// The files of the container, times included but for that of the root itself: whether something can be written there has
-/// been tried.
+/// The files of the container, times included.
 fn files(pod: &Pod) -> String {
-    let dump = dump(&pod.root(), Times::Shown);
-    dump.split_once('\n').expect("the root").1.to_owned()
+    dump(&pod.root(), Times::Shown)
 }
 
 /// Runs a script as the first process of the container; it must succeed.
@@ -244,6 +242,88 @@ fn a_killed_builder_is_repaired_by_the_next() {
             );
         }
     }
+}
+
+#[test]
+fn a_look_at_what_works_leaves_no_trace() {
+    if !pod::available("a_look_at_what_works_leaves_no_trace") {
+        return;
+    }
+    for profile in [Profile::Crio, Profile::HostusersFalse] {
+        let pod = Pod::new(profile);
+        pod.write("copies/Dockerfile", "FROM scratch\nCOPY . /x/\n");
+        pod.run(&["true"]).success();
+        let before = files(&pod);
+        let report = pod.run(&["builder", "doctor", "-o", "json"]).exited(1).json();
+        let strategies = report["isolation"]["strategies"].as_array().expect("strategies");
+        let in_place = strategies.iter().find(|tried| tried["name"] == "in-place").expect("in-place");
+        assert_eq!(in_place["works"], true, "{profile:?}: {report}");
+        assert_eq!(files(&pod), before, "{profile:?}: doctor");
+        pod.run(&["builder", "--no-push", "--context=/data/copies"]).success();
+        assert_eq!(files(&pod), before, "{profile:?}: a build that runs nothing");
+    }
+}
+
+#[test]
+fn two_signals_while_files_change_places_leave_the_container_its_own() {
+    const ENTRIES: usize = 20_000;
+    if !pod::available("two_signals_while_files_change_places_leave_the_container_its_own") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    for number in 0..ENTRIES {
+        fs::write(pod.root().join(format!("entry-{number}")), "").expect("file");
+    }
+    pod.write("runs/Dockerfile", dockerfile("FROM {busybox}\nRUN echo step >/data/step\n"));
+    pod.run(&["true"]).success();
+    let before = without_directory_times(&files(&pod));
+    let output = script(
+        &pod,
+        "mkfifo /data/fifo; exec 3<>/data/fifo
+         builder --isolation=in-place --no-push --context=/data/runs & builder=$!
+         while ! test -e /.builder-in-place/aside/entry-0; do :; done
+         kill -TERM $builder
+         # The shell's own way to sleep: programs are aside. What comes sooner is no second signal.
+         read -r -t 1 x <&3 || :
+         kill -TERM $builder 2>/dev/null || :
+         wait $builder || echo builder ended with $?
+         set -- /entry-*; echo $# entries are back",
+    );
+    assert!(output.contains("builder ended with 143"), "{output}");
+    assert!(output.contains(&format!("\n{ENTRIES} entries are back")), "{output}");
+    assert!(!pod.data().join("step").exists(), "too early for the step: {output}");
+    assert_eq!(without_directory_times(&files(&pod)), before, "{output}");
+}
+
+#[test]
+fn no_command_takes_the_files_of_an_image_for_the_containers() {
+    if !pod::available("no_command_takes_the_files_of_an_image_for_the_containers") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    pod.write("hangs/Dockerfile", dockerfile("FROM {busybox}\nRUN echo $PPID >/data/fifo; sleep 1000\n"));
+    pod.write("good/Dockerfile", "FROM scratch\nCOPY . /\n");
+    pod.run(&["true"]).success();
+    let before = without_directory_times(&files(&pod));
+    let output = script(
+        &pod,
+        "mkfifo /data/fifo
+         builder --isolation=in-place --no-push --context=/data/hangs & builder=$!
+         read -r supervisor </data/fifo
+         builder plan --context=/data/good && exit 5
+         builder doctor && exit 6
+         builder --isolation=chroot --no-push --context=/data/good && exit 7
+         kill -STOP $supervisor $builder; kill -9 $supervisor $builder; wait $builder || :
+         builder plan --context=/data/good >/data/plan",
+    );
+    assert_eq!(output.matches("another builder runs a step in it").count(), 3, "{output}");
+    assert_eq!(output.matches("wait until that builder has ended").count(), 3, "{output}");
+    assert!(!output.contains("steps that run in place"), "{output}");
+    assert_eq!(output.matches("its own are back").count(), 1, "{output}");
+    let after = without_directory_times(&files(&pod));
+    let left: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
+    assert!(left.iter().all(|line| line.contains(".builder-in-place")), "{left:?}");
+    assert!(before.iter().all(|line| after.contains(line)), "{output}");
 }
 
 /// Lines of a dump without the times of directories.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use builder::rootfs::{Follow, GuestPath, Owner, Rootfs};
 use builder::sandbox::{
-    Bind, Cancel, Chroot, Content, Loss, Mount, Process, Rights, Sandbox, SandboxError, Script, Secret,
-    SecretFile, Stream, Writes,
+    Bind, Cancel, Chroot, Content, FurnishError, Loss, Mount, Process, Rights, Sandbox, SandboxError, Script,
+    Secret, SecretFile, Stream, Writes,
 };
 use tempfile::TempDir;
 
@@ -158,13 +158,16 @@ fn images_of_all_kinds_become_the_same_with_mounts_and_without() {
         "mkdir -p /a/b && echo x > /a/b/c && chmod 4755 /a/b/c && chown 5:6 /a/b && ln -s /a /l && mkfifo /a/p",
         "head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c; ls /dev | grep -v core; ls -l /dev/null | cut -c 1-10",
         "echo x > /dev/x; mkdir /dev/d /dev/shm/d; echo y > /dev/null; echo z 2>/dev/full > /dev/full; true",
-        "chmod 711 /; touch -d @5 /; echo x > /x; mknod /null c 1 3; tar c /x 2>/dev/null | tar x -O",
+        "chmod 711 /; touch -d @5 /; echo x > /x; mkfifo /p; tar c /x 2>/dev/null | tar x -O",
         "echo x > /etc/new; rm -f /etc/other; mkdir -m 700 /etc/d; echo n > /n; ln /etc/new /etc/newer",
         "mv /etc /moved; mkdir /etc; echo mine > /etc/x",
         "rm -rf /moved; mv /etc /moved; ln -s moved /etc; true",
         "rm -rf /moved/* 2>/dev/null; touch /moved",
         "touch /moved/new; rm -rf /etc /moved /usr 2>/dev/null; touch /",
         "rm -rf /bin/vi; exit 7",
+        "rm /etc/hosts 2>/dev/null; rm -rf /etc/resolv.conf /dev /proc /sys 2>/dev/null; true",
+        "echo x > /new; mv /new /etc/hosts 2>/dev/null; rm -f /new; chmod 700 /etc",
+        "rm -f /etc/hosts 2>/dev/null; echo x > /etc/besides",
     ];
     for image in images {
         let twins = Twins::new(image);
@@ -325,7 +328,9 @@ fn what_cannot_be_done_is_said_in_the_same_words_with_mounts_and_without() {
         let twins = Twins::new(prepare);
         let results = twins.run(&run(&["true"]));
         assert!(
-            results.iter().all(|result| matches!(result, Err(SandboxError::MountPoint { .. }))),
+            results
+                .iter()
+                .all(|result| matches!(result, Err(SandboxError::Furnish(FurnishError::MountPoint { .. })))),
             "{results:?}"
         );
         assert_eq!(text(&results[1]), text(&results[0]), "{prepare}");
@@ -424,4 +429,33 @@ fn a_step_that_fails_is_told_what_it_lacked() {
         let finished = finish(&mut command).exited(code);
         assert_eq!(finished.says(&["hint: ", "had no /proc", "builder doctor"]), code == 1, "{finished:?}");
     }
+}
+
+/// In namespaces no device of an image can be opened.
+#[test]
+fn no_step_finds_a_device_in_its_image_that_it_could_open() {
+    if !is_root("no_step_finds_a_device_in_its_image_that_it_could_open") {
+        return;
+    }
+    let twins = Twins::new("mkdir dev lib; mknod dev/messages c 1 11; mknod lib/null c 1 3");
+    let read = shell("head -c 0 /lib/messages && echo opened");
+    let in_chroot = |process| run_by(&twins.chroot(), &twins.images[1].root(), process);
+    // What is in the image's own /dev is out of reach, and /dev/null does no harm.
+    in_chroot(&read).unwrap();
+    for image in &twins.images {
+        make(&image.path(""), "mknod lib/messages c 1 11");
+    }
+    let [with, without] = twins.run(&read);
+    assert_eq!(with.unwrap().out, "");
+    // The rules for devices of whoever runs the tests decide.
+    match fs::File::open(twins.images[1].path("lib/messages")) {
+        Ok(_) => assert!(
+            matches!(&without, Err(SandboxError::Device { path }) if path.to_string() == "/lib/messages"),
+            "{}",
+            text(&without)
+        ),
+        Err(_) => assert_eq!(without.unwrap().out, ""),
+    }
+    let left = fs::read_dir(twins.aside.path()).unwrap().count();
+    assert_eq!(left, 0, "nothing is aside any more");
 }

@@ -13,10 +13,10 @@ use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
 use crate::rootfs::GuestPath;
-use crate::sandbox::Network;
+use crate::sandbox::{Network, View};
 
 /// To be changed whenever a step does something else than before, or a key is made in another way.
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 
 /// The keys of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,15 +78,22 @@ pub fn empty_layer() -> DiffId {
     DiffId(Digest::of(&[0; 1024]))
 }
 
-/// The keys of `step`, in a stage for `platform`, on top of a step with the content key `parent`.
+/// The keys of `step`, in a stage for `platform`, on top of a step with the content key `parent`, where a RUN finds `view`
+/// around it.
 #[must_use]
-pub fn step_keys(parent: &CacheKey, step: &Step, platform: &Platform, files: &Elsewhere<'_>) -> StepKeys {
+pub fn step_keys(
+    parent: &CacheKey,
+    step: &Step,
+    platform: &Platform,
+    view: View,
+    files: &Elsewhere<'_>,
+) -> StepKeys {
     let key = match step {
         // Nothing happens to any file.
         Step::Config => return StepKeys { definition: parent.clone(), content: Some(parent.clone()) },
         Step::Workdir(workdir) => of_workdir(workdir),
         Step::Copy(copy) => of_copy(copy, files),
-        Step::Run(run) => of_run(run, platform, files),
+        Step::Run(run) => of_run(run, platform, view, files),
     };
     let definition = key.value("parent", hash(parent)).finish();
     let content = (!files.is_open()).then(|| definition.clone());
@@ -156,12 +163,18 @@ fn of_files<'s>(
     }
 }
 
-fn of_run(step: &RunStep, platform: &Platform, files: &Elsewhere<'_>) -> KeyHasher {
+fn of_run(step: &RunStep, platform: &Platform, view: View, files: &Elsewhere<'_>) -> KeyHasher {
     // Proxies belong to the machine that builds, and `shown` says what `args` says.
     let RunStep { args, env, proxies: _, workdir, user, script, mounts, network, shown: _ } = step;
     let network = match network {
         Network::Shared => "shared",
         Network::None => "none",
+    };
+    let view = match view {
+        View::Own => "own",
+        View::SharedProcesses => "shared processes",
+        View::WithoutMounts => "without mounts",
+        View::Container => "container",
     };
     let key = keyed("run")
         .list("args", args)
@@ -169,6 +182,7 @@ fn of_run(step: &RunStep, platform: &Platform, files: &Elsewhere<'_>) -> KeyHash
         .value("workdir", workdir.as_bytes())
         .value("user", user)
         .value("network", network)
+        .value("view", view)
         .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
         .value("os", &platform.os)
         .value("architecture", &platform.architecture)
@@ -319,7 +333,7 @@ mod tests {
     }
 
     fn key(step: &Step, files: &Elsewhere<'_>) -> CacheKey {
-        step_keys(&parent(), step, &platform("linux/arm/v7"), files).definition
+        step_keys(&parent(), step, &platform("linux/arm/v7"), View::Own, files).definition
     }
 
     /// A change of one field, and whether it changes the key.
@@ -439,7 +453,7 @@ mod tests {
             (Elsewhere::Content(&one), Elsewhere::Content(&two), Elsewhere::Tree(Some(&chain)));
         let all = [[one, two], [two, one], [one, one], [tree, one], [one, tree], [tree, tree]];
         let of = |known: &[Elsewhere<'_>]| {
-            step_keys(&parent(), &step, &platform("linux/amd64"), &Elsewhere::Mounts(known))
+            step_keys(&parent(), &step, &platform("linux/amd64"), View::Own, &Elsewhere::Mounts(known))
         };
         let keys: std::collections::BTreeSet<_> = all.iter().map(|known| of(known).definition).collect();
         assert_eq!(keys.len(), all.len());
@@ -453,11 +467,26 @@ mod tests {
             let platforms = ["linux/arm/v5", "linux/arm/v7", "linux/arm64", "linux/amd64", "linux/amd64/v3"];
             let keys: std::collections::BTreeSet<CacheKey> = platforms
                 .iter()
-                .map(|text| step_keys(&parent(), step, &platform(text), &Elsewhere::Nothing).definition)
+                .map(|text| {
+                    step_keys(&parent(), step, &platform(text), View::Own, &Elsewhere::Nothing).definition
+                })
                 .collect();
             keys.len()
         };
         assert_eq!(keys(&Step::Run(run())), 5);
+        assert_eq!(keys(&Step::Copy(copy())), 1);
+        assert_eq!(keys(&Step::Workdir(workdir())), 1);
+    }
+
+    #[test]
+    fn a_run_is_for_those_who_find_the_same_around_it_and_a_copy_for_all() {
+        let keys = |step: &Step| {
+            let of = |view| step_keys(&parent(), step, &platform("linux/amd64"), view, &Elsewhere::Nothing);
+            let keys: std::collections::BTreeSet<CacheKey> =
+                View::ALL.into_iter().map(|view| of(view).definition).collect();
+            keys.len()
+        };
+        assert_eq!(keys(&Step::Run(run())), View::ALL.len());
         assert_eq!(keys(&Step::Copy(copy())), 1);
         assert_eq!(keys(&Step::Workdir(workdir())), 1);
     }
@@ -540,7 +569,7 @@ mod tests {
     #[test]
     fn only_what_selects_in_a_tree_leaves_its_content_open_and_config_changes_nothing() {
         let of = |step: &Step, files: &Elsewhere<'_>| {
-            step_keys(&parent(), step, &platform("linux/amd64"), files).content.is_some()
+            step_keys(&parent(), step, &platform("linux/amd64"), View::Own, files).content.is_some()
         };
         let step = Step::Copy(copy());
         assert!(of(&step, &Elsewhere::Content(&Digest::of(b"1"))) && of(&step, &Elsewhere::Nothing));
@@ -548,8 +577,13 @@ mod tests {
         assert_eq!(key(&Step::Config, &Elsewhere::Nothing), parent());
         // What is below counts for every step.
         for step in [Step::Run(run()), step, Step::Workdir(workdir())] {
-            let other =
-                step_keys(&keyed("x").finish(), &step, &platform("linux/arm/v7"), &Elsewhere::Nothing);
+            let other = step_keys(
+                &keyed("x").finish(),
+                &step,
+                &platform("linux/arm/v7"),
+                View::Own,
+                &Elsewhere::Nothing,
+            );
             assert_ne!(key(&step, &Elsewhere::Nothing), other.definition, "{step:?}");
         }
     }

@@ -71,10 +71,6 @@ fn print_plan(
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    // Before anything is opened: until then, it may be an image's.
-    if let Some(note) = isolation::repair_root(&|note| progress.tell(&Event::Note(note)))? {
-        progress.tell(&Event::Note(note));
-    }
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
     check_machine()?;
@@ -149,6 +145,10 @@ impl Build<'_> {
             }
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
+            }
+            let strategy = self.isolation.strategy();
+            if let Some(warning) = secrets::warning(&plan, &self.secrets, strategy, workspace.path()) {
+                progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
             }
         }
         let image = self.execute(&plan, &images, &*snapshotter, grounds)?;

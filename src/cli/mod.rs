@@ -12,6 +12,7 @@ mod limits;
 mod outputs;
 mod own;
 mod progress;
+mod root;
 mod secrets;
 mod settings;
 mod snapshotter;
@@ -29,10 +30,11 @@ use args::{Command, CommandLine, ImageCommand};
 use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
-use progress::Colour;
+use progress::{Colour, Lines, Verbosity};
 use settings::{Environment, Purpose, Settings};
 use stop::AtOnce;
 
+use crate::build::progress::{Event, Progress as _};
 use crate::sys;
 
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
@@ -56,33 +58,49 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         Ok(line) => line,
         Err(error) => return usage(&error, command, colour),
     };
-    let done = match line.command {
-        Command::Build(args) => Settings::resolve(&args, &environment, Purpose::Build)
-            .and_then(|settings| build::build(&settings, colour, &at_once)),
-        Command::Plan(args) => Settings::resolve(&args, &environment, Purpose::Plan)
-            .and_then(|settings| build::plan(&settings, colour, &at_once)),
-        Command::Image(args) => match args.command {
-            ImageCommand::Extract(args) => ExtractSettings::resolve(&args, &environment)
-                .and_then(|settings| extract::extract(&settings, colour, &at_once)),
-        },
-        Command::Doctor(args) => {
-            match DoctorSettings::resolve(&args, &environment)
-                .and_then(|settings| doctor::doctor(&settings, &at_once))
-            {
-                Ok(code) => return code,
-                Err(failure) => Err(failure),
-            }
-        }
-        Command::Version => print(&format!("builder {}\n", env!("CARGO_PKG_VERSION"))),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(line.command, &environment, colour, &at_once) {
+        Ok(code) => code,
         Err(failure) => {
             // Nobody is left to tell when standard error is closed.
             let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
             ExitCode::from(failure.code)
         }
     }
+}
+
+fn run(
+    command: Command,
+    environment: &Environment,
+    colour: Colour,
+    at_once: &AtOnce,
+) -> Result<ExitCode, Failure> {
+    if matches!(command, Command::Version) {
+        print(&format!("builder {}\n", env!("CARGO_PKG_VERSION")))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Before anything is looked at, settings included.
+    let tell = |note: &str| Lines::to_stderr(Verbosity::Info, colour).tell(&Event::Note(note));
+    if let Some(note) = root::ensure_own(at_once, &tell)? {
+        tell(note);
+    }
+    match command {
+        Command::Build(args) => {
+            build::build(&Settings::resolve(&args, environment, Purpose::Build)?, colour, at_once)?;
+        }
+        Command::Plan(args) => {
+            build::plan(&Settings::resolve(&args, environment, Purpose::Plan)?, colour, at_once)?;
+        }
+        Command::Image(args) => match args.command {
+            ImageCommand::Extract(args) => {
+                extract::extract(&ExtractSettings::resolve(&args, environment)?, colour, at_once)?;
+            }
+        },
+        Command::Doctor(args) => {
+            return doctor::doctor(&DoctorSettings::resolve(&args, environment)?, at_once);
+        }
+        Command::Version => {}
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Help goes to standard output and is no failure; everything else is one.

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::settings::Environment;
+use crate::build::Plan;
+use crate::build::mount::MountStep;
+use crate::build::step::Step;
 use crate::dockerfile::csv_fields;
-use crate::sandbox::Secret;
+use crate::sandbox::{Secret, Strategy};
 
 /// The largest secret, in bytes, as under BuildKit.
 const LARGEST: u64 = 500 << 10;
@@ -150,6 +153,39 @@ pub(super) fn read(given: &[GivenSecret]) -> Result<BTreeMap<String, Secret>, Fa
         .map(read)
         .collect::<Result<_, String>>()
         .map_err(|message| Failure::new(message).of_flag("--secret"))
+}
+
+/// What to tell whoever gives a step of `plan` one of the secrets `given` as a file where nothing can be mounted: it lies
+/// beside the files of the stage then, in `directory`.
+pub(super) fn warning(
+    plan: &Plan,
+    given: &BTreeMap<String, Secret>,
+    strategy: Option<Strategy>,
+    directory: &Path,
+) -> Option<String> {
+    let strategy = strategy.filter(|strategy| matches!(strategy, Strategy::Chroot | Strategy::InPlace))?;
+    let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
+    let mut mounts = steps.flat_map(|step| match &step.step {
+        Step::Run(run) => run.mounts.as_slice(),
+        _ => &[],
+    });
+    let is_file = |mount: &MountStep| match mount {
+        MountStep::Secret(secret) => secret.target.is_some() && given.contains_key(&secret.id),
+        MountStep::Bind(_) | MountStep::Tmpfs(_) => false,
+    };
+    if !mounts.any(is_file) || is_in_memory(directory) {
+        return None;
+    }
+    Some(format!(
+        "secrets are files on a disk while their steps run, since --isolation={strategy} mounts nothing; those that a step \
+         takes with `env=` are in memory only"
+    ))
+}
+
+fn is_in_memory(directory: &Path) -> bool {
+    // Of linux/magic.h.
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    rustix::fs::statfs(directory).is_ok_and(|stat| stat.f_type as u64 == TMPFS_MAGIC)
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
-use crate::sandbox::Cancel;
+use crate::sandbox::{Cancel, in_place};
 
 /// The signals that ask to end.
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
-/// its files, the kernel its processes and mounts.
+/// its files, the kernel its processes and mounts. Only the root of a container that is an image's for the time of a step is
+/// given back before: see [`in_place::exit`].
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What comes so soon after the first signal was not meant to be a second: timeout(1), for one, signals the process and then
@@ -43,17 +44,26 @@ impl AtOnce {
     /// Has them wait while `body` makes and removes what nobody else would remove: then they end the process. One that
     /// comes while another waits does so at once.
     pub(super) fn after<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.waiting(Second::AtOnce, body)
+    }
+
+    /// [`AtOnce::after`], but all of them wait: for what takes moments and must not be left half done.
+    pub(super) fn undisturbed<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.waiting(Second::Waits, body)
+    }
+
+    fn waiting<T>(&self, second: Second, body: impl FnOnce() -> T) -> T {
         let came = Arc::new(AtomicUsize::new(0));
         let ids: Vec<_> = SIGNALS
             .into_iter()
             .flat_map(|signal| {
                 let number = usize::try_from(signal).unwrap_or_default();
                 // In this order: what is registered later is done later, so the first does not meet its own alarm.
-                [
-                    signal_hook::flag::register_usize(signal, Arc::clone(&came), number),
-                    signal_hook::flag::register(signal, Arc::clone(&self.0)),
-                ]
+                let noted = signal_hook::flag::register_usize(signal, Arc::clone(&came), number);
+                let arm = || signal_hook::flag::register(signal, Arc::clone(&self.0));
+                [Some(noted), (second == Second::AtOnce).then(arm)]
             })
+            .flatten()
             .filter_map(Result::ok)
             .collect();
         self.0.store(false, Ordering::SeqCst);
@@ -67,6 +77,13 @@ impl AtOnce {
             _ => result,
         }
     }
+}
+
+/// What a signal does that comes while another waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Second {
+    AtOnce,
+    Waits,
 }
 
 /// Stops a command when a signal asks for it.
@@ -113,7 +130,7 @@ impl Stop {
                 match first {
                     Some(first) if first.elapsed() < ECHO => continue,
                     // Asked for twice: the janitor and the kernel clean up.
-                    Some(_) => std::process::exit(128 + signal),
+                    Some(_) => in_place::exit(128 + signal),
                     None => first = Some(Instant::now()),
                 }
                 received.store(signal, Ordering::SeqCst);
@@ -122,7 +139,7 @@ impl Stop {
                 // Without one, only a second signal ends what does not stop by itself.
                 let _ = std::thread::Builder::new().spawn(move || {
                     std::thread::sleep(PATIENCE);
-                    std::process::exit(128 + signal);
+                    in_place::exit(128 + signal);
                 });
             }
         };
@@ -173,16 +190,38 @@ mod tests {
         });
     }
 
+    /// Not a test of its own: the process that the test below starts.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
+    fn is_undisturbed() {
+        let Ok(count) = std::env::var(SIGNALLED) else { return };
+        let at_once = AtOnce::begin();
+        at_once.undisturbed(|| {
+            println!("begun");
+            (0..count.parse::<i32>().unwrap())
+                .for_each(|_| signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap());
+            println!("done");
+        });
+    }
+
     #[test]
     fn what_must_be_finished_is_finished_unless_a_second_signal_comes() {
         for (count, said) in [("0", &[][..]), ("1", &["begun", "done"]), ("2", &["begun"])] {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["cli::stop::tests::is_signalled", "--exact", "--nocapture"]).env(SIGNALLED, count);
-            let output = command.output().unwrap();
-            assert_eq!(output.status.code(), Some(143), "{output:?}");
-            let text = String::from_utf8_lossy(&output.stdout);
-            let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
-            assert_eq!(lines, said, "{output:?}");
+            check("is_signalled", count, said);
         }
+        for count in ["1", "2", "5"] {
+            check("is_undisturbed", count, &["begun", "done"]);
+        }
+    }
+
+    /// Starts `test` as a process that gets so many signals, which end it: what it says before.
+    fn check(test: &str, count: &str, said: &[&str]) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&format!("cli::stop::tests::{test}"), "--exact", "--nocapture"]);
+        let output = command.env(SIGNALLED, count).output().unwrap();
+        assert_eq!(output.status.code(), Some(143), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
+        assert_eq!(lines, said, "{output:?}");
     }
 }

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::content::{ContentWriter, InKernel, copy_in_kernel, next_data};
 use super::metadata::{
-    Attribute, FileId, FileKind, Metadata, Xattrs, metadata_at, metadata_of, set_mode_at, set_owner_at,
-    set_times_at, set_xattr_at, xattrs_at, xattrs_of,
+    Attribute, FileId, FileKind, Metadata, Xattrs, keeping_mtime, metadata_at, metadata_of, set_mode_at,
+    set_owner_at, set_times_at, set_xattr_at, xattrs_at, xattrs_of,
 };
 use super::visit::{Names, open_exact, visit};
 use super::{GuestPath, Rootfs};
@@ -257,9 +257,7 @@ impl Copier<'_> {
         let (old, new) = (open(first)?, open(path)?);
         let old_name = first.file_name().ok_or_else(missing)?;
         let name = path.file_name().ok_or_else(missing)?;
-        let mtime = metadata_of(&new)?.mtime;
-        rustix::fs::linkat(&old, old_name, &new, name, AtFlags::empty())?;
-        set_times_at(new.as_fd(), b".", mtime)
+        keeping_mtime(&new, || Ok(rustix::fs::linkat(&old, old_name, &new, name, AtFlags::empty())?))
     }
 }
 

@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use super::Process;
 use super::child::{Step, during};
 use super::mount::{Bind, Content, Mount, PointKind, Rights, SecretFile, Writes};
-use super::mounts::{INERT, NODEV, NOSUID, RDONLY, attach, clone_tree, new_file, new_mount, write_all};
+use super::mounts::{INERT, NODEV, NOSUID, RDONLY, attach, clone_tree, new_mount};
+use super::provided::make_file;
+use super::stubs::make_point;
 use super::wire::Report;
 use crate::rootfs::{Follow, GuestPath, Owner, Rootfs, RootfsError};
 use crate::sys::{self, MountReach};
@@ -80,11 +82,7 @@ pub(super) fn prepare<'a>(
 
 /// The file in memory, as a mount of its own.
 fn secret_file(secret: &SecretFile, name: &str, staging: &OwnedFd) -> io::Result<OwnedFd> {
-    let file = new_file(staging, name.as_bytes(), 0o600)?;
-    write_all(&file, secret.value.bytes())?;
-    let Owner { uid, gid } = secret.owner;
-    rustix::fs::fchown(&file, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))?;
-    rustix::fs::fchmod(&file, Mode::from_raw_mode(secret.mode))?;
+    make_file(staging, name.as_bytes(), secret.owner, secret.mode, secret.value.bytes())?;
     let mount = clone_tree(staging.as_fd(), name, MountReach::One)?;
     sys::restrict_mount(&mount, RDONLY | INERT, MountReach::One)?;
     Ok(mount)
@@ -159,6 +157,7 @@ fn attach_one(root: &Rootfs, mount: &Ready<'_>) -> Result<(), Problem> {
     check_place(&place)?;
     // Where it is not in another mount, the builder has made what was missing.
     if root.metadata(&place, Follow::No)?.is_none() {
+        root.create_dirs(&place.parent().unwrap_or_else(GuestPath::root), 0o755, Owner::ROOT)?;
         make_point(root, &place, mount.point)?;
     }
     let target = root.open_path(&place, Follow::No)?;
@@ -189,18 +188,6 @@ pub(super) fn check_kind(point: PointKind, covered: FileType) -> Result<(), Prob
         (PointKind::Directory { .. }, false) => Err(Problem::NotADirectory),
         _ => Ok(()),
     }
-}
-
-fn make_point(root: &Rootfs, place: &GuestPath, point: PointKind) -> Result<(), Problem> {
-    let parent = place.parent().unwrap_or_else(GuestPath::root);
-    root.create_dirs(&parent, 0o755, Owner::ROOT)?;
-    match point {
-        PointKind::Directory { mode } => drop(root.create_dirs(place, mode, Owner::ROOT)?),
-        PointKind::File => {
-            drop(root.open_file(place, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, 0o644)?);
-        }
-    }
-    Ok(())
 }
 
 fn tmpfs(size: Option<u64>, covered_mode: u32) -> io::Result<OwnedFd> {
@@ -239,7 +226,7 @@ mod tests {
         let tree = new_mount("tmpfs", &[], NODEV).unwrap();
         let files = Rootfs::from_fd(tree.try_clone().unwrap());
         files.create_dirs(&path("/a/b"), 0o755, Owner::ROOT).unwrap();
-        write_all(&new_file(&tree, b"a/b/file", 0o644).unwrap(), b"content").unwrap();
+        make_file(&tree, b"a/b/file", Owner::ROOT, 0o644, b"content").unwrap();
         let tree = Arc::new(tree);
         let bind = |source: &str| Bind {
             tree: Arc::clone(&tree),

@@ -14,10 +14,9 @@ use rustix::process::{
 };
 use rustix::thread::UnshareFlags;
 
-use super::launch::CAPABILITIES;
+use super::allowed::Allowed;
 use super::own::Inner;
 use super::refusal::Attempt;
-use super::seccomp::SystemCalls;
 use super::wire::{self, Confinement, Left, Order, Report};
 use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
 use crate::sys::{self, Forked, Inside};
@@ -94,7 +93,6 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
     if process.network == Network::None {
         network::cut_off()?;
     }
-    let unfiltered = SystemCalls::AsForTheBuilder;
     let left = confinement.left();
     match confinement {
         Confinement::Namespaces { proc } => {
@@ -105,7 +103,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
                     start(root, socket, (left, rest), |root| {
                         mounts::enter(&process, root, clones, proc)?;
-                        launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
+                        launch::launch(&process, &Allowed::inside())
                     })
                 }
                 ProcView::Shared => start(root, socket, (left, rest), |root| {
@@ -113,28 +111,34 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
                     let inner = Inner::prepare()?;
                     mounts::enter(&process, root, clones, proc)?;
                     inner.enter()?;
+                    // The network has to belong to the namespace that its capabilities count in, or its root could not
+                    // listen on ports below 1024 there, nor ping.
+                    if process.network == Network::None {
+                        network::cut_off()?;
+                    }
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
                     let _ = sys::keep_inside(Inside::SocketsAndSignals);
-                    launch::launch(&process, CAPABILITIES, SystemCalls::Filtered)
+                    launch::launch(&process, &Allowed::inside())
                 }),
             }
         }
-        Confinement::Chroot => start(root, socket, (left, rest), |root| {
+        Confinement::Chroot { devices } => start(root, socket, (left, rest), |root| {
+            let allowed = Allowed::beside_others(devices)?;
             chroot::enter(root)?;
             // Another builder's step in the same container could hand over its root, or be traced: from there on leads no
             // way but up. It takes CAP_SYS_ADMIN, or no_new_privs, which would take their rights from setuid programs.
             // Signals do less harm than it does to refuse them only where there is that capability.
             let _ = sys::keep_inside(Inside::Sockets);
-            launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+            launch::launch(&process, &allowed)
         }),
-        Confinement::InPlace => {
+        Confinement::InPlace { devices } => {
             // No root, but the lock by which the next builder knows that something of the step is left, also if this
             // builder is dead by then.
             let lock = during(root.try_clone(), "keep the lock of the step")?;
             let supervisor = getpid();
             let exit = start(root, socket, (left, rest), |_| {
-                launch::launch(&process, chroot::CAPABILITIES, unfiltered)
+                launch::launch(&process, &Allowed::beside_others(devices)?)
             });
             // Else this is what should have become the command; or something of the step lives, under which no file may be
             // moved; or the builder lives, and goes on.

@@ -2,21 +2,17 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-
-use rustix::thread::CapabilitySet;
+use std::sync::OnceLock;
 
 use super::child::{Step, during};
+use super::devices::Rules;
 use super::furnish::{Home, KernelDirectories};
 use super::refusal::Act;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, launch};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View};
 use crate::limit::Limit;
 use crate::rootfs::Rootfs;
-
-/// What a step may do: without CAP_SYS_CHROOT, by which it could leave its root, and which the builder keeps, so that no
-/// step may trace it.
-pub(super) const CAPABILITIES: CapabilitySet = launch::CAPABILITIES.difference(CapabilitySet::SYS_CHROOT);
 
 /// The most bytes of names that are remembered while a tree with hard links is copied, unless somebody says otherwise.
 pub(super) const NAMES: Limit = Limit::new("layer-names", 64 << 20);
@@ -30,6 +26,8 @@ pub struct Chroot {
     program: PathBuf,
     aside: PathBuf,
     names: Limit,
+    /// Found out before the first step.
+    devices: OnceLock<Rules>,
 }
 
 impl Chroot {
@@ -37,7 +35,7 @@ impl Chroot {
     /// see meanwhile.
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, aside: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), aside: aside.into(), names: NAMES }
+        Self { program: program.into(), aside: aside.into(), names: NAMES, devices: OnceLock::new() }
     }
 
     /// With another limit of names of files with several, as in [`crate::rootfs::TreeCopy`].
@@ -57,10 +55,12 @@ impl Sandbox for Chroot {
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
         let home = Home { root, aside: &self.aside, kernel: KernelDirectories::Covered, names: self.names };
+        let devices = *self.devices.get_or_init(|| Rules::find(&self.aside));
         let furnished = home.furnish(process, cancel)?;
+        devices.check(root, None)?;
         let command = Command {
             program: &self.program,
-            confinement: Confinement::Chroot,
+            confinement: Confinement::Chroot { devices },
             process: &process.without_files(),
         };
         let result = command.run(root, output, cancel);
@@ -74,6 +74,10 @@ impl Sandbox for Chroot {
         let exit = result?;
         removed?;
         Ok(exit)
+    }
+
+    fn view(&self) -> View {
+        View::WithoutMounts
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use super::allowed::Allowed;
 use super::child::{Step, during};
 use super::refusal::Act;
 use super::seccomp::{self, SystemCalls};
@@ -19,22 +20,6 @@ use super::wire::Report;
 use super::{Presentation, Process, emulation};
 use crate::rootfs::{Escaped, Owner};
 use crate::sys;
-
-/// What processes in containers may do by default: 00000000a80425fb, as Docker and BuildKit have it.
-pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::MKNOD)
-    .union(CapabilitySet::NET_RAW)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETFCAP)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::AUDIT_WRITE);
 
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -169,13 +154,10 @@ impl StartProblem {
     }
 }
 
-/// Gives this process the surroundings of the command and at most the rights `capabilities`, and becomes it. It already is
-/// inside the root.
-pub(super) fn launch(
-    process: &Process,
-    capabilities: CapabilitySet,
-    system_calls: SystemCalls,
-) -> Step<Infallible> {
+/// Gives this process the surroundings of the command and at most what is `allowed`, and becomes it. It already is inside
+/// the root.
+pub(super) fn launch(process: &Process, allowed: &Allowed) -> Step<Infallible> {
+    let Allowed { capabilities, system_calls } = *allowed;
     let strings = during(Strings::new(process), "pass an argument or a variable with a NUL byte")?;
     during(check_identity(process), "take the identity of the user")?;
     during(connect_standard_input(), Act::OpenDevice.named("open `/dev/null`"))?;
@@ -453,11 +435,6 @@ fn explain(program: Vec<u8>, errno: i32) -> StartProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_capabilities_are_those_of_docker() {
-        assert_eq!(CAPABILITIES.bits(), 0xa804_25fb);
-    }
 
     #[test]
     fn interpreters_are_read_as_the_kernel_reads_them() {

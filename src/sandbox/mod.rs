@@ -10,11 +10,13 @@
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
 mod advice;
+mod allowed;
 mod attach;
 mod cancel;
 mod child;
 mod chroot;
 mod descendants;
+mod devices;
 pub mod emulation;
 mod furnish;
 pub mod in_place;
@@ -30,12 +32,14 @@ mod orphans;
 pub mod own;
 pub mod probe;
 mod processes;
+mod provided;
 mod refusal;
 mod running;
 mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
+mod view;
 mod wire;
 
 use std::io;
@@ -45,6 +49,7 @@ use rustix::io::Errno;
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
+pub use furnish::FurnishError;
 pub use in_place::InPlace;
 pub use launch::StartProblem;
 pub use loss::Loss;
@@ -54,8 +59,9 @@ pub use processes::Survivors;
 pub use refusal::{Act, Attempt, Explanation, Refusal};
 pub use seccomp::can_filter_system_calls;
 pub use strategy::Strategy;
+pub use view::View;
 
-use crate::rootfs::{CopyTreeError, Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -174,6 +180,9 @@ pub trait Sandbox: Sync {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError>;
+
+    /// What processes find around them.
+    fn view(&self) -> View;
 }
 
 /// Why a process did not run to its end.
@@ -218,35 +227,21 @@ pub enum SandboxError {
         /// Where the caller gets others.
         file: &'static str,
     },
-    /// The image has something else where the kernel's file systems belong.
-    #[error("`{path}` in the image is a {found}: nothing can be mounted there")]
-    MountPoint {
-        /// `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`.
-        path: String,
-        /// What is there.
-        found: String,
-    },
-    /// What is needed to mount something, an empty file for instance, could not be made.
-    #[error("cannot prepare `{path}` in the image")]
-    Prepare {
-        /// Where something was to be mounted.
+    /// The root could not be prepared, or be given back its own files.
+    #[error(transparent)]
+    Furnish(#[from] FurnishError),
+    /// The image has a device, and a step could open it.
+    #[error(
+        "`{path}` in the image is a device, and nothing here keeps a step from opening it: neither a mount (as with \
+         --isolation=mount-namespace) nor the rules for devices that containers usually have"
+    )]
+    Device {
+        /// Where it is.
         path: GuestPath,
-        /// Why.
-        #[source]
-        source: RootfsError,
     },
-    /// What cannot be mounted could not be copied either.
-    #[error("cannot copy what is to be mounted at `{path}`")]
-    Copy {
-        /// Where it was to be.
-        path: GuestPath,
-        /// Why not.
-        #[source]
-        source: CopyTreeError,
-    },
-    /// What was made for mounts, or put in their place, could not be taken away.
-    #[error("cannot take away what was there for this step only")]
-    Restore(#[source] RootfsError),
+    /// It could not be found out whether the image has devices.
+    #[error("cannot look for devices in the image")]
+    Search(#[source] RootfsError),
     /// Nothing can be mounted there.
     #[error("cannot mount at `{path}`: {problem}")]
     MountTarget {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::rootfs::{GuestPath, Owner};
+use super::furnish::FurnishError;
+use crate::rootfs::{GuestPath, Owner, RootfsError};
 
 /// Something that is mounted while the process runs, over whatever is there.
 #[derive(Debug, Clone)]
@@ -107,6 +108,17 @@ pub(super) enum PointKind {
     File,
     /// A directory; if it has to be made, with this mode.
     Directory { mode: u32 },
+}
+
+impl Mount {
+    /// What is needed where it is mounted.
+    pub(super) fn point(&self) -> Result<PointKind, FurnishError> {
+        self.content.point().map_err(|error| {
+            let (action, path) = ("look at what is to be mounted at", self.target.clone());
+            let source = RootfsError::Io { action, path: path.clone(), source: error.into() };
+            FurnishError::Prepare { path, source }
+        })
+    }
 }
 
 impl Content {

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, ResolveFlags, major, makedev, minor};
+use rustix::fs::{CWD, Dev, FileType, Mode, OFlags, ResolveFlags, major, makedev, minor};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -19,10 +19,10 @@ use super::attach;
 use super::child::{Step, during};
 use super::mount_table::MountTable;
 use super::old_root;
+use super::provided::{DEVICES, KERNEL, LINKS, PROVIDED, make_file, new_file, write_scripts};
 use super::refusal::Act;
-use super::wire::Report;
 use super::{Network, ProcView, Process};
-use crate::rootfs::IdMap;
+use crate::rootfs::{IdMap, Owner};
 use crate::sys::{self, MountReach};
 
 pub(super) const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -49,28 +49,8 @@ const MASKED: [&str; 11] = [
 /// Parts of /proc that set up the machine.
 const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
-/// Names in /dev with major and minor number.
-pub(super) const DEVICES: [(&str, u32, u32); 6] =
-    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
-
-/// Links in /dev, and where they lead.
-pub(super) const LINKS: [(&str, &str); 6] = [
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-    ("core", "/proc/kcore"),
-    ("ptmx", "pts/ptmx"),
-];
-
 /// Where in /dev the files to be bound elsewhere lie, until everything is mounted.
 const STAGING: &str = ".builder";
-
-/// The files that are provided from outside, by their path in the image and their name in [`STAGING`].
-pub(super) const PROVIDED: [(&str, &str); 2] = [("etc/resolv.conf", "resolv.conf"), ("etc/hosts", "hosts")];
-
-/// The directories of the root that the kernel's file systems are mounted on.
-pub(super) const KERNEL: [&str; 3] = ["proc", "sys", "dev"];
 
 /// Gives the sandbox a mount of its own for the directory `root`, so that neither its flags nor what is mounted in it are
 /// seen by the builder. For the supervisor: it still is in the builder's mount namespace.
@@ -114,12 +94,11 @@ pub(super) fn enter(
     let guest = Guest { root };
     // Before anything is mounted in the root: the builder looked at it in that state.
     let mut targets = Vec::new();
-    for (path, name) in PROVIDED {
-        targets.push((guest.file_to_cover(path)?, path, name));
+    for path in PROVIDED {
+        targets.push((guest.file_to_cover(path)?, path));
     }
-    let proc = guest.mount_point("proc")?;
-    let sys = guest.mount_point("sys")?;
-    let dev = guest.mount_point("dev")?;
+    let [proc, sys, dev] = KERNEL.map(|name| guest.directory(name));
+    let (proc, sys, dev) = (proc?, sys?, dev?);
     match view {
         ProcView::Own => mount_proc(&proc)?,
         ProcView::Shared => during(share_proc(&proc), "bind `/proc`")?,
@@ -128,10 +107,8 @@ pub(super) fn enter(
     mount_cgroups(&guest);
     let staging = mount_dev(process, &dev)?;
     guest.restrict()?;
-    for (target, path, name) in targets {
-        let bound =
-            bind(&staging, name, RDONLY | INERT, &target).map_err(|error| (error, format!("bind `/{path}`")));
-        bound.or_else(|(error, step)| during(Err(error), step))?;
+    for (target, path) in targets {
+        during(bind(&staging, staged(path), RDONLY | INERT, &target), format!("bind `/{path}`"))?;
     }
     let ready = attach::prepare(process, clones, &staging)?;
     drop(staging);
@@ -154,31 +131,17 @@ impl Guest {
         rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve)
     }
 
-    /// The directory `name` of the root; it is made when there is nothing, and stays, as under BuildKit.
-    fn mount_point(&self, name: &str) -> Step<OwnedFd> {
-        let step = || format!("prepare `/{name}`");
-        match rustix::fs::mkdirat(&self.root, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return during(Err(error), step()),
-        }
-        let stat = during(rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW), step())?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => during(self.place(name), step()),
-            other => Err(Report::MountPoint { path: format!("/{name}"), found: describe(other).to_owned() }),
-        }
+    /// The directory `name` of the root. The builder has made it if there was none.
+    fn directory(&self, name: &str) -> Step<OwnedFd> {
+        during(self.place(name), format!("find `/{name}`"))
     }
 
-    /// The file that is to be covered, through links of the image. The builder has made it if there was none.
+    /// The file that is to be covered, through links of the image. The builder has made it if there was none, and has seen
+    /// to it that it is no directory.
     fn file_to_cover(&self, path: &str) -> Step<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let step = || format!("find `/{path}`");
-        let target = during(rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve), step())?;
-        match FileType::from_raw_mode(during(rustix::fs::fstat(&target), step())?.st_mode) {
-            found @ FileType::Directory => {
-                Err(Report::MountPoint { path: format!("/{path}"), found: describe(found).to_owned() })
-            }
-            _ => Ok(target),
-        }
+        let target = rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve);
+        during(target, format!("find `/{path}`"))
     }
 
     /// Covers [`MASKED`] paths and makes [`READ_ONLY`] ones read-only.
@@ -215,18 +178,6 @@ fn existing(result: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<Ow
         Ok(place) => Ok(Some(place)),
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-pub(super) fn describe(kind: FileType) -> &'static str {
-    match kind {
-        FileType::RegularFile => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symbolic link",
-        FileType::Fifo => "named pipe",
-        FileType::Socket => "socket",
-        FileType::CharacterDevice | FileType::BlockDevice => "device",
-        FileType::Unknown => "thing of unknown kind",
     }
 }
 
@@ -355,31 +306,18 @@ fn mount_dev(process: &Process, target: &OwnedFd) -> Step<OwnedFd> {
 
 /// Writes the provided files.
 fn fill(process: &Process, staging: &OwnedFd) -> Step<()> {
-    for ((path, name), content) in PROVIDED.iter().zip([&process.resolv_conf, &process.hosts]) {
-        let step = || format!("write `/{path}`");
-        let file = during(new_file(staging, name.as_bytes(), 0o644), step())?;
-        during(write_all(&file, content), step())?;
+    for (path, content) in PROVIDED.iter().zip([&process.resolv_conf, &process.hosts]) {
+        let made = make_file(staging, staged(path).as_bytes(), Owner::ROOT, 0o644, content);
+        during(made, format!("write `/{path}`"))?;
     }
     during(rustix::fs::mkdirat(staging, "pipes", Mode::from_raw_mode(0o755)), "make `/dev/pipes`")?;
-    for script in &process.scripts {
-        let step = || format!("write `{}`", script.path());
-        let path = [b"pipes/", during(script.file_name(), step())?].concat();
-        let file = during(new_file(staging, &path, 0o755), step())?;
-        during(write_all(&file, &script.content), step())?;
-    }
-    Ok(())
+    let pipes = rustix::fs::openat(staging, "pipes", PLACE | OFlags::NOFOLLOW, Mode::empty());
+    Ok(write_scripts(&during(pipes, "make `/dev/pipes`")?, &process.scripts)?)
 }
 
-pub(super) fn new_file(directory: &OwnedFd, name: &[u8], mode: u32) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode))
-}
-
-pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        bytes = &bytes[rustix::io::write(file, bytes)?..];
-    }
-    Ok(())
+/// The name in [`STAGING`] of the file that is provided at `path`.
+fn staged(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Binds a device over `target`: one made in `staging`, or the machine's own where none can be made.

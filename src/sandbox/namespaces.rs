@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::furnish::FurnishError;
+use super::provided::make_kernel_directories;
 use super::running::{self, Command};
 use super::stubs::Stubs;
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View};
 use crate::rootfs::Rootfs;
 
 /// Which /proc a step in namespaces has.
@@ -46,12 +48,20 @@ impl Sandbox for Isolated {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
+        make_kernel_directories(root)?;
         let mut stubs = Stubs::make(root, &process.mounts)?;
         let confinement = Confinement::Namespaces { proc: self.proc };
         let result = Command { program: &self.program, confinement, process }.run(root, output, cancel);
         let removed = stubs.remove();
         let exit = result?;
-        removed.map_err(SandboxError::Restore)?;
+        removed.map_err(FurnishError::Restore)?;
         Ok(exit)
+    }
+
+    fn view(&self) -> View {
+        match self.proc {
+            ProcView::Own => View::Own,
+            ProcView::Shared => View::SharedProcesses,
+        }
     }
 }

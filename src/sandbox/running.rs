@@ -124,7 +124,6 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
             let errno = Errno::from_raw_os_error(errno);
             SandboxError::Network(refusal::explain(&attempt, errno, &Facts::read()))
         }
-        Report::MountPoint { path, found } => SandboxError::MountPoint { path, found },
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
             path: process.cwd.clone(),

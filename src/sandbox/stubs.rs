@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
+use super::furnish::FurnishError;
 use super::mount::PointKind;
-use super::mounts::{self, KERNEL, PROVIDED};
+use super::provided::{self, KERNEL, PROVIDED, in_root};
 use super::{Mount, SandboxError};
 use crate::rootfs::walk::Step;
 use crate::rootfs::{
@@ -34,24 +35,17 @@ impl Stubs {
     pub(super) fn make(root: &Rootfs, mounts: &[Mount]) -> Result<Self, SandboxError> {
         let mut stubs = Self::default();
         // The first failure is the one to report; dropping the stubs removes them.
-        for (path, _) in PROVIDED {
-            let path = GuestPath::root().child(path.as_bytes());
-            let made =
-                root.resolve(&path).and_then(|place| stubs.make_missing(root, &place, PointKind::File));
-            made.map_err(|source| SandboxError::Prepare { path, source })?;
+        for path in PROVIDED {
+            let failed = |source| FurnishError::Prepare { path: in_root(path), source };
+            let place = root.resolve(&in_root(path)).map_err(failed)?;
+            stubs.make_missing(root, &place, PointKind::File).map_err(failed)?;
+            provided::check_file(root, path, &place)?;
         }
         // What is mounted in another mount is made there, by whoever mounts it.
-        let mut covered: Vec<GuestPath> =
-            KERNEL.iter().map(|name| GuestPath::root().child(name.as_bytes())).collect();
+        let mut covered: Vec<GuestPath> = KERNEL.iter().copied().map(in_root).collect();
         for mount in mounts {
-            let failed = |source| SandboxError::Prepare { path: mount.target.clone(), source };
-            let point = mount.content.point().map_err(|error| {
-                failed(RootfsError::Io {
-                    action: "look at what is to be mounted at",
-                    path: mount.target.clone(),
-                    source: error.into(),
-                })
-            })?;
+            let failed = |source| FurnishError::Prepare { path: mount.target.clone(), source };
+            let point = mount.point()?;
             let visit = |step: &Step<'_>| match covered.contains(step.path) {
                 true => Err(Way::Covered),
                 false => Ok(()),
@@ -62,7 +56,7 @@ impl Stubs {
                     covered.push(place);
                 }
                 Err(Way::Covered) => {}
-                Err(Way::Lost(error)) => return Err(failed(error)),
+                Err(Way::Lost(error)) => return Err(failed(error).into()),
             }
         }
         Ok(stubs)
@@ -76,6 +70,11 @@ impl Stubs {
     /// Whether `path` was made, a path without links.
     pub(super) fn include(&self, path: &GuestPath) -> bool {
         self.0.iter().any(|stub| stub.path == *path)
+    }
+
+    /// What was made: path, directory and name there.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&GuestPath, &OwnedFd, &[u8])> {
+        self.0.iter().map(|stub| (&stub.path, &stub.parent, stub.name.as_slice()))
     }
 
     /// Makes `place`, a path without links, and the directories above it, as far as they are not there.
@@ -136,19 +135,23 @@ impl From<RootfsError> for Way {
     }
 }
 
+/// Makes something at `path`, a path without links whose directory is there, that can be mounted over.
+pub(super) fn make_point(root: &Rootfs, path: &GuestPath, point: PointKind) -> Result<(), RootfsError> {
+    match point {
+        PointKind::Directory { mode } => root.create_dirs(path, mode, Owner::ROOT).map(drop),
+        PointKind::File => {
+            root.open_file(path, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, 0o644).map(drop)
+        }
+    }
+}
+
 impl Stub {
     fn make(root: &Rootfs, path: &GuestPath, point: PointKind) -> Result<Self, RootfsError> {
         let io = |source: io::Error| RootfsError::Io { action: "make", path: path.clone(), source };
         let (parent, name) = root.parent(path)?;
-        let make = || match point {
-            PointKind::Directory { mode } => root.create_dirs(path, mode, Owner::ROOT).map(drop),
-            PointKind::File => {
-                mounts::new_file(&parent, &name, 0o644).map(drop).map_err(|error| io(error.into()))
-            }
-        };
         // The time comes back at once: what the step does in the same moment, by the clock of the file system, has another
         // time then.
-        keeping_mtime(&parent, || Ok(make())).map_err(io)??;
+        keeping_mtime(&parent, || Ok(make_point(root, path, point))).map_err(io)??;
         let made = metadata_at(parent.as_fd(), &name).map_err(io)?;
         Ok(Self { path: path.clone(), parent, name, made })
     }

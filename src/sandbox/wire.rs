@@ -10,6 +10,7 @@ use rustix::net::{
     SendFlags,
 };
 
+use super::devices::Rules;
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 use super::refusal::{Act, Attempt};
@@ -28,9 +29,9 @@ pub(super) enum Confinement {
     /// In namespaces of its own.
     Namespaces { proc: ProcView },
     /// In a root of its own.
-    Chroot,
+    Chroot { devices: Rules },
     /// In the builder's root.
-    InPlace,
+    InPlace { devices: Rules },
 }
 
 impl Confinement {
@@ -38,7 +39,9 @@ impl Confinement {
     pub(super) fn left(self) -> Left {
         match self {
             Self::Namespaces { proc: ProcView::Own } => Left::Nothing,
-            Self::Namespaces { proc: ProcView::Shared } | Self::Chroot | Self::InPlace => Left::Descendants,
+            Self::Namespaces { proc: ProcView::Shared } | Self::Chroot { .. } | Self::InPlace { .. } => {
+                Left::Descendants
+            }
         }
     }
 
@@ -46,8 +49,10 @@ impl Confinement {
         match self {
             Self::Namespaces { proc: ProcView::Own } => 0,
             Self::Namespaces { proc: ProcView::Shared } => 1,
-            Self::Chroot => 2,
-            Self::InPlace => 3,
+            Self::Chroot { devices: Rules::Missing } => 2,
+            Self::Chroot { devices: Rules::Hold } => 3,
+            Self::InPlace { devices: Rules::Missing } => 4,
+            Self::InPlace { devices: Rules::Hold } => 5,
         }
     }
 
@@ -55,8 +60,10 @@ impl Confinement {
         match number {
             0 => Some(Self::Namespaces { proc: ProcView::Own }),
             1 => Some(Self::Namespaces { proc: ProcView::Shared }),
-            2 => Some(Self::Chroot),
-            3 => Some(Self::InPlace),
+            2 => Some(Self::Chroot { devices: Rules::Missing }),
+            3 => Some(Self::Chroot { devices: Rules::Hold }),
+            4 => Some(Self::InPlace { devices: Rules::Missing }),
+            5 => Some(Self::InPlace { devices: Rules::Hold }),
             _ => None,
         }
     }
@@ -86,8 +93,6 @@ pub(super) enum Report {
     Setup { step: Attempt, errno: i32 },
     /// There can be no network namespace.
     Network { errno: i32 },
-    /// The image has something else than a directory (or file) at a mount point.
-    MountPoint { path: String, found: String },
     /// Nothing can be mounted where the process wants it.
     MountTarget { path: GuestPath, problem: String },
     /// The working directory cannot be entered.
@@ -311,18 +316,13 @@ fn encode_report(report: &Report) -> Vec<u8> {
             out.bytes(step.words.as_bytes());
             out.signed(*errno);
         }
-        Report::MountPoint { path, found } => {
-            out.number(1);
-            out.bytes(path.as_bytes());
-            out.bytes(found.as_bytes());
-        }
         Report::MountTarget { path, problem } => {
-            out.number(6);
+            out.number(1);
             out.bytes(path.as_bytes());
             out.bytes(problem.as_bytes());
         }
         Report::Network { errno } => {
-            out.number(7);
+            out.number(6);
             out.signed(*errno);
         }
         Report::WorkingDirectory { errno } => {
@@ -357,7 +357,6 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
             let act = *Act::ALL.get(from.number()? as usize)?;
             Report::Setup { step: act.named(from.text()?), errno: from.signed()? }
         }
-        1 => Report::MountPoint { path: from.text()?, found: from.text()? },
         2 => Report::WorkingDirectory { errno: from.signed()? },
         3 => {
             let kind = from.number()?;
@@ -365,8 +364,8 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
         }
         4 => Report::Exit(Exit::Code(u8::try_from(from.number()?).ok()?)),
         5 => Report::Exit(Exit::Signal(from.signed()?)),
-        7 => Report::Network { errno: from.signed()? },
-        6 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
+        6 => Report::Network { errno: from.signed()? },
+        1 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
         _ => return None,
     };
     from.0.is_empty().then_some(report)
@@ -529,7 +528,8 @@ mod tests {
         let root = std::fs::File::open("/").unwrap();
         let received = std::thread::scope(|scope| {
             let receiver = scope.spawn(|| receive_order(other.as_fd()).unwrap());
-            send_order(one.as_fd(), Confinement::Chroot, &process(), root.as_fd()).unwrap();
+            send_order(one.as_fd(), Confinement::Chroot { devices: Rules::Hold }, &process(), root.as_fd())
+                .unwrap();
             receiver.join().unwrap()
         });
         assert_eq!(encode_process(&received.process), encode_process(&process()));
@@ -552,10 +552,13 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let root = std::fs::File::open("/").unwrap();
         crowded.scripts.clear();
-        send_order(one.as_fd(), Confinement::InPlace, &crowded, root.as_fd()).unwrap();
+        send_order(one.as_fd(), Confinement::InPlace { devices: Rules::Missing }, &crowded, root.as_fd())
+            .unwrap();
         assert_eq!(receive_order(other.as_fd()).unwrap().process.mounts.len(), MAX_MOUNTS);
         crowded.mounts.push(crowded.mounts[0].clone());
-        let error = send_order(one.as_fd(), Confinement::InPlace, &crowded, root.as_fd()).unwrap_err();
+        let error =
+            send_order(one.as_fd(), Confinement::InPlace { devices: Rules::Missing }, &crowded, root.as_fd())
+                .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -582,7 +585,6 @@ mod tests {
     fn reports_come_back_as_they_were() {
         let reports = [
             Report::Setup { step: "mount".into(), errno: 1 },
-            Report::MountPoint { path: "/proc".to_owned(), found: "file".to_owned() },
             Report::MountTarget { path: GuestPath::root(), problem: "none".to_owned() },
             Report::Network { errno: 1 },
             Report::WorkingDirectory { errno: 20 },
@@ -592,12 +594,12 @@ mod tests {
         ];
         let mut buffer: Vec<u8> = reports.iter().flat_map(|report| framed(&encode_report(report))).collect();
         let last = buffer.pop().unwrap();
-        for report in &reports[..7] {
+        for report in &reports[..reports.len() - 1] {
             assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()).as_ref(), Some(report));
         }
         assert_eq!(next_frame(&mut buffer), None);
         buffer.push(last);
-        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), Some(reports[7].clone()));
+        assert_eq!(decode_report(&next_frame(&mut buffer).unwrap()), reports.last().cloned());
         assert!(buffer.is_empty());
         assert_eq!(decode_report(b"\x09\0\0\0"), None);
     }
@@ -614,15 +616,18 @@ mod tests {
 
     #[test]
     fn every_confinement_is_understood_as_it_was_sent() {
+        let [missing, hold] = [Rules::Missing, Rules::Hold];
         let all = [
             Confinement::Namespaces { proc: ProcView::Own },
             Confinement::Namespaces { proc: ProcView::Shared },
-            Confinement::Chroot,
-            Confinement::InPlace,
+            Confinement::Chroot { devices: missing },
+            Confinement::Chroot { devices: hold },
+            Confinement::InPlace { devices: missing },
+            Confinement::InPlace { devices: hold },
         ];
         for confinement in all {
             assert_eq!(Confinement::of_number(confinement.number()), Some(confinement));
         }
-        assert_eq!(Confinement::of_number(4), None);
+        assert_eq!(Confinement::of_number(6), None);
     }
 }

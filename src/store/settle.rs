@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use crate::layer::{Applied, Recipient, apply::remove_whiteouts, copy_metadata};
-use crate::rootfs::{FileKind, GuestPath, Rootfs, RootfsError, at, metadata_of, remove_tree, set_times_at};
+use crate::rootfs::{FileKind, GuestPath, Rootfs, RootfsError, at, keeping_mtime, remove_tree};
 
 /// Whether a layer says what its root is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,5 @@ pub(super) fn settle(
 /// Removes an entry without a trace in the directory it is in.
 pub(super) fn remove(root: &Rootfs, path: &GuestPath) -> Result<(), RootfsError> {
     let (parent, name) = root.parent(path)?;
-    let mtime = at(metadata_of(&parent), "read metadata of the directory of", path)?.mtime;
-    at(remove_tree(parent.as_fd(), &name), "remove", path)?;
-    at(set_times_at(parent.as_fd(), b".", mtime), "set the times of the directory of", path)
+    at(keeping_mtime(&parent, || remove_tree(parent.as_fd(), &name)), "remove", path)
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountAttrFlags, OpenTreeFlags};
 
 use super::index::{Index, IndexError, Refreshed, Seen, Trust};
@@ -55,9 +55,13 @@ pub enum Access {
 }
 
 /// A directory of the workspace with all files of a stage, and what is known of them. The directory is gone with the value.
+///
+/// It is held open, and its path is only for its end: a step that can reach the workspace may put something else there.
 #[derive(Debug)]
 pub struct Tree {
-    directory: PathBuf,
+    path: PathBuf,
+    /// `O_PATH`.
+    directory: OwnedFd,
     index: Index,
     /// What the files are beyond what the disk shows.
     overrides: Arc<Overrides>,
@@ -77,12 +81,15 @@ impl Tree {
 
     /// An empty one of which nothing is known yet: [`Tree::describe`] comes when it is filled.
     pub(super) fn new(workspace: &Arc<Workspace>) -> Result<Self, TreeError> {
-        let directory = workspace.directory("tree")?;
+        let path = workspace.directory("tree")?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&path, flags, Mode::empty());
+        let directory =
+            opened.map_err(|cause| TreeError::Directory { path: path.clone(), cause: cause.into() })?;
         let (index, overrides, workspace) = (Index::default(), Arc::default(), Arc::clone(workspace));
-        let tree = Self { directory, index, overrides, workspace };
-        let root = tree.directory()?;
-        set_mode_at(root.as_fd(), b".", 0o755)
-            .and_then(|()| set_times_at(root.as_fd(), b".", Timestamp::default()))
+        let tree = Self { path, directory, index, overrides, workspace };
+        set_mode_at(tree.directory.as_fd(), b".", 0o755)
+            .and_then(|()| set_times_at(tree.directory.as_fd(), b".", Timestamp::default()))
             .map_err(|cause| tree.failed(cause))?;
         Ok(tree)
     }
@@ -91,7 +98,7 @@ impl Tree {
     #[cfg(test)]
     pub(crate) fn filled(workspace: &Arc<Workspace>, fill: impl FnOnce(&std::path::Path)) -> Self {
         let mut tree = Self::new(workspace).unwrap();
-        fill(&tree.directory);
+        fill(&tree.path);
         tree.describe(&Seen::default()).unwrap();
         tree
     }
@@ -105,14 +112,14 @@ impl Tree {
     /// The files, to be read.
     ///
     /// # Errors
-    /// When the directory cannot be opened.
+    /// When this process can have no more descriptors.
     pub fn root(&self) -> Result<Rootfs, TreeError> {
         Ok(self.directory()?.showing(Arc::clone(&self.overrides)))
     }
 
     /// The directory as the disk has it, to be used by paths inside it.
     pub(super) fn directory(&self) -> Result<Rootfs, TreeError> {
-        Rootfs::open(&self.directory).map_err(|cause| self.failed(cause))
+        Ok(Rootfs::from_fd(self.open()?))
     }
 
     /// What the files are beyond what the disk shows.
@@ -131,10 +138,11 @@ impl Tree {
     /// directory itself.
     ///
     /// # Errors
-    /// When the directory cannot be opened.
+    /// When this process can have no more descriptors.
     pub fn mount(&self, access: Access) -> Result<OwnedFd, TreeError> {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let Ok(mount) = rustix::mount::open_tree(CWD, &self.directory, flags) else { return self.open() };
+        let flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let Ok(mount) = rustix::mount::open_tree(&self.directory, "", flags) else { return self.open() };
         if access == Access::Write {
             return Ok(mount);
         }
@@ -146,10 +154,9 @@ impl Tree {
     /// The directory (`O_PATH`).
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When this process can have no more descriptors.
     pub fn open(&self) -> Result<OwnedFd, TreeError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(&self.directory, flags, Mode::empty()).map_err(|cause| self.failed(cause.into()))
+        self.directory.try_clone().map_err(|cause| self.failed(cause))
     }
 
     /// What is known of the files.
@@ -191,12 +198,54 @@ impl Tree {
     }
 
     fn failed(&self, cause: io::Error) -> TreeError {
-        TreeError::Directory { path: self.directory.clone(), cause }
+        TreeError::Directory { path: self.path.clone(), cause }
     }
 }
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        discard(&self.directory);
+        discard(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::limit::Limit;
+    use crate::rootfs::GuestPath;
+
+    /// What a step can do that reaches the workspace.
+    #[test]
+    fn what_is_put_in_the_place_of_a_tree_is_not_taken_for_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("file"), "outside").unwrap();
+        let workspace = Arc::new(Workspace::create(temporary.path(), None).unwrap());
+        let mut tree = Tree::filled(&workspace, |path| fs::write(path.join("own"), "tree").unwrap());
+        let moved = temporary.path().join("moved");
+        fs::rename(&tree.path, &moved).unwrap();
+        rustix::fs::symlink(outside.path(), &tree.path).unwrap();
+        let names = |root: &Rootfs| {
+            ["own", "file"].map(|name| {
+                let path = GuestPath::root().child(name.as_bytes());
+                root.exact_metadata(&path).unwrap().is_some()
+            })
+        };
+        let opened = Rootfs::from_fd(tree.open().unwrap());
+        let mount = Rootfs::from_fd(tree.mount(Access::Write).unwrap());
+        for root in [opened, mount, tree.root().unwrap(), tree.directory().unwrap()] {
+            assert_eq!(names(&root), [true, false]);
+        }
+        tree.refresh(Trust::Nothing, Learned::default(), Timestamp::default()).unwrap();
+        let known = ["own", "file"]
+            .map(|name| tree.index().inode(&GuestPath::root().child(name.as_bytes())).is_some());
+        assert_eq!(known, [true, false]);
+        let copy = tree.copy(Limit::new("names", 100)).unwrap();
+        assert_eq!(names(&copy.root().unwrap()), [true, false]);
+        drop((tree, copy));
+        assert_eq!(fs::read(outside.path().join("file")).unwrap(), b"outside");
+        assert!(moved.join("own").exists(), "only the link went");
     }
 }

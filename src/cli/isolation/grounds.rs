@@ -14,7 +14,7 @@ use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 
 /// The root of the container.
-pub(super) const ROOT: &str = "/";
+const ROOT: &str = "/";
 
 /// Where a build has its temporary files.
 pub(in crate::cli) struct Grounds {
@@ -42,9 +42,9 @@ impl Grounds {
         let steps = match isolation.way() {
             Some(Way::Namespaces(proc)) => Steps::Namespaces(proc),
             Some(Way::Chroot) => Steps::Chroot,
-            Some(Way::InPlace) => Steps::InPlace(
-                Claim::take(Path::new(ROOT), &|| {}).map_err(|error| Failure::from_error(&error))?,
-            ),
+            Some(Way::InPlace) => {
+                Steps::InPlace(Claim::take(Path::new(ROOT)).map_err(|error| Failure::from_error(&error))?)
+            }
             None => Steps::None,
         };
         let temporary = match &steps {

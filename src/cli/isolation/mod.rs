@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 pub(super) use grounds::Grounds;
-use grounds::ROOT;
 pub(super) use surroundings::Surroundings;
 
 use super::failure::{Excerpt, Failure};
@@ -16,7 +15,6 @@ use super::snapshotter::word;
 use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
-use crate::sandbox::in_place::{self, Repaired};
 use crate::sandbox::own;
 use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, is_own_image};
 use crate::sandbox::{Explanation, ProcView, SandboxError, Strategy};
@@ -223,18 +221,6 @@ impl Isolation {
             let _ = write!(line, " ({}); `builder doctor` says more", reasons.join("; "));
         }
         line
-    }
-}
-
-/// Gives the container its own root back, if a builder was killed while that was an image's.
-pub(super) fn repair_root(note: &dyn Fn(&str)) -> Result<Option<&'static str>, Failure> {
-    let waiting =
-        || note("waiting for the end of a step, whose builder was killed, in the root of this container");
-    match in_place::repair(Path::new(ROOT), &waiting).map_err(|error| Failure::from_error(&error))? {
-        Repaired::Nothing => Ok(None),
-        Repaired::Root => Ok(Some(
-            "a builder that was killed had left an image's files in the root of this container; its own are back",
-        )),
     }
 }
 

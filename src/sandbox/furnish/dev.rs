@@ -8,9 +8,9 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, makedev};
 
 use super::aside::Aside;
-use super::{during, finish, make_directory, write_scripts};
+use super::{during, finish, make_directory};
 use crate::rootfs::Owner;
-use crate::sandbox::mounts::{DEVICES, LINKS};
+use crate::sandbox::provided::{DEVICES, LINKS, write_scripts};
 use crate::sandbox::{Act, SandboxError, Script};
 
 /// The directories in it that are file systems of their own where something can be mounted, and their modes.

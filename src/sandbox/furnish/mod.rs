@@ -7,26 +7,32 @@
 
 mod aside;
 mod dev;
+mod error;
 mod mounted;
+mod parents;
+mod secret_files;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::aside::Aside;
+use self::parents::Parents;
+use self::secret_files::SecretFiles;
 use super::mount::PointKind;
-use super::mounts::{self, KERNEL, PROVIDED};
+use super::provided::{self, KERNEL, PROVIDED, cause, in_root, make_file};
 use super::refusal::Attempt;
 use super::stubs::Stubs;
 use super::{Cancel, Process, SandboxError, Script};
 use crate::limit::Limit;
 use crate::rootfs::{
-    Follow, GuestPath, Metadata, Owner, Rootfs, RootfsError, keeping_mtime, metadata_of, set_mode_at,
-    set_owner_at, set_times_at,
+    GuestPath, Metadata, Owner, Rootfs, RootfsError, keeping_mtime, metadata_of, set_mode_at, set_owner_at,
+    set_times_at,
 };
+pub use error::FurnishError;
 
 /// What is in a root for the time of a step. Dropped, it is undone.
 #[derive(Debug)]
@@ -38,6 +44,9 @@ pub(super) struct Furnished {
     done: Vec<Done>,
     /// The real paths of what was put there.
     ours: Vec<GuestPath>,
+    secrets: SecretFiles,
+    /// Where it was put.
+    parents: Parents,
 }
 
 /// Something that was done to the root.
@@ -76,41 +85,16 @@ fn during<T>(result: Result<T, impl Into<io::Error>>, step: impl Into<Attempt>) 
     result.map_err(|error| SandboxError::Setup { step: step.into(), source: error.into() })
 }
 
-/// What the kernel said.
-fn cause(error: RootfsError) -> io::Error {
-    match error {
-        RootfsError::Io { source, .. } => source,
-        other => io::Error::other(other),
-    }
-}
-
 /// Gives what was just made owner and mode, whatever the umask was.
 fn finish(directory: BorrowedFd<'_>, name: &[u8], owner: Owner, mode: u32) -> io::Result<()> {
     set_owner_at(directory, name, owner)?;
     set_mode_at(directory, name, mode)
 }
 
-/// Makes a file of root.
-fn make_file(directory: &OwnedFd, name: &[u8], mode: u32, content: &[u8]) -> io::Result<()> {
-    let file = mounts::new_file(directory, name, 0o600)?;
-    mounts::write_all(&file, content)?;
-    finish(directory.as_fd(), name, Owner::ROOT, mode)
-}
-
 /// Makes a directory of root.
 fn make_directory(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<()> {
     rustix::fs::mkdirat(directory, name, Mode::RWXU)?;
     finish(directory, name, Owner::ROOT, mode)
-}
-
-/// Puts `scripts` into `directory`, as a step finds them at `/dev/pipes`.
-pub(super) fn write_scripts(directory: &OwnedFd, scripts: &[Script]) -> Result<(), SandboxError> {
-    for script in scripts {
-        let step = || format!("write `{}`", script.path());
-        let name = during(script.file_name(), step())?;
-        during(make_file(directory, name, 0o755, &script.content), step())?;
-    }
-    Ok(())
 }
 
 /// Where a step is about to run.
@@ -124,7 +108,7 @@ pub(super) struct Home<'a> {
     pub(super) names: Limit,
 }
 
-/// What becomes of `/proc`, `/sys` and `/dev`, which are made where they are missing.
+/// What becomes of `/proc`, `/sys` and `/dev`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelDirectories {
     /// They are covered, for a step that sees these very directories.
@@ -138,11 +122,11 @@ impl Home<'_> {
     pub(super) fn furnish(self, process: &Process, cancel: &Cancel) -> Result<Furnished, SandboxError> {
         let mut furnished = Furnished::new(self.root, self.aside)?;
         furnished.provide_files(&process.resolv_conf, &with_own_name(&process.hosts))?;
-        match self.kernel {
-            KernelDirectories::Covered => furnished.cover_kernel_directories(&process.scripts)?,
-            KernelDirectories::Plain => furnished.make_kernel_directories()?,
+        if self.kernel == KernelDirectories::Covered {
+            furnished.cover_kernel_directories(&process.scripts)?;
         }
         furnished.put_mounts(&process.mounts, self.names, cancel)?;
+        furnished.watch();
         Ok(furnished)
     }
 }
@@ -160,51 +144,40 @@ fn with_own_name(hosts: &[u8]) -> Vec<u8> {
 }
 
 impl Furnished {
-    /// Nothing yet. What is covered in `root` is kept in `aside`, a directory on the same file system, and in the same
-    /// mount, that the step cannot reach. Nobody else may change the tree until the step runs.
+    /// Nothing yet but the kernel's directories, which stay. What is covered in `root` is kept in `aside`, a directory on
+    /// the same file system, and in the same mount, that the step cannot reach. Nobody else may change the tree until the
+    /// step runs.
     pub(super) fn new(root: &Rootfs, aside: &Path) -> Result<Self, SandboxError> {
         let step = || format!("use the directory `{}`", aside.display());
         let root = Rootfs::from_fd(during(root.as_fd().try_clone_to_owned(), "open the root")?);
+        provided::make_kernel_directories(&root)?;
         let aside = during(Aside::new(aside), step())?;
-        Ok(Self { root, aside, done: Vec::new(), ours: Vec::new() })
+        let (secrets, parents) = (SecretFiles::default(), Parents::default());
+        Ok(Self { root, aside, done: Vec::new(), ours: Vec::new(), secrets, parents })
     }
 
     /// Covers `/etc/resolv.conf` and `/etc/hosts`, or what links there point to.
     pub(super) fn provide_files(&mut self, resolv_conf: &[u8], hosts: &[u8]) -> Result<(), SandboxError> {
         let mut places = Vec::new();
-        for (path, _) in PROVIDED {
-            let target = GuestPath::root().child(path.as_bytes());
-            let failed = |source| SandboxError::Prepare { path: target.clone(), source };
+        for path in PROVIDED {
+            let target = in_root(path);
+            let failed = |source| FurnishError::Prepare { path: target.clone(), source };
             let place = self.root.resolve(&target).map_err(failed)?;
             let origin = self.make_missing(&place, PointKind::File).map_err(failed)?;
             places.push((path, place, origin));
         }
         for ((path, place, origin), content) in places.into_iter().zip([resolv_conf, hosts]) {
+            provided::check_file(&self.root, path, &place)?;
             let step = || format!("put `/{path}` in its place");
-            let kind = during(self.kind_at(&place), step())?;
-            if kind == FileType::Directory {
-                return Err(SandboxError::MountPoint {
-                    path: format!("/{path}"),
-                    found: mounts::describe(kind).to_owned(),
-                });
-            }
             let made = self.aside.new_name();
-            let aside = during(self.aside.as_fd().try_clone_to_owned(), step())?;
-            during(make_file(&aside, made.as_bytes(), 0o644, content), step())?;
+            during(make_file(&self.aside, made.as_bytes(), Owner::ROOT, 0o644, content), step())?;
             during(self.cover(&place, &made, origin), step())?;
         }
         Ok(())
     }
 
-    /// Makes `/proc`, `/sys` and `/dev` where they are missing; they stay, as under BuildKit.
-    pub(super) fn make_kernel_directories(&self) -> Result<(), SandboxError> {
-        KERNEL.iter().try_for_each(|name| self.mount_point(name))
-    }
-
     /// Covers `/proc` and `/sys` with empty directories and `/dev` with a small one of our own, in which `scripts` are.
-    /// The three are made where they are missing, and stay, as under BuildKit.
     pub(super) fn cover_kernel_directories(&mut self, scripts: &[Script]) -> Result<(), SandboxError> {
-        self.make_kernel_directories()?;
         for name in KERNEL {
             let step = || format!("put `/{name}` in its place");
             let made = match name {
@@ -215,32 +188,9 @@ impl Furnished {
                     made
                 }
             };
-            let place = GuestPath::root().child(name.as_bytes());
-            during(self.cover(&place, &made, Origin::Image), step())?;
+            during(self.cover(&in_root(name), &made, Origin::Image), step())?;
         }
         Ok(())
-    }
-
-    /// Sees to it that the root has a directory `name`.
-    fn mount_point(&self, name: &str) -> Result<(), SandboxError> {
-        let step = || format!("prepare `/{name}`");
-        match rustix::fs::mkdirat(self.root.as_fd(), name, Mode::RWXU) {
-            Ok(()) => during(finish(self.root.as_fd(), name.as_bytes(), Owner::ROOT, 0o755), step())?,
-            Err(Errno::EXIST) => {}
-            Err(error) => return during(Err(error), step()),
-        }
-        let kind = during(self.kind_at(&GuestPath::root().child(name.as_bytes())), step())?;
-        if kind == FileType::Directory {
-            return Ok(());
-        }
-        let found = mounts::describe(kind).to_owned();
-        Err(SandboxError::MountPoint { path: format!("/{name}"), found })
-    }
-
-    /// What is at `place`, which leads over no link.
-    fn kind_at(&self, place: &GuestPath) -> io::Result<FileType> {
-        let target = self.root.open_path(place, Follow::No).map_err(cause)?;
-        Ok(FileType::from_raw_mode(rustix::fs::fstat(target)?.st_mode))
     }
 
     /// Makes `place` and the directories above it, as far as they are not there, until everything is undone.
@@ -261,18 +211,31 @@ impl Furnished {
         let (parent, name) = self.root.parent(place).map_err(cause)?;
         let above = self.directories_above(place)?;
         let aside = self.aside.new_name();
-        keeping_mtime(&parent, || {
+        let (directory, name_there) = (parent.try_clone()?, name.clone());
+        keeping_mtime(&directory, || {
             rustix::fs::renameat(&parent, name.as_slice(), &self.aside, &aside)?;
-            rustix::fs::renameat(&self.aside, made, &parent, name.as_slice()).inspect_err(|_| {
-                // The first failure is the one to report.
-                let _ = rustix::fs::renameat(&self.aside, &aside, &parent, name.as_slice());
-            })?;
-            Ok(())
+            // Before anything else can fail: what is not known to be aside goes with it.
+            let path = place.clone();
+            self.done.push(Done::Covered(Covered { path, parent, name, aside, origin, above }));
+            Ok(rustix::fs::renameat(&self.aside, made, &directory, name_there.as_slice())?)
         })?;
-        let path = place.clone();
-        self.done.push(Done::Covered(Covered { path, parent, name, aside, origin, above }));
         self.ours.push(place.clone());
         Ok(())
+    }
+
+    /// Remembers what the step finds, to tell what it did from what is undone.
+    fn watch(&mut self) {
+        for done in &self.done {
+            match done {
+                Done::Made(stubs) => stubs.entries().for_each(|(path, parent, name)| {
+                    self.parents.watch(path, parent, name, &self.ours);
+                }),
+                Done::Covered(Covered { path, parent, name, .. }) => {
+                    self.parents.watch(path, parent, name, &self.ours);
+                }
+            }
+        }
+        self.parents.begin();
     }
 
     /// The directories of the image on the way to `place`, from the first below the root.
@@ -296,12 +259,13 @@ impl Furnished {
 
     /// Takes everything away again. No process of the step may be left.
     pub(super) fn remove(mut self) -> Result<(), SandboxError> {
-        self.undo().map_err(SandboxError::Restore)
+        self.parents.end();
+        Ok(self.undo().map_err(FurnishError::Restore)?)
     }
 
     /// Goes on after a failure: the first is the one to report.
     fn undo(&mut self) -> Result<(), RootfsError> {
-        let mut result = Ok(());
+        let mut result = self.secrets.empty();
         while let Some(done) = self.done.pop() {
             let undone = match done {
                 Done::Made(mut stubs) => stubs.remove(),

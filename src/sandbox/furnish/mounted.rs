@@ -6,14 +6,13 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::FileType;
-use rustix::io::Errno;
 
-use super::{Furnished, during, finish, make_directory};
+use super::{FurnishError, Furnished, during, make_directory, make_file};
 use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
-use crate::rootfs::{CopyTreeError, Follow, GuestPath, Rootfs, RootfsError, TreeCopy};
+use crate::rootfs::{CopyTreeError, Follow, GuestPath, Rootfs, TreeCopy};
 use crate::sandbox::mount::{Bind, Content, PointKind, SecretFile};
-use crate::sandbox::{Cancel, Mount, SandboxError, attach, mounts};
+use crate::sandbox::{Cancel, Mount, SandboxError, attach};
 
 impl Furnished {
     /// Puts what stands for `mounts` in their places, one after the other, each where the ones before let its path lead.
@@ -29,12 +28,12 @@ impl Furnished {
 
     fn put(&mut self, mount: &Mount, names: Limit, cancel: &Cancel) -> Result<(), SandboxError> {
         let target = &mount.target;
-        let failed = |source| SandboxError::Prepare { path: target.clone(), source };
+        let failed = |source| FurnishError::Prepare { path: target.clone(), source };
         let refused = |problem: attach::Problem| SandboxError::MountTarget {
             path: target.clone(),
             problem: problem.to_string(),
         };
-        let point = mount.content.point().map_err(|error| failed(unseen(target, error)))?;
+        let point = mount.point()?;
         let place = self.root.resolve(target).map_err(failed)?;
         attach::check_place(&place).map_err(refused)?;
         let origin = self.make_missing(&place, point).map_err(failed)?;
@@ -58,13 +57,10 @@ impl Furnished {
 
     fn secret(&mut self, secret: &SecretFile, target: &GuestPath) -> Result<String, SandboxError> {
         let made = self.aside.new_name();
-        let directory = self.aside.as_fd().try_clone_to_owned();
-        let result = directory.and_then(|directory| {
-            let file = mounts::new_file(&directory, made.as_bytes(), 0o600)?;
-            mounts::write_all(&file, secret.value.bytes())?;
-            finish(directory.as_fd(), made.as_bytes(), secret.owner, secret.mode)
-        });
-        during(result, format!("write what is to be mounted at `{target}`"))?;
+        let content = secret.value.bytes();
+        let result = make_file(&self.aside, made.as_bytes(), secret.owner, secret.mode, content);
+        let file = during(result, format!("write what is to be mounted at `{target}`"))?;
+        self.secrets.add(file, target, content.len());
         Ok(made)
     }
 
@@ -94,11 +90,7 @@ impl Furnished {
             (Ok(()), _) => Ok(made),
             // Whatever it was then: the copy has been stopped.
             (Err(_), Some(reason)) => Err(SandboxError::Cancelled { reason: reason.to_owned() }),
-            (Err(source), None) => Err(SandboxError::Copy { path: target.clone(), source }),
+            (Err(source), None) => Err(FurnishError::Copy { path: target.clone(), source }.into()),
         }
     }
-}
-
-fn unseen(path: &GuestPath, error: Errno) -> RootfsError {
-    RootfsError::Io { action: "look at what is to be mounted at", path: path.clone(), source: error.into() }
 }

@@ -1,7 +1,7 @@
 //! The builder's own directory in the container's root, and that there is one builder at a time.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::error::InPlaceError;
 use super::exchange::Exchange;
-use super::journal;
+use super::journal::Journal;
+use super::own_root::Repaired;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
 use crate::rootfs::{GuestPath, Rootfs, keeping_mtime, metadata_of, remove_tree};
@@ -25,10 +26,12 @@ pub(super) const ASIDE: &str = "aside";
 pub(super) const COPY: &str = "copy";
 /// What a step left that belongs nowhere; soon removed.
 pub(super) const LEFT: &str = "left";
-/// The trees of stages.
-const TREES: &str = "trees";
 /// What of a stage is out of the way of something that a step is to find.
 const FURNITURE: &str = "furniture";
+/// Where it is tried whether steps can run.
+pub(super) const TRIAL: &str = "trial";
+/// What is moved into the root for that, and back at once.
+pub(super) const TRIAL_IN_ROOT: &str = ".builder-in-place-trial";
 /// Held by the builder, as long as it lives.
 const LOCK: &str = "lock";
 /// Held by what runs a step, which may outlive a killed builder by a moment.
@@ -39,17 +42,20 @@ const STEP: &str = "step";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a lock may be held that nobody should have.
 const MOMENT: Duration = Duration::from_secs(2);
-/// How often it is looked whether a lock is free: the kernel cannot wait for one and for the time.
-const PAUSE: Duration = Duration::from_millis(10);
+/// A directory that is known by its descriptor, for those who take a path.
+#[derive(Debug)]
+pub(super) struct Furniture(OwnedFd);
 
-/// Whether a builder that was killed had left something to be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repaired {
-    /// Nothing.
-    Nothing,
-    /// The root was an image's, wholly or in part, and is the container's again.
-    Root,
+impl Furniture {
+    /// A path by which this process comes to this very directory, whatever a step has put in its place.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
 }
+
+/// How often, and after which pause each time, it is tried to take a root that another one has.
+const ATTEMPTS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A container's root that this builder alone exchanges for those of images. What is left of the builder's own directory
 /// goes when it is dropped: after all trees.
@@ -63,19 +69,6 @@ pub struct Claim {
     /// None for whoever ends what a dead builder had begun.
     _lock: Option<OwnedFd>,
     repaired: Repaired,
-}
-
-/// Undoes what a builder left that was killed while a step ran in the root `root`; to be called first of all, however
-/// steps are run this time: until then, files may be an image's. Does not even make a directory if there is nothing to do.
-///
-/// # Errors
-/// [`InPlaceError::Busy`] if a builder is at work there, and all that keeps the container's files from coming back.
-pub fn repair(root: &Path, waiting: &dyn Fn()) -> Result<Repaired, InPlaceError> {
-    let place = root.join(PRIVATE_DIRECTORY);
-    match rustix::fs::lstat(&place) {
-        Err(Errno::NOENT) => Ok(Repaired::Nothing),
-        _ => Claim::take(root, waiting).map(|claim| claim.repaired),
-    }
 }
 
 /// Undoes what the builder of a step that has just ended in the root `root` can undo no more, because it was killed; `step`
@@ -103,7 +96,7 @@ pub(in crate::sandbox) fn take_over(root: &Path, step: OwnedFd) {
 }
 
 /// The directory `root`, as a tree and to be read.
-fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
+pub(super) fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
     let tree = Rootfs::open(root)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(&tree, ".", flags, Mode::empty())?;
@@ -111,16 +104,26 @@ fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
 }
 
 impl Claim {
-    /// Takes the container's root, `/` in life. Repairs what a killed builder left there. Calls `waiting` if it has to wait
-    /// until a killed builder's step has ended.
+    /// The trees of stages.
+    pub(super) const TREES: &str = "trees";
+
+    /// Takes the container's root, `/` in life. Repairs what a killed builder left there.
+    ///
+    /// # Errors
+    /// Those of [`Claim::take_or_wait`].
+    pub fn take(root: &Path) -> Result<Self, InPlaceError> {
+        Self::take_or_wait(root, &|| {})
+    }
+
+    /// The same; calls `waiting` if it has to wait until a killed builder's step has ended.
     ///
     /// # Errors
     /// [`InPlaceError::Busy`] if another builder has it, [`InPlaceError::Held`] if that step does not end, and others where
     /// the root cannot be written to.
-    pub fn take(root: &Path, waiting: &dyn Fn()) -> Result<Self, InPlaceError> {
+    pub(super) fn take_or_wait(root: &Path, waiting: &dyn Fn()) -> Result<Self, InPlaceError> {
         let place = root.join(PRIVATE_DIRECTORY);
         // A builder that ends takes the directory away, perhaps just now.
-        for _ in 0..100 {
+        for _ in 0..ATTEMPTS {
             let opened = open_root(root);
             let (tree, directory) =
                 opened.map_err(|source| InPlaceError::Root { path: root.to_owned(), source })?;
@@ -128,7 +131,9 @@ impl Claim {
             let private = private.map_err(failed("make", &place))?;
             let lock = match lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(InPlaceError::Busy { lock: place.join(LOCK) });
+                    // Who only tries whether steps can run here has it for moments.
+                    std::thread::sleep(PAUSE);
+                    continue;
                 }
                 result => missing_is_none(result).map_err(failed("lock", &place.join(LOCK)))?,
             };
@@ -153,11 +158,15 @@ impl Claim {
     /// at first.
     #[must_use]
     pub fn trees(&self) -> PathBuf {
-        self.place.join(TREES)
+        self.place.join(Self::TREES)
+    }
+
+    /// The same, open.
+    pub(super) fn open_trees(&self) -> io::Result<OwnedFd> {
+        Ok(enter(self.private(), Self::TREES.as_bytes())?)
     }
 
     /// What was found when it was taken.
-    #[cfg(test)]
     pub(super) fn repaired(&self) -> Repaired {
         self.repaired
     }
@@ -195,15 +204,19 @@ impl Claim {
         }
     }
 
+    /// Where the entry `name` of the builder's own directory is.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
     /// Makes a directory in the builder's own.
     pub(super) fn make(&self, name: &'static str) -> Result<OwnedFd, InPlaceError> {
         made(self.private(), name).map_err(failed("make", &self.place.join(name)))
     }
 
-    /// The path of a directory for what is out of a step's way.
-    pub(super) fn furniture(&self) -> Result<PathBuf, InPlaceError> {
-        self.make(FURNITURE)?;
-        Ok(self.place.join(FURNITURE))
+    /// A directory for what is out of a step's way.
+    pub(super) fn furniture(&self) -> Result<Furniture, InPlaceError> {
+        self.make(FURNITURE).map(Furniture)
     }
 
     /// An error of reading or writing the journal.
@@ -213,32 +226,37 @@ impl Claim {
     }
 
     fn repair(&mut self) -> Result<(), InPlaceError> {
-        let journal = journal::read(self.private())
+        let journal = Journal::read(self.private.as_fd())
             .map_err(|source| InPlaceError::Journal { path: self.place.clone(), source })?;
         match journal {
-            Some((phase, entries)) => {
-                Exchange::found(self, phase, entries)?.end()?;
+            Some((journal, entries)) => {
+                Exchange::found(self, journal, entries)?.end()?;
                 self.repaired = Repaired::Root;
             }
-            None => {
-                let path = self.place.join(ASIDE);
-                let is_empty = match enter(self.private(), ASIDE.as_bytes()) {
-                    Ok(aside) => {
-                        Names::in_directory(aside.as_fd()).is_ok_and(|names| names.iter().len() == 0)
-                    }
-                    Err(error) => error == Errno::NOENT,
-                };
-                if !is_empty {
-                    return Err(InPlaceError::Lost { path });
-                }
-                // One that was killed while it wrote the journal had moved nothing.
-                journal::end(self.private()).map_err(self.journal_failed())?;
+            None if is_empty(self.private(), ASIDE) => {
+                Journal::remove_unfinished(self.private()).map_err(self.journal_failed())?;
             }
+            None => return Err(InPlaceError::Lost { path: self.place.join(ASIDE) }),
         }
-        for name in [TREES, LEFT, FURNITURE, COPY] {
+        // Of one that was killed in that moment.
+        let root = self.directory();
+        keeping_mtime(root, || {
+            let _ = rustix::fs::unlinkat(root, TRIAL_IN_ROOT, AtFlags::REMOVEDIR);
+            Ok(())
+        })
+        .map_err(failed("tidy up beside", &self.place))?;
+        for name in [Self::TREES, LEFT, FURNITURE, COPY, TRIAL] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
         Ok(())
+    }
+}
+
+/// Whether the directory `name` is empty, or missing.
+pub(super) fn is_empty(parent: BorrowedFd<'_>, name: &str) -> bool {
+    match enter(parent, name.as_bytes()) {
+        Ok(directory) => Names::in_directory(directory.as_fd()).is_ok_and(|names| names.iter().len() == 0),
+        Err(error) => error == Errno::NOENT,
     }
 }
 
@@ -250,7 +268,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> InPlac
 impl Drop for Claim {
     fn drop(&mut self) {
         // As far as nothing is left in them. The lock file last: who waits for it finds that it is gone, and begins anew.
-        for name in [ASIDE, LEFT, FURNITURE, TREES] {
+        for name in [ASIDE, LEFT, FURNITURE, Self::TREES] {
             let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::REMOVEDIR);
         }
         let is_lock = |name: &[u8]| [STEP, LOCK].iter().any(|lock| lock.as_bytes() == name);
@@ -310,4 +328,25 @@ fn lock_file(directory: BorrowedFd<'_>, name: &str, how: FlockOperation) -> io::
     let file = rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?;
     retry_on_intr(|| rustix::fs::flock(&file, how))?;
     Ok((metadata_of(&file)?.links > 0).then_some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_put_out_of_the_way_goes_where_no_step_has_put_a_link() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let claim = Claim::take(root.path()).unwrap();
+        let furniture = claim.furniture().unwrap();
+        let place = claim.path_of(FURNITURE);
+        fs::rename(&place, claim.path_of("moved")).unwrap();
+        rustix::fs::symlink(outside.path(), &place).unwrap();
+        fs::write(furniture.path().join("file"), "").unwrap();
+        assert!(claim.path_of("moved/file").exists());
+        // Nor does the next go there.
+        assert!(claim.furniture().is_err());
+    }
 }

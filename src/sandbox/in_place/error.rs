@@ -60,11 +60,11 @@ pub enum InPlaceError {
         #[source]
         source: io::Error,
     },
-    /// The tree cannot be renamed into the root.
+    /// The tree cannot be renamed into the root, or nobody could say where it is afterwards.
     #[error(
-        "the files of the stage are not in the mount that the container's root is in: steps that run in place need them in `{trees}`"
+        "the files of the stage are not in the builder's own directory in the container's root: steps that run in place need them in `{trees}`"
     )]
-    OtherMount {
+    Elsewhere {
         /// Where they belong.
         trees: PathBuf,
     },
@@ -101,6 +101,13 @@ pub enum InPlaceError {
         /// Where they are.
         path: PathBuf,
     },
+}
+
+impl InPlaceError {
+    /// Whether it came to that only because the build was cancelled.
+    pub(super) fn is_interruption(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted)
+    }
 }
 
 /// The first few of `paths`.

@@ -12,12 +12,28 @@ pub(super) enum Fault {
     FromThenOn(usize),
 }
 
+type Event = (usize, Box<dyn FnOnce()>);
+
 thread_local! {
     static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
+    static EVENT: Cell<Option<Event>> = const { Cell::new(None) };
+    static ACTS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Does `event` before the act after `count` others; they are counted from now on.
+pub(super) fn after(count: usize, event: impl FnOnce() + 'static) {
+    ACTS.set(0);
+    EVENT.set(Some((count, Box::new(event))));
+}
+
+/// How many acts there were since [`after`].
+pub(super) fn acts() -> usize {
+    ACTS.get()
 }
 
 /// Sets when acts of this thread fail, from now on.
 pub(super) fn set(fault: Option<Fault>) {
+    EVENT.set(None);
     FAULT.set(fault);
 }
 
@@ -28,6 +44,11 @@ pub(super) fn has_come() -> bool {
 
 /// Counts an act, and fails if it is its turn.
 pub(super) fn strike() -> io::Result<()> {
+    match EVENT.take() {
+        Some((count, event)) if count == ACTS.get() => event(),
+        other => EVENT.set(other),
+    }
+    ACTS.set(ACTS.get() + 1);
     let (fails, next) = match FAULT.get() {
         None => (false, None),
         Some(Fault::Once(0)) => (true, None),

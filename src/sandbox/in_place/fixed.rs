@@ -10,10 +10,7 @@ use std::path::PathBuf;
 use super::error::InPlaceError;
 use crate::rootfs::{GuestPath, Rootfs, RootfsError};
 use crate::sandbox::mount_table::MountTable;
-use crate::sandbox::mounts::KERNEL;
-
-/// What container runtimes mount in every container, and every step may know.
-const PROVIDED: [&[u8]; 3] = [b"/etc/hosts", b"/etc/hostname", b"/etc/resolv.conf"];
+use crate::sandbox::provided::{KERNEL, OF_RUNTIMES, in_root, is_of_kernel};
 
 /// Paths in the container's root that stay, none of which lies below another.
 #[derive(Debug, Default)]
@@ -23,7 +20,7 @@ impl Fixed {
     /// What is mounted now, and what of `protected` and of the kernel's directories is there; links are followed.
     pub(super) fn find(root: &Rootfs, protected: &[GuestPath]) -> Result<Self, InPlaceError> {
         let mut points = mount_points(root).map_err(InPlaceError::Mounts)?;
-        points.extend(of_kernel());
+        points.extend(KERNEL.map(in_root));
         for path in protected {
             points.push(root.resolve(path).map_err(|error| looking(path, error))?);
         }
@@ -65,19 +62,9 @@ impl Fixed {
 
     /// Those that are nobody's business but the container's.
     pub(super) fn telling(&self) -> Vec<GuestPath> {
-        let is_known = |path: &&GuestPath| PROVIDED.contains(&path.as_bytes()) || is_of_kernel(path);
+        let is_known = |path: &&GuestPath| is_of_kernel(path) || OF_RUNTIMES.map(in_root).contains(path);
         self.0.iter().filter(|path| !is_known(path)).cloned().collect()
     }
-}
-
-/// Where the kernel's file systems are, mounted or not: without them no step works.
-fn of_kernel() -> [GuestPath; 3] {
-    KERNEL.map(|name| GuestPath::root().child(name.as_bytes()))
-}
-
-/// Whether `path` is one of the kernel's directories, or below one.
-pub(super) fn is_of_kernel(path: &GuestPath) -> bool {
-    of_kernel().iter().any(|directory| path.starts_with(directory))
 }
 
 fn looking(path: &GuestPath, error: RootfsError) -> InPlaceError {

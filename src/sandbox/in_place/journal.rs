@@ -2,7 +2,14 @@
 //!
 //! The journal is one small text file: lines of words, bytes as hexadecimal digits. It is written whole before anything is
 //! moved; its name says how far the exchange has come. That is enough after SIGKILL: what the kernel has been told stays.
+//!
+//! | there is | so | and whoever repairs |
+//! |---|---|---|
+//! | none, or `journal.new` | nothing was moved | has nothing to do; something aside would be of nobody knows where |
+//! | `journal.apart` | nothing of an image is in the root; what is aside is the container's, be it a part of a directory | moves back what is aside |
+//! | `journal.exchanged` | all that is the container's is aside, or stays; all else in the root is an image's | removes that, and moves back what is aside |
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -40,6 +47,13 @@ impl Phase {
             Self::Exchanged => "journal.exchanged",
         }
     }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Apart => Self::Exchanged,
+            Self::Exchanged => Self::Apart,
+        }
+    }
 }
 
 /// A directory of the container's root that holds something that stays.
@@ -47,42 +61,100 @@ impl Phase {
 pub(super) struct Entry {
     pub(super) path: GuestPath,
     /// The names in it that stay.
-    pub(super) stay: Vec<Vec<u8>>,
+    stay: BTreeSet<Vec<u8>>,
     /// What it is when no step runs.
     pub(super) face: Face,
 }
 
-/// Writes a new journal into the directory `private`; it begins [`Phase::Apart`].
-pub(super) fn begin<'a>(
-    private: BorrowedFd<'_>,
-    entries: impl IntoIterator<Item = &'a Entry>,
-) -> io::Result<()> {
-    let text = encode(entries);
-    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = act(|| rustix::fs::openat(private, UNFINISHED, flags, Mode::RUSR | Mode::WUSR))?;
-    File::from(file).write_all(text.as_bytes())?;
-    act(|| rustix::fs::renameat(private, UNFINISHED, private, Phase::Apart.file()))
+impl Entry {
+    /// The directory `path`, in which what lies at `points` stays or holds what stays; those elsewhere do not matter.
+    pub(super) fn new<'a>(
+        path: GuestPath,
+        points: impl IntoIterator<Item = &'a GuestPath>,
+        face: Face,
+    ) -> Self {
+        let depth = path.components().count();
+        let below = points.into_iter().filter(|point| point.starts_with(&path));
+        let stay = below.filter_map(|point| point.components().nth(depth).map(<[u8]>::to_vec)).collect();
+        Self { path, stay, face }
+    }
+
+    /// Whether the entry `name` of this directory stays.
+    pub(super) fn keeps(&self, name: &[u8]) -> bool {
+        self.stay.contains(name)
+    }
 }
 
-/// Notes that the exchange has come to `phase` from the other one.
-pub(super) fn turn(private: BorrowedFd<'_>, phase: Phase) -> io::Result<()> {
-    let before = match phase {
-        Phase::Apart => Phase::Exchanged,
-        Phase::Exchanged => Phase::Apart,
-    };
-    act(|| rustix::fs::renameat(private, before.file(), private, phase.file()))
+/// A journal on the disk, beside what is aside.
+#[derive(Debug)]
+pub(super) struct Journal<'a> {
+    private: BorrowedFd<'a>,
+    phase: Phase,
 }
 
-/// Removes the journal: everything is where it belongs.
-pub(super) fn end(private: BorrowedFd<'_>) -> io::Result<()> {
-    withdraw(private, Phase::Exchanged)?;
-    withdraw(private, Phase::Apart)?;
-    remove(private, UNFINISHED)
-}
+impl<'a> Journal<'a> {
+    /// Writes a new one into the directory `private`; it begins [`Phase::Apart`].
+    pub(super) fn begin<'e>(
+        private: BorrowedFd<'a>,
+        entries: impl IntoIterator<Item = &'e Entry>,
+    ) -> io::Result<Self> {
+        let text = encode(entries);
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = act(|| rustix::fs::openat(private, UNFINISHED, flags, Mode::RUSR | Mode::WUSR))?;
+        File::from(file).write_all(text.as_bytes())?;
+        act(|| rustix::fs::renameat(private, UNFINISHED, private, Phase::Apart.file()))?;
+        Ok(Self { private, phase: Phase::Apart })
+    }
 
-/// Removes a journal that says `phase`.
-pub(super) fn withdraw(private: BorrowedFd<'_>, phase: Phase) -> io::Result<()> {
-    remove(private, phase.file())
+    /// The one in `private`, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is none.
+    pub(super) fn read(private: BorrowedFd<'a>) -> io::Result<Option<(Self, Vec<Entry>)>> {
+        for phase in [Phase::Exchanged, Phase::Apart] {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = match rustix::fs::openat(private, phase.file(), flags, Mode::empty()) {
+                Ok(file) => file,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            return read_file(file.into()).map(|entries| Some((Self { private, phase }, entries)));
+        }
+        Ok(None)
+    }
+
+    /// Removes what was left of one whose writer moved nothing.
+    pub(super) fn remove_unfinished(private: BorrowedFd<'_>) -> io::Result<()> {
+        remove(private, UNFINISHED)
+    }
+
+    /// How far the exchange has come.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Notes that it has come to the other phase.
+    pub(super) fn turn(&mut self) -> io::Result<()> {
+        let next = self.phase.other();
+        act(|| rustix::fs::renameat(self.private, self.phase.file(), self.private, next.file()))?;
+        self.phase = next;
+        Ok(())
+    }
+
+    /// Writes it anew, as [`Phase::Apart`], where it could not be turned: a step may have taken it away. Whoever read
+    /// [`Phase::Exchanged`] from now on would take the container's files for the image's.
+    pub(super) fn rewrite<'e>(&mut self, entries: impl IntoIterator<Item = &'e Entry>) -> io::Result<()> {
+        *self = Self::begin(self.private, entries)?;
+        remove(self.private, Phase::Exchanged.file())
+    }
+
+    /// Removes it: everything is where it belongs.
+    pub(super) fn end(self) -> io::Result<()> {
+        for phase in [Phase::Exchanged, Phase::Apart] {
+            remove(self.private, phase.file())?;
+        }
+        Self::remove_unfinished(self.private)
+    }
 }
 
 fn remove(private: BorrowedFd<'_>, name: &str) -> io::Result<()> {
@@ -90,23 +162,6 @@ fn remove(private: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
-}
-
-/// The journal in `private`, if there is one.
-///
-/// # Errors
-/// When it cannot be read, or is none.
-pub(super) fn read(private: BorrowedFd<'_>) -> io::Result<Option<(Phase, Vec<Entry>)>> {
-    for phase in [Phase::Exchanged, Phase::Apart] {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(private, phase.file(), flags, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        return read_file(file.into()).map(|entries| Some((phase, entries)));
-    }
-    Ok(None)
 }
 
 fn read_file(file: File) -> io::Result<Vec<Entry>> {
@@ -152,7 +207,7 @@ fn decode(text: &str) -> Option<Vec<Entry>> {
         match words[..] {
             ["directory", path, uid, gid, mode, seconds, nanoseconds] => entries.push(Entry {
                 path: GuestPath::clamp(&bytes(path)?).ok()?,
-                stay: Vec::new(),
+                stay: BTreeSet::new(),
                 face: Face {
                     owner: Owner { uid: uid.parse().ok()?, gid: gid.parse().ok()? },
                     mode: mode.parse().ok().filter(|mode| *mode <= 0o7777)?,
@@ -168,7 +223,7 @@ fn decode(text: &str) -> Option<Vec<Entry>> {
             }
             ["stays", name] => {
                 let name = bytes(name).filter(|name| is_name(name))?;
-                entries.last_mut()?.stay.push(name);
+                entries.last_mut()?.stay.insert(name);
             }
             ["end"] => return lines.next().is_none().then_some(entries),
             _ => return None,
@@ -221,24 +276,75 @@ mod tests {
                 (b"user.e".to_vec(), Vec::new()),
             ]),
         };
-        let root = Entry { path: GuestPath::root(), stay: vec![b"proc".to_vec(), b"a\nb \\".to_vec()], face };
-        let path = GuestPath::clamp(b"/var/\xfe x").unwrap();
-        vec![root.clone(), Entry { path, stay: Vec::new(), ..root }]
+        let path = |text: &[u8]| GuestPath::clamp(text).unwrap();
+        let points = [&b"/proc"[..], b"/a\nb \\", b"/a\nb \\/c"].map(path);
+        let root = Entry::new(GuestPath::root(), &points, face);
+        let other = Entry::new(path(b"/var/\xfe x"), &points, root.face.clone());
+        vec![root, other]
     }
 
     #[test]
     fn a_journal_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
         let private = File::open(directory.path()).unwrap();
-        assert_eq!(read(private.as_fd()).unwrap(), None);
-        begin(private.as_fd(), &entries()).unwrap();
-        assert_eq!(read(private.as_fd()).unwrap(), Some((Phase::Apart, entries())));
-        turn(private.as_fd(), Phase::Exchanged).unwrap();
-        assert_eq!(read(private.as_fd()).unwrap(), Some((Phase::Exchanged, entries())));
-        turn(private.as_fd(), Phase::Apart).unwrap();
-        end(private.as_fd()).unwrap();
-        end(private.as_fd()).unwrap();
-        assert_eq!(read(private.as_fd()).unwrap(), None);
+        let read = || {
+            let found = Journal::read(private.as_fd()).unwrap();
+            found.map(|(journal, entries)| (journal.phase(), entries))
+        };
+        assert_eq!(read(), None);
+        let mut journal = Journal::begin(private.as_fd(), &entries()).unwrap();
+        assert_eq!(read(), Some((Phase::Apart, entries())));
+        journal.turn().unwrap();
+        assert_eq!((read(), journal.phase()), (Some((Phase::Exchanged, entries())), Phase::Exchanged));
+        journal.turn().unwrap();
+        assert_eq!((read(), journal.phase()), (Some((Phase::Apart, entries())), Phase::Apart));
+        journal.end().unwrap();
+        assert_eq!(read(), None);
+    }
+
+    #[test]
+    fn a_journal_that_a_step_took_away_or_copied_is_written_anew() {
+        type Hostile = fn(&std::path::Path);
+        let hostile: [Hostile; 3] = [
+            |path| std::fs::remove_file(path.join("journal.exchanged")).unwrap(),
+            |path| std::fs::rename(path.join("journal.exchanged"), path.join("journal.apart")).unwrap(),
+            |path| {
+                std::fs::remove_file(path.join("journal.exchanged")).unwrap();
+                std::fs::write(path.join("journal.new"), "x").unwrap();
+            },
+        ];
+        for hostile in hostile {
+            let directory = tempfile::tempdir().unwrap();
+            let private = File::open(directory.path()).unwrap();
+            let mut journal = Journal::begin(private.as_fd(), []).unwrap();
+            journal.turn().unwrap();
+            hostile(directory.path());
+            assert!(journal.turn().is_err());
+            journal.rewrite(&entries()).unwrap();
+            let (found, read) = Journal::read(private.as_fd()).unwrap().unwrap();
+            assert_eq!((journal.phase(), found.phase(), read), (Phase::Apart, Phase::Apart, entries()));
+            journal.end().unwrap();
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_stays_in_a_directory_is_the_next_name_on_the_way_there() {
+        let path = |text: &str| GuestPath::clamp(text.as_bytes()).unwrap();
+        let points = ["/var/run/x", "/var/lib", "/data", "/var/run/a", "/variable/x", "/etc/hosts"].map(path);
+        let entry = |directory: &str| Entry::new(path(directory), &points, entries()[0].face.clone());
+        for (directory, stays) in [
+            ("/", &["var", "data", "variable", "etc"][..]),
+            ("/var", &["run", "lib"]),
+            ("/var/run", &["x", "a"]),
+            ("/usr", &[]),
+        ] {
+            let entry = entry(directory);
+            let names = ["var", "data", "variable", "etc", "run", "lib", "x", "a", "hosts", "usr"];
+            for name in names {
+                assert_eq!(entry.keeps(name.as_bytes()), stays.contains(&name), "{directory}: {name}");
+            }
+        }
     }
 
     #[test]
@@ -276,7 +382,7 @@ mod tests {
         ] {
             let path = directory.path().join(Phase::Exchanged.file());
             make(&path);
-            assert!(read(private.as_fd()).is_err());
+            assert!(Journal::read(private.as_fd()).is_err());
             let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
         }
     }

@@ -13,29 +13,38 @@ mod face;
 mod fault;
 mod fixed;
 mod identity;
+mod indispensable;
 mod journal;
 mod kept;
 mod moving;
 #[cfg(test)]
 mod overlay_test;
+mod own_root;
 mod scripts;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod troubles;
+mod way;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 pub(super) use claim::take_over;
-pub use claim::{Claim, PRIVATE_DIRECTORY, Repaired, repair};
+pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub use error::InPlaceError;
+pub use indispensable::exit;
 pub use kept::kept_in_place;
+pub use own_root::{OwnRootError, Repaired, ensure_own_root};
+pub(super) use trial::try_in;
 
+use super::devices::Rules;
 use super::furnish::{Home, KernelDirectories};
+use super::provided::is_of_kernel;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, chroot};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View, chroot};
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Rootfs};
 use exchange::Exchange;
@@ -49,6 +58,8 @@ pub struct InPlace<'a> {
     claim: &'a Claim,
     protected: Vec<GuestPath>,
     names: Limit,
+    /// Found out before the first step.
+    devices: OnceLock<Rules>,
     /// There is one root.
     turn: Mutex<()>,
 }
@@ -61,7 +72,15 @@ impl<'a> InPlace<'a> {
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, claim: &'a Claim, protected: &[GuestPath]) -> Self {
         let protected = protected.iter().cloned().chain([Claim::private_path()]).collect();
-        Self { program: program.into(), claim, protected, names: chroot::NAMES, turn: Mutex::new(()) }
+        let devices = OnceLock::new();
+        Self {
+            program: program.into(),
+            claim,
+            protected,
+            names: chroot::NAMES,
+            devices,
+            turn: Mutex::new(()),
+        }
     }
 
     /// With another limit of names of files with several, as in [`crate::rootfs::TreeCopy`].
@@ -87,7 +106,7 @@ impl<'a> InPlace<'a> {
         for path in used {
             // What is wrong with the path is said by whoever uses it.
             let Ok(place) = root.resolve(path) else { continue };
-            let holder = fixed.holder_of(&place).filter(|holder| !fixed::is_of_kernel(holder));
+            let holder = fixed.holder_of(&place).filter(|holder| !is_of_kernel(holder));
             if let Some(holder) = holder {
                 return Err(InPlaceError::Covered { path: path.clone(), fixed: holder.clone() }.into());
             }
@@ -109,22 +128,35 @@ impl Sandbox for InPlace<'_> {
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
         let step = self.claim.begin_step()?;
-        let aside = &self.claim.furniture()?;
+        let furniture = self.claim.furniture()?;
+        let aside = &*furniture.path();
         let home = Home { root, aside, kernel: KernelDirectories::Plain, names: self.names };
+        let devices = *self.devices.get_or_init(|| Rules::find(aside));
         let furnished = home.furnish(process, cancel)?;
+        // The step will see another /dev.
+        devices.check(root, Some(b"dev"))?;
         let mut scripts = Scripts::make(self.claim, &process.scripts)?;
-        let exchange = Exchange::begin(self.claim, &fixed, root)?;
+        let mut exchange = match Exchange::begin(self.claim, &fixed, root, cancel) {
+            Err(error) if error.is_interruption() => {
+                running::check(process, cancel)?;
+                return Err(error.into());
+            }
+            exchange => exchange?,
+        };
         let command = Command {
             program: &self.program,
-            confinement: Confinement::InPlace,
+            confinement: Confinement::InPlace { devices },
             process: &process.without_files(),
         };
         // Where a root would be, of which there is no other, goes what says that the step is not over.
-        let result = command.run(step.as_fd(), output, cancel);
+        // While there is output, there is a supervisor; it may take for ever to get rid of it.
+        let mut output = |stream, bytes: &[u8]| exchange.spared(|| output(stream, bytes));
+        let result = command.run(step.as_fd(), &mut output, cancel);
         if matches!(result, Err(SandboxError::Survivors(_))) {
             // Whatever is moved now could be led astray. The journal has it all: a restarted container has another root,
             // and in this one the next builder puts everything back.
-            std::mem::forget((exchange, scripts, furnished, step));
+            exchange.leave();
+            std::mem::forget((scripts, furnished, step));
             return result;
         }
         exchange.end()?;
@@ -134,6 +166,10 @@ impl Sandbox for InPlace<'_> {
         scripts?;
         furnished?;
         Ok(exit)
+    }
+
+    fn view(&self) -> View {
+        View::Container
     }
 }
 

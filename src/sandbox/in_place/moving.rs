@@ -12,6 +12,7 @@ use crate::limit::Limit;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
 use crate::rootfs::{FileKind, TreeCopy, metadata_at, xattrs_at};
+use crate::sandbox::Cancel;
 
 /// Moves the entry `name` of `from` into `to`, where there is none of that name. Links are moved, not followed.
 ///
@@ -25,26 +26,32 @@ pub(super) fn move_entry(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>) 
     move_with(from, name, to, None)
 }
 
+/// An error where `cancel` has come.
+pub(super) fn go_on(cancel: &Cancel) -> io::Result<()> {
+    if cancel.is_cancelled() { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+}
+
 /// [`move_entry`] for what may be of lower layers. The kernel would copy their files as well, but waits for the disk after
 /// each (fsync(2)), which takes several times as long: so they are copied by us, into the directory `scratch` of the same
-/// mount.
+/// mount. Ends halfway soon after `cancel`.
 ///
 /// # Errors
-/// As [`move_entry`].
+/// As [`move_entry`], and those of [`go_on`].
 pub(super) fn move_lower(
     from: BorrowedFd<'_>,
     name: &[u8],
     to: BorrowedFd<'_>,
     scratch: BorrowedFd<'_>,
+    cancel: &Cancel,
 ) -> io::Result<()> {
-    move_with(from, name, to, Some(scratch))
+    move_with(from, name, to, Some((scratch, cancel)))
 }
 
 fn move_with(
     from: BorrowedFd<'_>,
     name: &[u8],
     to: BorrowedFd<'_>,
-    scratch: Option<BorrowedFd<'_>>,
+    copying: Option<(BorrowedFd<'_>, &Cancel)>,
 ) -> io::Result<()> {
     let mut levels = match move_whole(from, name, to)? {
         Moved::Whole => return Ok(()),
@@ -54,10 +61,11 @@ fn move_with(
         let (from_here, to_here) = (level.from.as_fd(), level.to.as_fd());
         match level.waiting.pop() {
             Some(child) => {
-                if let (Reason::Lower, Some(scratch)) = (level.reason, scratch) {
+                if let (Reason::Lower, Some((scratch, cancel))) = (level.reason, copying) {
                     // Where that is not to be had, the kernel does it.
-                    let _ = replace_by_copy(from_here, &child, scratch);
+                    let _ = replace_by_copy(from_here, &child, scratch, cancel);
                 }
+                copying.map_or(Ok(()), |(_, cancel)| go_on(cancel))?;
                 if let Moved::Not(reason) = move_whole(from_here, &child, to_here)? {
                     let below = Level::begin(from_here, &child, to_here, reason)?;
                     levels.push(below);
@@ -76,7 +84,12 @@ fn move_with(
 
 /// Puts a copy of the file `name` in its place: that is in the upper layer, and can be renamed. Leaves what a copy would not
 /// be equal to: a file with several names, or with attributes, which not everybody may set.
-fn replace_by_copy(directory: BorrowedFd<'_>, name: &[u8], scratch: BorrowedFd<'_>) -> io::Result<()> {
+fn replace_by_copy(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    scratch: BorrowedFd<'_>,
+    cancel: &Cancel,
+) -> io::Result<()> {
     let metadata = metadata_at(directory, name)?;
     if metadata.kind != FileKind::File || metadata.links > 1 || !xattrs_at(directory, name)?.is_empty() {
         return Ok(());
@@ -87,7 +100,8 @@ fn replace_by_copy(directory: BorrowedFd<'_>, name: &[u8], scratch: BorrowedFd<'
         OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let copy = TreeCopy { names: Limit::new("layer-names", 0), cancelled: &|| false, jobs: 1 };
+    let cancelled = &|| cancel.is_cancelled();
+    let copy = TreeCopy { names: Limit::new("layer-names", 0), cancelled, jobs: 1 };
     let copied = act(|| copy.copy_entry(original.as_fd(), scratch, COPY.as_bytes()))
         .and_then(|()| act(|| rustix::fs::renameat(scratch, COPY, directory, name)));
     if copied.is_err() {
@@ -237,7 +251,8 @@ mod tests {
         let before = faces();
         let file = || metadata_at(open(&overlay.root().join("usr/lib/deep")).as_fd(), b"file").unwrap();
         let old = file();
-        move_lower(root.as_fd(), b"usr", aside.as_fd(), open(scratch.path()).as_fd()).unwrap();
+        let cancel = Cancel::new().unwrap();
+        move_lower(root.as_fd(), b"usr", aside.as_fd(), open(scratch.path()).as_fd(), &cancel).unwrap();
         assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
         assert!(!overlay.root().join("usr").exists());
         assert_eq!(fs::read(overlay.root().join("aside/usr/lib64/deep/file")).unwrap(), b"content");

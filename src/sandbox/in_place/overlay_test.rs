@@ -41,6 +41,23 @@ impl Overlay {
         self.0.path().join("root")
     }
 
+    /// The names at the top of what was changed or copied.
+    pub(super) fn changed(&self) -> Vec<std::ffi::OsString> {
+        let upper = fs::read_dir(self.0.path().join("upper")).unwrap();
+        let mut names: Vec<_> = upper.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    /// Lets files in it be changed, or not, as in a container with a read-only root.
+    pub(super) fn allow(&self, writing: Writing) {
+        let read_only = match writing {
+            Writing::Yes => MountFlags::empty(),
+            Writing::No => MountFlags::RDONLY,
+        };
+        rustix::mount::mount_remount(self.root(), MountFlags::BIND | read_only, c"").unwrap();
+    }
+
     /// Mounts an empty file system in memory at `place` of the root.
     pub(super) fn mount_in(&self, place: &str) {
         rustix::mount::mount("tmpfs", self.root().join(place), "tmpfs", MountFlags::empty(), None).unwrap();
@@ -50,4 +67,11 @@ impl Overlay {
     pub(super) fn bind_file(&self, source: &Path, place: &str) {
         rustix::mount::mount_bind(source, self.root().join(place)).unwrap();
     }
+}
+
+/// Whether files can be changed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Writing {
+    Yes,
+    No,
 }

@@ -11,7 +11,7 @@ use super::error::InPlaceError;
 use super::exchange::failed;
 use crate::rootfs::remove::enter;
 use crate::rootfs::{FileKind, GuestPath, metadata_at, remove_tree, set_mode_at};
-use crate::sandbox::furnish::write_scripts;
+use crate::sandbox::provided::write_scripts;
 use crate::sandbox::{SandboxError, Script};
 
 /// Where they are, as for all steps.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::exchange::Exchange;
 use super::fault::{self, Fault};
 use super::fixed::Fixed;
-use super::overlay_test::Overlay;
+use super::overlay_test::{Overlay, Writing};
 use super::*;
 use crate::rootfs::{Timestamp, remove_tree, set_times_at};
 
@@ -54,7 +54,7 @@ impl Pod {
     }
 
     fn claim(&self) -> Claim {
-        Claim::take(&self.overlay.root(), &|| {}).unwrap()
+        Claim::take(&self.overlay.root()).unwrap()
     }
 
     fn fixed(&self, claim: &Claim) -> Fixed {
@@ -68,7 +68,20 @@ impl Pod {
     }
 
     fn exchange<'a>(&self, claim: &'a Claim, tree: &Path) -> Result<Exchange<'a>, InPlaceError> {
-        Exchange::begin(claim, &self.fixed(claim), &Rootfs::open(tree).unwrap())
+        self.exchange_until(claim, tree, &Cancel::new().unwrap())
+    }
+
+    fn exchange_until<'a>(
+        &self,
+        claim: &'a Claim,
+        tree: &Path,
+        cancel: &Cancel,
+    ) -> Result<Exchange<'a>, InPlaceError> {
+        Exchange::begin(claim, &self.fixed(claim), &Rootfs::open(tree).unwrap(), cancel)
+    }
+
+    fn repair(&self) -> Repaired {
+        ensure_own_root(&self.overlay.root(), &|| {}).unwrap()
     }
 
     /// Runs `step` with the root of the container in place of `tree`.
@@ -414,8 +427,10 @@ fn a_builder_killed_anywhere_is_repaired_by_the_next() {
             result.unwrap();
             break;
         }
-        repaired += usize::from(repair(&pod.overlay.root(), &|| {}).unwrap() == Repaired::Root);
+        repaired += usize::from(pod.repair() == Repaired::Root);
         assert_eq!(without_times_of_directories(pod.files()), before, "{count}: {result:?}");
+        // What holds nothing of the container is for the next that runs steps in place.
+        drop(pod.claim());
         assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "{count}");
         pod.check_others();
     }
@@ -435,14 +450,14 @@ fn a_repair_that_is_killed_is_repaired() {
         drop(exchange);
         drop(claim);
         fault::set(Some(Fault::FromThenOn(count)));
-        let result = repair(&pod.overlay.root(), &|| {});
+        let result = ensure_own_root(&pod.overlay.root(), &|| {});
         let come = fault::has_come();
         fault::set(None);
         if !come {
             assert_eq!(result.unwrap(), Repaired::Root);
             break;
         }
-        repair(&pod.overlay.root(), &|| {}).unwrap();
+        pod.repair();
         assert_eq!(without_times_of_directories(pod.files()), before, "{count}");
         pod.check_others();
     }
@@ -479,7 +494,7 @@ fn a_hostile_step_leads_nobody_astray() {
         rustix::fs::symlink(to, at).unwrap();
     }
     // What it does, what is told, and what of the container is gone for good.
-    let cases: [(&str, Hostile, &str, &[&str]); 13] = [
+    let cases: [(&str, Hostile, &str, &[&str]); 16] = [
         (
             "a directory with a mount moved, and a link in its place",
             |root, outside| {
@@ -571,6 +586,35 @@ fn a_hostile_step_leads_nobody_astray() {
             &[],
         ),
         (
+            "the root of the tree moved, and a link to the container's in its place",
+            |root, _| {
+                fs::rename(private(root, "trees/tree"), private(root, "trees/other")).unwrap();
+                link(root, &private(root, "trees/tree"));
+            },
+            "/.builder-in-place",
+            &[],
+        ),
+        (
+            "the root of the tree moved into itself, and a link in its place",
+            |root, outside| {
+                fs::rename(private(root, "trees/tree"), root.join("usr/tree")).unwrap();
+                link(outside, &private(root, "trees/tree"));
+            },
+            "/.builder-in-place",
+            &[],
+        ),
+        (
+            "the directory of all trees moved, and a link in its place",
+            |root, outside| {
+                fs::rename(private(root, "trees"), root.join("bin/trees")).unwrap();
+                fs::create_dir_all(root.join("evil/tree")).unwrap();
+                link(&root.join("evil"), &private(root, "trees"));
+                link(outside, &root.join("evil/tree/link"));
+            },
+            "/.builder-in-place",
+            &[],
+        ),
+        (
             "the journal removed",
             |root, _| fs::remove_file(private(root, "journal.exchanged")).unwrap(),
             "/.builder-in-place",
@@ -587,18 +631,23 @@ fn a_hostile_step_leads_nobody_astray() {
             &["*"],
         ),
     ];
-    for (name, hostile, told, gone) in cases {
+    for (what, hostile, told, gone) in cases {
         let Some(pod) = Pod::of_one_layer() else { return };
         let before = without_times_of_directories(pod.files());
         let claim = pod.claim();
         let tree = image(&claim);
         let result = pod.step(&tree, &claim, |root| hostile(root, pod.outside.path()));
+        // Whoever goes the way to the tree later, as when it is removed, comes to a tree or nowhere.
+        for name in ["trees", "trees/tree"] {
+            let kind = fs::symlink_metadata(private(&pod.overlay.root(), name)).map(|found| found.is_dir());
+            assert!(kind.unwrap_or(true), "{what}: a link is left at `{name}`");
+        }
         match result {
             Err(InPlaceError::Damaged { paths }) => {
-                assert!(paths.iter().any(|path| path.as_bytes() == told.as_bytes()), "{name}: {paths:?}");
+                assert!(paths.iter().any(|path| path.as_bytes() == told.as_bytes()), "{what}: {paths:?}");
             }
-            Ok(()) => assert_eq!(told, "", "{name}"),
-            Err(error) => panic!("{name}: {error:?}"),
+            Ok(()) => assert_eq!(told, "", "{what}"),
+            Err(error) => panic!("{what}: {error:?}"),
         }
         drop(claim);
         pod.check_others();
@@ -606,11 +655,11 @@ fn a_hostile_step_leads_nobody_astray() {
         if gone != ["*"] {
             let expected = before.iter().filter(|(path, _)| !gone.contains(&path.as_str()));
             for (path, line) in expected {
-                assert_eq!(after.get(path), Some(line), "{name}: {path}");
+                assert_eq!(after.get(path), Some(line), "{what}: {path}");
             }
         }
         let left: Vec<&String> = after.keys().filter(|path| !before.contains_key(*path)).collect();
-        assert!(left.is_empty(), "{name}: {left:?}");
+        assert!(left.is_empty(), "{what}: {left:?}");
         // Where only the tree was damaged, the next step works.
         let claim = pod.claim();
         let tree = image(&claim);
@@ -619,17 +668,144 @@ fn a_hostile_step_leads_nobody_astray() {
 }
 
 #[test]
+fn a_build_that_is_stopped_while_files_change_places_goes_back_at_once() {
+    let mut stopped = 0;
+    for count in 0.. {
+        // With lower layers that nothing has been moved of.
+        let Some(pod) = Pod::new() else { return };
+        let before = pod.files();
+        let claim = pod.claim();
+        let tree = image(&claim);
+        let old = listing(&tree, &[]);
+        let cancel = Cancel::new().unwrap();
+        let stop = cancel.clone();
+        fault::after(count, move || stop.cancel("a signal asked for it"));
+        let result = pod.exchange_until(&claim, &tree, &cancel);
+        let acts = fault::acts();
+        fault::set(None);
+        if !cancel.is_cancelled() {
+            result.unwrap().end().unwrap();
+            break;
+        }
+        match result.map(Exchange::end) {
+            // It came with the last act, or while the last directory was shown.
+            Ok(ended) => ended.unwrap(),
+            Err(error) => {
+                assert!(error.is_interruption(), "{count}: {error:?}");
+                // An entry whose move has begun is moved. Each act is undone by one; to make a directory, two more are done.
+                assert!(acts <= 3 * count + 20, "{count}: {acts} acts");
+                stopped += 1;
+            }
+        }
+        assert_eq!(listing(&tree, &[]), old, "{count}: the image is as it was");
+        drop(claim);
+        assert_eq!(
+            without_times_of_directories(pod.files()),
+            without_times_of_directories(before.clone()),
+            "{count}"
+        );
+        pod.check_others();
+    }
+    assert!(stopped > 50, "{stopped}");
+}
+
+#[test]
+fn whether_steps_can_run_is_found_out_without_a_trace() {
+    let Some(pod) = Pod::new() else { return };
+    let root = pod.overlay.root();
+    let (before, upper) = (pod.files(), pod.overlay.changed());
+    let program = Path::new("/proc/self/exe");
+    let tried = try_in(&root, program, |sandbox, tree| {
+        assert!(tree.starts_with(pod.path(PRIVATE_DIRECTORY)), "{}", tree.display());
+        let tree = Rootfs::open(tree).unwrap();
+        let fixed = Fixed::find(sandbox.claim.root(), &sandbox.protected).unwrap();
+        // What was to be moved is, and nothing else of this container.
+        let exchange = Exchange::begin(sandbox.claim, &fixed, &tree, &Cancel::new().unwrap()).unwrap();
+        assert!(!pod.path(".builder-in-place/trial/root/entry").exists());
+        assert_eq!(pod.files(), before);
+        exchange.end()
+    });
+    tried.unwrap().unwrap();
+    assert_eq!(pod.files(), before);
+    assert_eq!(pod.overlay.changed(), upper, "a lower layer was copied");
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+    // Of one that was killed.
+    for name in [".builder-in-place-trial", ".builder-in-place/trial/root/.builder-in-place/trees/tree/etc"] {
+        fs::create_dir_all(pod.path(name)).unwrap();
+    }
+    try_in(&root, program, |_, _| {}).unwrap();
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists() && !pod.path(".builder-in-place-trial").exists());
+    pod.overlay.allow(Writing::No);
+    let error = try_in(&root, program, |_, _| {}).unwrap_err();
+    assert!(
+        matches!(&error, InPlaceError::Private { source, .. } if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem),
+        "{error:?}"
+    );
+    pod.overlay.allow(Writing::Yes);
+    // Who has it for moments stops nobody.
+    let claim = pod.claim();
+    std::thread::scope(|scope| {
+        let (waits, waiting) = std::sync::mpsc::channel();
+        let other = scope.spawn(move || {
+            waits.send(()).unwrap();
+            Claim::take(&root).map(drop)
+        });
+        waiting.recv().unwrap();
+        drop(claim);
+        other.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_root_is_the_containers_own_or_given_back_or_it_is_said_what_to_do() {
+    let Some(pod) = Pod::new() else { return };
+    let root = pod.overlay.root();
+    let own = || ensure_own_root(&root, &|| {});
+    assert_eq!(own().unwrap(), Repaired::Nothing);
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "nothing is made to find nothing");
+    let before = pod.files();
+    // A builder between its steps stops nobody.
+    let claim = pod.claim();
+    let tree = image(&claim);
+    assert_eq!(own().unwrap(), Repaired::Nothing);
+    let exchange = pod.exchange(&claim, &tree).unwrap();
+    let error = own().unwrap_err();
+    assert!(matches!(error, OwnRootError::InUse { .. }), "{error:?}");
+    assert!(!error.to_string().contains("steps that run in place"), "{error}");
+    fault::set(Some(Fault::FromThenOn(0)));
+    drop(exchange);
+    fault::set(None);
+    // Dead, but whoever supervised its step has not ended.
+    drop(claim);
+    pod.overlay.allow(Writing::No);
+    let error = own().unwrap_err();
+    assert!(matches!(error, OwnRootError::Irreparable(_)), "{error:?}");
+    assert_eq!(error.remedy(), "start a new container");
+    pod.overlay.allow(Writing::Yes);
+    assert_eq!(own().unwrap(), Repaired::Root);
+    assert_eq!(pod.files(), before);
+    // What holds nothing of the container's is no matter where nobody can write, nor is what others have there.
+    drop(pod.claim());
+    write(&pod.path(PRIVATE_DIRECTORY).join("trees/build-1/tree-0/file"), "image");
+    pod.overlay.allow(Writing::No);
+    assert_eq!(own().unwrap(), Repaired::Nothing);
+    pod.overlay.allow(Writing::Yes);
+    drop(pod.claim());
+    for other in ["/etc", "/missing"] {
+        rustix::fs::symlink(other, pod.path(PRIVATE_DIRECTORY)).unwrap();
+        assert_eq!(own().unwrap(), Repaired::Nothing, "{other}");
+        fs::remove_file(pod.path(PRIVATE_DIRECTORY)).unwrap();
+    }
+    write(&pod.path(PRIVATE_DIRECTORY), "x");
+    assert_eq!(own().unwrap(), Repaired::Nothing);
+}
+
+#[test]
 fn a_root_has_one_builder_at_a_time() {
     let Some(pod) = Pod::new() else { return };
-    assert_eq!(repair(&pod.overlay.root(), &|| {}).unwrap(), Repaired::Nothing);
-    assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "nothing is made to find nothing");
     let claim = pod.claim();
-    for error in
-        [Claim::take(&pod.overlay.root(), &|| {}).map(drop), repair(&pod.overlay.root(), &|| {}).map(drop)]
-    {
-        let error = error.unwrap_err();
-        assert!(matches!(error, InPlaceError::Busy { .. }), "{error:?}");
-    }
+    let error = Claim::take(&pod.overlay.root()).unwrap_err();
+    assert!(matches!(error, InPlaceError::Busy { .. }), "{error:?}");
     drop(claim);
     drop(pod.claim());
     assert!(!pod.path(PRIVATE_DIRECTORY).exists());
@@ -652,7 +828,7 @@ fn a_step_of_a_dead_builder_is_waited_for() {
     let root = pod.overlay.root();
     std::thread::scope(|scope| {
         let next = scope.spawn(move || {
-            let claim = Claim::take(&root, &|| told.send(()).unwrap()).unwrap();
+            let claim = Claim::take_or_wait(&root, &|| told.send(()).unwrap()).unwrap();
             end.recv_timeout(std::time::Duration::ZERO).expect("the step has ended before");
             drop(claim);
         });
@@ -683,10 +859,10 @@ fn files_that_nobody_can_tell_of_are_an_error() {
     let Some(pod) = Pod::new() else { return };
     let private = pod.path(PRIVATE_DIRECTORY);
     write(&private.join("aside/usr/file"), "pod");
-    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
+    let error = Claim::take(&pod.overlay.root()).unwrap_err();
     assert!(matches!(error, InPlaceError::Lost { .. }), "{error}");
     fs::write(private.join("journal.apart"), "something else").unwrap();
-    let error = Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
+    let error = Claim::take(&pod.overlay.root()).unwrap_err();
     assert!(matches!(error, InPlaceError::Journal { .. }), "{error}");
     assert_eq!(fs::read(private.join("aside/usr/file")).unwrap(), b"pod");
     // A journal that a step wrote names what it likes, but only places in the root.
@@ -698,7 +874,7 @@ fn files_that_nobody_can_tell_of_are_an_error() {
             "builder in-place 1\ndirectory 2f 0 0 493 0 0\nstays 64617461\nstays 70726f63\ndirectory {hex} 0 0 448 0 0\nend\n"
         );
         fs::write(private.join("journal.apart"), text).unwrap();
-        Claim::take(&pod.overlay.root(), &|| {}).unwrap_err();
+        Claim::take(&pod.overlay.root()).unwrap_err();
         pod.check_others();
     }
 }
@@ -710,7 +886,7 @@ fn trees_elsewhere_are_refused_before_anything_is_moved() {
     let claim = pod.claim();
     let elsewhere = tempfile::tempdir().unwrap();
     let error = pod.step(elsewhere.path(), &claim, |_| panic!("it ran")).unwrap_err();
-    assert!(matches!(error, InPlaceError::OtherMount { .. }), "{error}");
+    assert!(matches!(error, InPlaceError::Elsewhere { .. }), "{error}");
     assert!(error.to_string().contains("/.builder-in-place/trees"), "{error}");
     assert_eq!(pod.files(), before);
 }

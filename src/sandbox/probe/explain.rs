@@ -95,7 +95,7 @@ mod tests {
     const NO_APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
 
     /// What root of a container has.
-    const DOCKER: CapabilitySet = crate::sandbox::launch::CAPABILITIES;
+    const DOCKER: CapabilitySet = crate::sandbox::allowed::CAPABILITIES;
 
     fn facts() -> Facts {
         Facts { capabilities: DOCKER, ..Facts::none() }

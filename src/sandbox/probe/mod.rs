@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use place::{Hints, Place, is_own_image};
 
+use super::in_place::{self, InPlaceError};
 use super::mount_table::forbids_execution;
 use super::own::{self, Identity, Own, OwnError, Wish};
 use super::refusal::{Act, Attempt, Explanation, Facts, Refusal};
@@ -129,7 +130,7 @@ impl Ground<'_> {
                 Err(Obstacle::Powerless)
             }
             Strategy::Chroot if forbids_execution(self.directory) => Err(Obstacle::NoExecution),
-            Strategy::InPlace => try_root(),
+            Strategy::InPlace => told(|| try_root(self.program)),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
             }
@@ -146,16 +147,12 @@ impl Ground<'_> {
         let root = self.directory.join(ROOT);
         let made = rustix::fs::mkdir(&root, Mode::from_raw_mode(0o755));
         made.map_err(refused("make a directory"))?;
-        let result = children::ask(|| self.as_a_build_would(strategy, care, &root));
+        let result = told(|| self.as_a_build_would(strategy, care, &root));
         // What cannot be removed goes with the directory.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = rustix::fs::open(self.directory, flags, Mode::empty())
             .map(|directory| remove_tree(directory.as_fd(), ROOT.as_bytes()));
-        let other = |message| Err(Obstacle::Other { message });
-        match result {
-            Ok(told) => told.unwrap_or_else(|| other("the process that tried it was killed".to_owned())),
-            Err(error) => other(format!("cannot start a process: {error}")),
-        }
+        result
     }
 
     fn as_a_build_would(&self, strategy: Strategy, care: Care, root: &Path) -> Result<Working, Obstacle> {
@@ -188,6 +185,15 @@ impl Obstacle {
             Self::Refused { attempt: Attempt { act: Act::NewProc, .. }, .. } => shared,
             own => own,
         }
+    }
+}
+
+/// What a child has found.
+fn told(body: impl FnOnce() -> Result<Working, Obstacle>) -> Result<Working, Obstacle> {
+    let other = |message| Err(Obstacle::Other { message });
+    match children::ask(body) {
+        Ok(told) => told.unwrap_or_else(|| other("the process that tried it was killed".to_owned())),
+        Err(error) => other(format!("cannot start a process: {error}")),
     }
 }
 
@@ -247,19 +253,23 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
     }
 }
 
-/// Whether entries of the root of this container can be moved away and back, without moving any.
-fn try_root() -> Result<Working, Obstacle> {
+/// Whether a step can run in the root of this container: see [`in_place::try_in`].
+fn try_root(program: &Path) -> Result<Working, Obstacle> {
     let own = own::stay().map_err(|error| obstacle_of(&error))?;
-    let [one, other] =
-        ["a", "b"].map(|end| format!("/.builder-tries-{}-{end}", rustix::process::getpid().as_raw_nonzero()));
-    rustix::fs::mkdir(&one, Mode::RWXU)
-        .map_err(refused(Act::WriteRoot.named("write to the root of the container")))?;
-    let renamed = rustix::fs::rename(&one, &other);
-    for path in [&one, &other] {
-        let _ = rustix::fs::rmdir(path);
-    }
-    renamed.map_err(refused("rename in the root of the container"))?;
+    in_place::try_in(Path::new("/"), program, |sandbox, root| try_step(sandbox, root))
+        .map_err(obstacle_in_root)??;
     Ok(working(own, Way::InPlace))
+}
+
+fn obstacle_in_root(error: InPlaceError) -> Obstacle {
+    let (attempt, source) = match error {
+        InPlaceError::Private { source, .. } => {
+            (Act::WriteRoot.named("write to the root of the container"), source)
+        }
+        InPlaceError::Io { source, .. } => ("rename in the root of the container".into(), source),
+        error => return Obstacle::Other { message: error.to_string() },
+    };
+    refused(attempt)(Errno::from_io_error(&source).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ mod tests {
 
     use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO};
 
-    use super::super::launch;
+    use super::super::allowed::CAPABILITIES;
     use super::numbers::ABIS;
     use super::program::interpreter::{Call, run};
     use super::*;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_step_may_do_what_it_may_do_under_docker_on_every_architecture() {
-        let program = filter(&ABIS, launch::CAPABILITIES);
+        let program = filter(&ABIS, CAPABILITIES);
         let mut found = BTreeMap::new();
         for abi in &ABIS {
             let numbers: BTreeMap<&str, u32> = abi.calls().map(|(number, name)| (name, number)).collect();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn numbers_without_a_call_do_not_exist() {
-        let program = filter(&ABIS, launch::CAPABILITIES);
+        let program = filter(&ABIS, CAPABILITIES);
         for abi in &ABIS {
             let last = abi.common_calls().last().unwrap().0;
             // x32, and what a tracer sets to leave out a call.
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn no_process_is_ended_for_its_architecture() {
-        let program = filter(&ABIS, launch::CAPABILITIES);
+        let program = filter(&ABIS, CAPABILITIES);
         for architecture in [0, 8, 22, 243, 0xc000_00f3, u32::MAX] {
             let call = Call { number: 0, architecture, arguments: [0; 6] };
             assert_eq!(run(&program, &call).0, ENOSYS, "{architecture:#x}");
@@ -209,7 +209,7 @@ mod tests {
         /// `BPF_MAXINSNS`.
         const MOST: usize = 4096;
         for abis in [&ABIS[..2], &ABIS[2..]] {
-            let program = filter(abis, launch::CAPABILITIES);
+            let program = filter(abis, CAPABILITIES);
             assert!(program.len() < MOST / 4, "{}", program.len());
             for abi in abis {
                 for number in 0..600 {
@@ -243,7 +243,7 @@ mod tests {
             // Creates nothing: an id of a keyring is asked for.
             let get_keyring = || sys::leave_session_keyring().map_err(|error| error.raw_os_error());
             assert_ne!(get_keyring(), Err(Some(1)));
-            install(launch::CAPABILITIES).unwrap();
+            install(CAPABILITIES).unwrap();
             assert_eq!(filters(), before + 1);
             assert_eq!(get_keyring(), Err(Some(1)));
             let unshared = sys::unshare(rustix::thread::UnshareFlags::NEWUTS);
@@ -257,7 +257,7 @@ mod tests {
             sys::refuse_call(libc::SYS_seccomp, Errno::NOSYS).unwrap();
             let before = filters();
             assert!(!can_filter_system_calls());
-            install(launch::CAPABILITIES).unwrap();
+            install(CAPABILITIES).unwrap();
             assert_eq!(filters(), before);
         });
     }

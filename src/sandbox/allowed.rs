@@ -1,0 +1,117 @@
+//! What a step may do: its capabilities, and whether its system calls are filtered.
+
+use rustix::thread::CapabilitySet;
+
+use super::child::{Step, during};
+use super::devices::Rules;
+use super::seccomp::SystemCalls;
+
+/// What processes in containers may do by default: 00000000a80425fb, as Docker and BuildKit have it.
+pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::AUDIT_WRITE);
+
+/// What a step can do without, that which a Dockerfile misses least first: to limit the capabilities of others; ping(8); a
+/// server on a low port, where the kernel does not allow that to everybody anyway; pam(3) as root, whose messages for the
+/// audit then fail; devices; capabilities of files; to end what another user has started; setgid files that stay so when
+/// they are written to.
+///
+/// Without the other five of [`CAPABILITIES`] an image cannot be built at all.
+const SPARE: [CapabilitySet; 8] = [
+    CapabilitySet::SETPCAP,
+    CapabilitySet::NET_RAW,
+    CapabilitySet::NET_BIND_SERVICE,
+    CapabilitySet::AUDIT_WRITE,
+    CapabilitySet::MKNOD,
+    CapabilitySet::SETFCAP,
+    CapabilitySet::KILL,
+    CapabilitySet::FSETID,
+];
+
+/// What a step may do at most; less where the builder may not do it itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub(super) capabilities: CapabilitySet,
+    pub(super) system_calls: SystemCalls,
+}
+
+impl Allowed {
+    /// In namespaces of its own.
+    pub(super) fn inside() -> Self {
+        Self { capabilities: CAPABILITIES, system_calls: SystemCalls::Filtered }
+    }
+
+    /// In those of the container, where `devices` hold: to be asked by a process that has the builder's capabilities.
+    pub(super) fn beside_others(devices: Rules) -> Step<Self> {
+        let own = during(rustix::thread::capabilities(None), "find out the capabilities of the container")?;
+        let filters = own.effective.contains(CapabilitySet::SYS_ADMIN);
+        let system_calls = if filters { SystemCalls::Filtered } else { SystemCalls::AsForTheBuilder };
+        Ok(Self { capabilities: fewer(own.permitted, devices), system_calls })
+    }
+}
+
+/// What a step may do beside processes with the capabilities `others`.
+///
+/// Not CAP_SYS_CHROOT, by which it could leave its root. And at least one capability less than they have: the kernel lets
+/// nobody trace a process, or see its environment, files and memory, who lacks a capability of it (ptrace(2)). What is
+/// left out is missing in the bounding set, too, so no setuid program and no capability of a file brings it back.
+fn fewer(others: CapabilitySet, devices: Rules) -> CapabilitySet {
+    let mut given = CAPABILITIES.difference(CapabilitySet::SYS_CHROOT);
+    if devices == Rules::Missing {
+        given.remove(CapabilitySet::MKNOD);
+    }
+    if given.contains(others)
+        && let Some(spare) = SPARE.into_iter().find(|spare| others.contains(*spare))
+    {
+        given.remove(spare);
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capabilities_are_those_of_docker() {
+        assert_eq!(CAPABILITIES.bits(), 0xa804_25fb);
+    }
+
+    #[test]
+    fn a_step_has_one_capability_less_than_those_beside_it() {
+        use CapabilitySet as Set;
+        let usual = CAPABILITIES.difference(Set::SYS_CHROOT);
+        let five = Set::CHOWN | Set::DAC_OVERRIDE | Set::FOWNER | Set::SETUID | Set::SETGID;
+        let crio = five | Set::FSETID | Set::SETPCAP | Set::NET_BIND_SERVICE | Set::KILL;
+        for (others, left_out) in [
+            (CAPABILITIES, Set::empty()),
+            (Set::all(), Set::empty()),
+            (crio | Set::SYS_ADMIN, Set::empty()),
+            (usual, Set::SETPCAP),
+            (crio, Set::SETPCAP),
+            (crio.difference(Set::SETPCAP), Set::NET_BIND_SERVICE),
+            (five | Set::FSETID, Set::FSETID),
+            // Nothing to spare.
+            (five, Set::empty()),
+        ] {
+            let given = fewer(others, Rules::Hold);
+            assert_eq!(given, usual.difference(left_out), "{others:?}");
+            assert!(others == five || !given.contains(others), "{others:?}");
+        }
+        // Where they have CAP_MKNOD and the step does not, that is one.
+        let without = usual.difference(Set::MKNOD);
+        assert_eq!(fewer(usual, Rules::Missing), without);
+        assert_eq!(fewer(crio, Rules::Missing), without.difference(Set::SETPCAP));
+    }
+}
