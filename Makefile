@@ -4,7 +4,7 @@
 # optimised one (whose link-time optimisation alone takes a minute). `make build` makes the one to install.
 CARGO ?= cargo
 
-.PHONY: demo test bench lint build ground
+.PHONY: demo test bench bench-isolation lint build ground
 
 demo:
 	integration/ground/up
@@ -28,6 +28,12 @@ build:
 bench: build
 	integration/ground/up
 	integration/ground/bench
+
+# What each way to keep a RUN apart costs, in pods of the test ground, as ratios. As root.
+bench-isolation: build
+	integration/ground/up
+	BUILDER_BENCH_PROGRAM=$$(find $${CARGO_TARGET_DIR:-$$PWD/target} -path '*/release/builder' -type f | head -n 1) \
+	  $(CARGO) test --test integration what_each_way_costs -- --ignored --nocapture
 
 ground:
 	integration/ground/up
