@@ -5,6 +5,9 @@ use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::mount::MountAttrFlags;
 use rustix::process::Pid;
@@ -569,6 +572,34 @@ pub fn install_system_call_filter(program: &[libc::sock_filter]) -> io::Result<(
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
     })?;
     Ok(())
+}
+
+/// Ends this process with `code` when `signal` comes and another one came before, at least `echo` ago. `first` is shared by
+/// all signals that count as one another: nanoseconds since the machine was started, zero as long as none came.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn end_at_second_signal(
+    signal: i32,
+    code: i32,
+    first: Arc<AtomicU64>,
+    echo: Duration,
+) -> io::Result<signal_hook::SigId> {
+    let act = move || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = now
+            .tv_sec
+            .cast_unsigned()
+            .saturating_mul(1_000_000_000)
+            .saturating_add(now.tv_nsec.cast_unsigned());
+        if let Err(first) = first.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst)
+            && Duration::from_nanos(now.saturating_sub(first)) >= echo
+        {
+            end_at_once(code);
+        }
+    };
+    // SAFETY: what is done in signal context (clock_gettime, atomics, _exit) is allowed there, and cannot panic.
+    unsafe { signal_hook::low_level::register(signal, act) }
 }
 
 /// Has the system call `number` of the calling thread, and of threads that it starts, fail with `errno` from now on.
