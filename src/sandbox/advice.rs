@@ -65,7 +65,7 @@ mod tests {
                 InPlaceError::Io { action: "rename", path: path(), source: source() }.into(),
                 Some("files back"),
             ),
-            (InPlaceError::Damaged { paths: vec![path()] }.into(), None),
+            (InPlaceError::Damaged { paths: vec![path()], kept: None }.into(), None),
         ] {
             let remedy = error.remedy(Strategy::InPlace, Place::Pod);
             assert_eq!(remedy.is_some(), words.is_some(), "{error}: {remedy:?}");

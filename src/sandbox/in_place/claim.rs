@@ -3,19 +3,22 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::error::InPlaceError;
 use super::exchange::Exchange;
-use super::journal::Journal;
+use super::identity::now;
+use super::journal::{Journal, Phase};
 use super::living;
+use super::moving::act;
 use super::own_root::Repaired;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
-use crate::rootfs::{GuestPath, Rootfs, keeping_mtime, metadata_of, remove_tree};
+use crate::rootfs::{GuestPath, Rootfs, Timestamp, keeping_mtime, metadata_of, remove_tree};
 use crate::sandbox::Survivors;
 
 /// The builder's own directory, in the container's root: only a rename within one mount is a matter of a moment, so this
@@ -28,6 +31,8 @@ pub(super) const ASIDE: &str = "aside";
 pub(super) const COPY: &str = "copy";
 /// What a step left that belongs nowhere; soon removed.
 pub(super) const LEFT: &str = "left";
+/// What may be the container's, but has no place any more because a step has moved it; no build removes it.
+pub(super) const KEPT: &str = "kept";
 /// What of a stage is out of the way of something that a step is to find.
 const FURNITURE: &str = "furniture";
 /// Where it is tried whether steps can run.
@@ -72,6 +77,10 @@ pub struct Claim {
     /// None for whoever ends what a dead builder had begun.
     _lock: Option<OwnedFd>,
     repaired: Repaired,
+    /// Since when what is made is an image's or a step's.
+    began: Timestamp,
+    /// But for these times, when files of the container were copied.
+    copied: Mutex<Vec<(Timestamp, Timestamp)>>,
 }
 
 /// Undoes what the builder of a step that has just ended in the root `root` can undo no more, because it was killed; `step`
@@ -91,6 +100,8 @@ pub(in crate::sandbox) fn take_over(root: &Path, step: OwnedFd) {
             private,
             _lock: None,
             repaired: Repaired::Nothing,
+            began: now(),
+            copied: Mutex::default(),
         })
     })();
     // There is nobody to be told; what is left undone is up to the next builder.
@@ -162,7 +173,17 @@ impl Claim {
                     return Err(InPlaceError::Alive(survivors));
                 }
                 let (lock, repaired) = (Some(lock), Repaired::Nothing);
-                return Ok(Self { place, root: tree, directory, private, _lock: lock, repaired });
+                let (began, copied) = (now(), Mutex::default());
+                return Ok(Self {
+                    place,
+                    root: tree,
+                    directory,
+                    private,
+                    _lock: lock,
+                    repaired,
+                    began,
+                    copied,
+                });
             }
         }
         Err(InPlaceError::Busy { lock: place.join(LOCK) })
@@ -218,6 +239,37 @@ impl Claim {
         }
     }
 
+    /// Notes that files of the container were copied from `began` until `ended`.
+    pub(super) fn copied(&self, began: Timestamp, ended: Timestamp) {
+        let mut copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
+        match copied.last_mut() {
+            // One after the other.
+            Some((_, last)) if *last == began => *last = ended,
+            _ => copied.push((began, ended)),
+        }
+    }
+
+    /// Whether what was made at `time` has come with an image or a step of this builder.
+    pub(super) fn is_since(&self, time: Timestamp) -> bool {
+        let copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
+        time >= self.began && !copied.iter().any(|(began, ended)| (*began..=*ended).contains(&time))
+    }
+
+    /// Moves the entry `name` of `directory` to where no build removes anything.
+    pub(super) fn keep(&self, directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+        let kept = made(self.private(), KEPT)?;
+        for number in 1.. {
+            let number = number.to_string();
+            match act(|| {
+                rustix::fs::renameat_with(directory, name, &kept, number.as_str(), RenameFlags::NOREPLACE)
+            }) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => return result,
+            }
+        }
+        Ok(())
+    }
+
     /// Where the entry `name` of the builder's own directory is.
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
         self.place.join(name)
@@ -245,17 +297,40 @@ impl Claim {
         let _ = living::write(self.private(), survivors);
     }
 
+    /// Takes away what no builder has put into its own directory.
+    fn clear(&self, strangers: Strangers) -> io::Result<()> {
+        for name in Names::in_directory(self.private())?.iter().filter(|name| !is_known(name)) {
+            match strangers {
+                Strangers::Nobodys => remove_tree(self.private(), name)?,
+                Strangers::Perhaps => self.keep(self.private(), name)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Repairs what a killed builder has left.
     pub(super) fn repair(&mut self) -> Result<(), InPlaceError> {
-        let journal = Journal::read(self.private.as_fd())
-            .map_err(|source| InPlaceError::Journal { path: self.place.clone(), source })?;
+        let holds_nothing = holds_nothing(self.private());
+        let journal = match Journal::read(self.private.as_fd()) {
+            // Whatever it is, there is nothing to be told of.
+            Err(_) if holds_nothing => None,
+            journal => {
+                journal.map_err(|source| InPlaceError::Journal { path: self.place.clone(), source })?
+            }
+        };
+        let mut strangers = Strangers::Nobodys;
         match journal {
             Some((journal, entries)) => {
-                Exchange::found(self, journal, entries)?.end()?;
-                self.repaired = Repaired::Root;
+                let phase = journal.phase();
+                let exchange = Exchange::found(self, journal, entries)?;
+                let was_away = phase == Phase::Exchanged || exchange.holds_something();
+                exchange.end()?;
+                if was_away {
+                    (self.repaired, strangers) = (Repaired::Root, Strangers::Perhaps);
+                }
             }
-            None if is_empty(self.private(), ASIDE) => {
-                Journal::remove_unfinished(self.private()).map_err(self.journal_failed())?;
+            None if holds_nothing || is_empty(self.private(), ASIDE) => {
+                Journal::remove_all(self.private()).map_err(self.journal_failed())?;
             }
             None => return Err(InPlaceError::Lost { path: self.place.join(ASIDE) }),
         }
@@ -269,8 +344,31 @@ impl Claim {
         for name in [Self::TREES, LEFT, FURNITURE, COPY, TRIAL] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
+        self.clear(strangers).map_err(failed("tidy up", &self.place))?;
         living::remove(self.private()).map_err(failed("tidy up", &self.place))
     }
+}
+
+/// Whose that is what no builder has put into its own directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strangers {
+    /// A step's or an image's.
+    Nobodys,
+    /// Perhaps the container's: a step had it, and nobody has looked since.
+    Perhaps,
+}
+
+/// What is made in the builder's own directory, but for journals.
+const KNOWN: [&str; 10] =
+    [ASIDE, COPY, LEFT, KEPT, FURNITURE, TRIAL, LOCK, STEP, living::LIVING, Claim::TREES];
+
+fn is_known(name: &[u8]) -> bool {
+    KNOWN.iter().any(|known| known.as_bytes() == name) || Journal::has(name)
+}
+
+/// Whether nothing of the container can be in the builder's own directory `private`.
+pub(super) fn holds_nothing(private: BorrowedFd<'_>) -> bool {
+    is_empty(private, ASIDE) && Names::in_directory(private).is_ok_and(|names| names.iter().all(is_known))
 }
 
 /// Whether the directory `name` is empty, or missing.
@@ -292,10 +390,11 @@ impl Drop for Claim {
         for name in [ASIDE, LEFT, FURNITURE, Self::TREES] {
             let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::REMOVEDIR);
         }
+        // They are no directories unless a step has made them.
         let is_lock = |name: &[u8]| [STEP, LOCK].iter().any(|lock| lock.as_bytes() == name);
         if Names::in_directory(self.private()).is_ok_and(|names| names.iter().all(is_lock)) {
             for name in [STEP, LOCK] {
-                let _ = rustix::fs::unlinkat(&self.private, name, AtFlags::empty());
+                let _ = remove_tree(self.private(), name.as_bytes());
             }
             let root = self.directory();
             let _ = keeping_mtime(root, || {
@@ -346,7 +445,15 @@ fn lock_step(
 /// Makes and locks a file; none if it was removed before it was locked.
 fn lock_file(directory: BorrowedFd<'_>, name: &str, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?;
+    let open = || rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR);
+    let file = match open() {
+        // A step has put it there: nobody holds it.
+        Err(Errno::ISDIR | Errno::LOOP) => {
+            remove_tree(directory, name.as_bytes())?;
+            open()?
+        }
+        file => file?,
+    };
     retry_on_intr(|| rustix::fs::flock(&file, how))?;
     Ok((metadata_of(&file)?.links > 0).then_some(file))
 }

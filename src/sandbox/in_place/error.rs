@@ -85,10 +85,12 @@ pub enum InPlaceError {
         fixed: GuestPath,
     },
     /// The step has laid hands on files of the container.
-    #[error("the step removed, moved or replaced what is not the image's: {}", listed(paths))]
+    #[error("the step removed, moved or replaced what is not the image's: {}{}", listed(paths), kept_in(kept.as_ref()))]
     Damaged {
         /// Which, by their places in the container.
         paths: Vec<GuestPath>,
+        /// Where that is of which nobody knows whose it is.
+        kept: Option<GuestPath>,
     },
     /// What was written down about an exchange cannot be read.
     #[error(
@@ -114,6 +116,12 @@ impl InPlaceError {
     pub(super) fn is_interruption(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted)
     }
+}
+
+/// Where to look for what is missing.
+fn kept_in(kept: Option<&GuestPath>) -> String {
+    kept.map(|path| format!("; what may be this container's, but of no known place, is in `{path}`"))
+        .unwrap_or_default()
 }
 
 /// The first few of `paths`.

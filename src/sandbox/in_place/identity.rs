@@ -24,10 +24,33 @@ impl Identity {
         Ok(Self { file: metadata.file(), kind: metadata.kind, birth: birth_at(directory, name)? })
     }
 
+    /// When it was made, where the file system knows.
+    pub(super) fn birth(&self) -> Option<Timestamp> {
+        self.birth
+    }
+
+    /// Whether it is a directory.
+    pub(super) fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Whether it is the same and no other, be it that the number of one that was removed has been given again: for a search
+    /// among many, some of which were made in the same tick of the clock.
+    pub(super) fn is_exactly(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.file == other.file && self.birth == other.birth
+    }
+
+    /// Whether it is the same as it was in its place, as far as can be told.
     pub(super) fn is_that_of(&self, other: &Self) -> bool {
         self.kind == other.kind
             && (self.file == other.file || (self.birth.is_some() && self.birth == other.birth))
     }
+}
+
+/// The time as file systems note it: with the grain of the kernel's ticks.
+pub(super) fn now() -> Timestamp {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp { seconds: time.tv_sec, nanoseconds: u32::try_from(time.tv_nsec).unwrap_or_default() }
 }
 
 /// Whether the entry `name` of `parent` is what is open as `file`.

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::face::Face;
 use super::moving::act;
-use crate::rootfs::{GuestPath, Owner, Timestamp, Xattrs};
+use crate::rootfs::{GuestPath, Owner, Timestamp, Xattrs, remove_tree};
 
 /// The first line: who wrote it, and how it is to be read.
 const HEADER: &str = "builder in-place 1";
@@ -28,8 +28,9 @@ const HEADER: &str = "builder in-place 1";
 /// The largest journal that is read, in bytes. It has a line for each directory that holds a mount.
 const LARGEST: u64 = 16 << 20;
 
-/// While it is being written.
-const UNFINISHED: &str = "journal.new";
+/// What it is called, the last while it is being written.
+const FILES: [&str; 3] = ["journal.exchanged", "journal.apart", "journal.new"];
+const UNFINISHED: &str = FILES[2];
 
 /// How far an exchange has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +44,8 @@ pub(super) enum Phase {
 impl Phase {
     fn file(self) -> &'static str {
         match self {
-            Self::Apart => "journal.apart",
-            Self::Exchanged => "journal.exchanged",
+            Self::Apart => FILES[1],
+            Self::Exchanged => FILES[0],
         }
     }
 
@@ -123,9 +124,14 @@ impl<'a> Journal<'a> {
         Ok(None)
     }
 
-    /// Removes what was left of one whose writer moved nothing.
-    pub(super) fn remove_unfinished(private: BorrowedFd<'_>) -> io::Result<()> {
-        remove(private, UNFINISHED)
+    /// Removes what is called like one, whatever it is.
+    pub(super) fn remove_all(private: BorrowedFd<'_>) -> io::Result<()> {
+        FILES.iter().try_for_each(|name| act(|| remove_tree(private, name.as_bytes())))
+    }
+
+    /// Whether one may be called `name`.
+    pub(super) fn has(name: &[u8]) -> bool {
+        FILES.iter().any(|file| file.as_bytes() == name)
     }
 
     /// How far the exchange has come.
@@ -150,10 +156,7 @@ impl<'a> Journal<'a> {
 
     /// Removes it: everything is where it belongs.
     pub(super) fn end(self) -> io::Result<()> {
-        for phase in [Phase::Exchanged, Phase::Apart] {
-            remove(self.private, phase.file())?;
-        }
-        Self::remove_unfinished(self.private)
+        FILES.iter().try_for_each(|name| remove(self.private, name))
     }
 }
 

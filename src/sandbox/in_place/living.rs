@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::sandbox::Survivors;
 
 /// The file, in the builder's own directory.
-const LIVING: &str = "living";
+pub(super) const LIVING: &str = "living";
 
 /// The most that is read of it, in bytes; more processes than fit there are in no container.
 const LARGEST: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::claim::{ASIDE, Claim, PRIVATE_DIRECTORY, is_empty, open_root};
+use super::claim::{ASIDE, Claim, PRIVATE_DIRECTORY, holds_nothing, is_empty, open_root};
 use super::error::InPlaceError;
 use super::journal::Journal;
 use crate::rootfs::remove::enter;
@@ -99,7 +99,12 @@ fn is_foreign(root: &Path) -> bool {
         .and_then(|(_, directory)| Ok(enter(directory.as_fd(), PRIVATE_DIRECTORY.as_bytes())?));
     // None, or somebody else's.
     let Ok(private) = private else { return false };
-    !matches!(Journal::read(private.as_fd()), Ok(None)) || !is_empty(private.as_fd(), ASIDE)
+    match Journal::read(private.as_fd()) {
+        Ok(None) => !is_empty(private.as_fd(), ASIDE),
+        // It may be a step that has put it there.
+        Err(_) => !holds_nothing(private.as_fd()),
+        Ok(Some(_)) => true,
+    }
 }
 
 #[cfg(test)]

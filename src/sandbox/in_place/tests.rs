@@ -442,7 +442,8 @@ fn a_builder_killed_anywhere_is_repaired_by_the_next() {
         assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "{count}");
         pod.check_others();
     }
-    assert!(repaired > 50, "{repaired}");
+    // Before anything was away, and when all was back, it was not an image's.
+    assert!(repaired > 40, "{repaired}");
 }
 
 #[test]
@@ -502,7 +503,7 @@ fn a_hostile_step_leads_nobody_astray() {
         rustix::fs::symlink(to, at).unwrap();
     }
     // What it does, what is told, and what of the container is gone for good.
-    let cases: [(&str, Hostile, &str, &[&str]); 16] = [
+    let cases: [(&str, Hostile, &str, &[&str]); 25] = [
         (
             "a directory with a mount moved, and a link in its place",
             |root, outside| {
@@ -563,7 +564,91 @@ fn a_hostile_step_leads_nobody_astray() {
                 fs::rename(private(root, "aside"), root.join("bin/aside")).unwrap();
                 link(outside, &private(root, "aside"));
             },
+            "/.builder-in-place/aside",
+            &[],
+        ),
+        (
+            "the directory of what is aside renamed, and one of its entries in another",
+            |root, _| {
+                fs::rename(private(root, "aside"), private(root, "aside2")).unwrap();
+                fs::create_dir(private(root, "aside")).unwrap();
+                fs::rename(private(root, "aside2/bin"), private(root, "aside/other")).unwrap();
+            },
+            "/.builder-in-place/aside",
+            &[],
+        ),
+        (
+            "a directory of what is aside moved",
+            |root, _| fs::rename(private(root, "aside/etc"), root.join("etc/aside")).unwrap(),
+            "/.builder-in-place/aside/etc",
+            &[],
+        ),
+        (
+            "a file that is aside renamed",
+            |root, _| fs::rename(private(root, "aside/.hidden"), private(root, "aside/keep2")).unwrap(),
+            "/.hidden",
+            &[],
+        ),
+        (
+            "a file that is aside moved into the root, and another in its place",
+            |root, _| {
+                fs::rename(private(root, "aside/.hidden"), root.join("keepinroot")).unwrap();
+                write(&private(root, "aside/.hidden"), "evil");
+            },
+            "/.hidden",
+            &[],
+        ),
+        (
+            "files that are aside moved into others and into the trees",
+            |root, _| {
+                fs::rename(private(root, "aside/bin"), private(root, "aside/usr/lib/bin")).unwrap();
+                fs::rename(private(root, "aside/.hidden"), private(root, "trees/tree/.hidden")).unwrap();
+            },
+            "/bin",
+            &[],
+        ),
+        (
+            "files that are aside moved to where things are taken away to",
+            |root, _| {
+                fs::create_dir(private(root, "left")).unwrap();
+                fs::rename(private(root, "aside/.hidden"), private(root, "left/1")).unwrap();
+            },
+            "/.hidden",
+            &[],
+        ),
+        (
+            "files of the image put beside the files that are aside",
+            |root, _| {
+                fs::rename(root.join("etc/apt"), private(root, "aside/apt")).unwrap();
+                fs::rename(root.join("bin"), private(root, "bin")).unwrap();
+            },
             "",
+            &[],
+        ),
+        (
+            "journal and locks replaced by directories",
+            |root, _| {
+                for name in ["journal.exchanged", "lock", "step"] {
+                    fs::remove_file(private(root, name)).unwrap();
+                    fs::create_dir_all(private(root, name).join("x")).unwrap();
+                }
+                fs::create_dir_all(private(root, "journal.new/x")).unwrap();
+            },
+            "/.builder-in-place/lock",
+            &[],
+        ),
+        (
+            "journal, locks and what is out of the way replaced by links",
+            |root, outside| {
+                fs::create_dir_all(private(root, "living/x")).unwrap();
+                for name in ["journal.exchanged", "lock", "step"] {
+                    fs::remove_file(private(root, name)).unwrap();
+                    link(&outside.join("canary"), &private(root, name));
+                }
+                fs::remove_dir_all(private(root, "furniture")).unwrap();
+                link(outside, &private(root, "furniture"));
+            },
+            "/.builder-in-place/furniture",
             &[],
         ),
         (
@@ -644,15 +729,18 @@ fn a_hostile_step_leads_nobody_astray() {
         let before = without_times_of_directories(pod.files());
         let claim = pod.claim();
         let tree = image(&claim);
+        let (step, furniture) = (claim.begin_step().unwrap(), claim.furniture().unwrap());
         let result = pod.step(&tree, &claim, |root| hostile(root, pod.outside.path()));
+        drop((step, furniture));
         // Whoever goes the way to the tree later, as when it is removed, comes to a tree or nowhere.
         for name in ["trees", "trees/tree"] {
             let kind = fs::symlink_metadata(private(&pod.overlay.root(), name)).map(|found| found.is_dir());
             assert!(kind.unwrap_or(true), "{what}: a link is left at `{name}`");
         }
         match result {
-            Err(InPlaceError::Damaged { paths }) => {
+            Err(InPlaceError::Damaged { paths, kept }) => {
                 assert!(paths.iter().any(|path| path.as_bytes() == told.as_bytes()), "{what}: {paths:?}");
+                assert_eq!(kept, None, "{what}");
             }
             Ok(()) => assert_eq!(told, "", "{what}"),
             Err(error) => panic!("{what}: {error:?}"),
@@ -672,7 +760,87 @@ fn a_hostile_step_leads_nobody_astray() {
         let claim = pod.claim();
         let tree = image(&claim);
         pod.step(&tree, &claim, |_| {}).unwrap();
+        remove_tree(claim.private(), b"trees").unwrap();
+        drop(claim);
+        assert!(!pod.path(PRIVATE_DIRECTORY).exists(), "{what}");
     }
+}
+
+#[test]
+fn what_of_the_container_has_no_place_any_more_is_kept_and_told() {
+    let Some(pod) = Pod::of_one_layer() else { return };
+    // What is made from now on is younger than the container.
+    let old = identity::now();
+    while identity::now() == old {
+        std::hint::spin_loop();
+    }
+    let claim = pod.claim();
+    let tree = image(&claim);
+    let private = pod.path(PRIVATE_DIRECTORY);
+    let error = pod
+        .step(&tree, &claim, |_| {
+            fs::create_dir(private.join("new")).unwrap();
+            fs::rename(private.join("aside/usr/lib/deep/a"), private.join("new/a")).unwrap();
+        })
+        .unwrap_err();
+    let told = "`/.builder-in-place/new`; what may be this container's, but of no known place, is in `/.builder-in-place/kept`";
+    assert!(error.to_string().ends_with(told), "{error}");
+    drop(claim);
+    // No build removes it, and a step does not.
+    let claim = pod.claim();
+    assert_eq!(claim.repaired(), Repaired::Nothing);
+    let tree = image(&claim);
+    pod.step(&tree, &claim, |_| {}).unwrap();
+    drop(claim);
+    assert_eq!(fs::read(private.join("kept/1/a")).unwrap(), b"pod");
+}
+
+#[test]
+fn what_a_step_of_a_dead_builder_hid_is_not_removed() {
+    let Some(pod) = Pod::of_one_layer() else { return };
+    let claim = pod.claim();
+    let tree = image(&claim);
+    let exchange = pod.exchange(&claim, &tree).unwrap();
+    let private = pod.path(PRIVATE_DIRECTORY);
+    fs::rename(private.join("aside"), private.join("aside2")).unwrap();
+    exchange.abandon();
+    drop(claim);
+    assert_eq!(pod.repair(), Repaired::Root);
+    assert_eq!(fs::read(private.join("kept/1/bin/tool")).unwrap(), b"pod");
+}
+
+#[test]
+fn what_a_step_of_a_dead_builder_spoilt_is_replaced_where_nothing_was_away() {
+    let Some(pod) = Pod::of_one_layer() else { return };
+    let private = pod.path(PRIVATE_DIRECTORY);
+    for name in ["lock", "step", "journal.exchanged", "journal.new", "furniture", "trees", "left"] {
+        for make in
+            [&(|path: &Path| fs::create_dir_all(path.join("x")).unwrap()) as &dyn Fn(&Path), &|path| {
+                rustix::fs::symlink(pod.outside.path().join("canary"), path).unwrap()
+            }]
+        {
+            fs::create_dir_all(&private).unwrap();
+            make(&private.join(name));
+            assert_eq!(pod.repair(), Repaired::Nothing, "{name}");
+            drop(pod.claim());
+            assert!(!private.exists(), "{name}");
+            pod.check_others();
+        }
+    }
+}
+
+#[test]
+fn a_builder_that_failed_before_anything_was_away_left_no_image_in_the_root() {
+    let Some(pod) = Pod::of_one_layer() else { return };
+    let claim = pod.claim();
+    let tree = image(&claim);
+    // The journal is there, and the directory for what is to be aside.
+    fault::set(Some(Fault::FromThenOn(2)));
+    pod.exchange(&claim, &tree).map(drop).unwrap_err();
+    fault::set(None);
+    drop(claim);
+    assert!(pod.path(PRIVATE_DIRECTORY).join("journal.apart").exists());
+    assert_eq!(pod.repair(), Repaired::Nothing);
 }
 
 #[test]

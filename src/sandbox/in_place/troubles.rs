@@ -3,11 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::claim::{Claim, LEFT};
+use rustix::fs::RenameFlags;
+
+use super::claim::{Claim, KEPT, LEFT};
 use super::error::InPlaceError;
 use super::exchange::failed;
 use super::moving::act;
 use crate::rootfs::{GuestPath, metadata_at, remove_tree};
+
+/// How many names are tried for what is to be out of the way.
+const ATTEMPTS: u32 = 1000;
 
 /// The first failure, and what a step has laid hands on.
 pub(super) struct Troubles<'a> {
@@ -17,11 +22,13 @@ pub(super) struct Troubles<'a> {
     /// Where things go that belong nowhere, and how many there are.
     left: Option<OwnedFd>,
     count: u64,
+    /// Whether something is in [`KEPT`] that was not.
+    kept: bool,
 }
 
 impl<'a> Troubles<'a> {
     pub(super) fn new(claim: &'a Claim) -> Self {
-        Self { claim, first: None, damaged: Vec::new(), left: None, count: 0 }
+        Self { claim, first: None, damaged: Vec::new(), left: None, count: 0, kept: false }
     }
 
     /// Keeps a failure, if it is the first.
@@ -78,8 +85,31 @@ impl<'a> Troubles<'a> {
         self.note(moved.map_err(failed("take away", path)));
     }
 
+    /// Takes the entry `name` of `directory`, which is `path`, to where no build removes anything: it may be the container's.
+    pub(super) fn keep(&mut self, directory: BorrowedFd<'_>, name: &[u8], path: &GuestPath) {
+        let kept = self.claim.keep(directory, name);
+        self.kept |= kept.is_ok();
+        self.note(kept.map_err(failed("keep", path)));
+    }
+
+    /// Makes room for what will be taken away: what has the name of its place belongs nowhere, but is not looked at yet.
+    pub(super) fn begin_anew(&mut self) {
+        let private = self.claim.private();
+        for number in 0..ATTEMPTS {
+            let name = format!("{LEFT}-{number}");
+            let flags = RenameFlags::NOREPLACE;
+            match act(|| rustix::fs::renameat_with(private, LEFT, private, name.as_str(), flags)) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                Ok(()) => return,
+                Err(_) => break,
+            }
+        }
+        self.clear();
+    }
+
     /// Removes what was taken away.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         let path = Claim::private_path().child(LEFT.as_bytes());
         let removed = act(|| remove_tree(self.claim.private(), LEFT.as_bytes()));
         self.note(removed.map_err(failed("remove", &path)));
@@ -93,6 +123,7 @@ impl<'a> Troubles<'a> {
         if self.damaged.is_empty() {
             return self.first.map_or(Ok(()), Err);
         }
-        Err(InPlaceError::Damaged { paths: self.damaged })
+        let kept = self.kept.then(|| Claim::private_path().child(KEPT.as_bytes()));
+        Err(InPlaceError::Damaged { paths: self.damaged, kept })
     }
 }

@@ -22,10 +22,13 @@ impl Exchange<'_> {
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
         let (phase, private) = (journal.phase(), self.claim.private());
         let mut troubles = Troubles::new(self.claim);
-        // A step may have put something there to be followed.
-        troubles.clear();
+        // A step may have put something there to be followed, or what it has taken.
+        troubles.begin_anew();
         if phase == Phase::Exchanged {
             self.find_places(&mut troubles);
+            if let Some(own) = &self.own {
+                self.restore(own, &mut troubles);
+            }
             self.take_out(&mut troubles);
             if let Err(error) = journal.turn() {
                 troubles.damaged_or(error, &Claim::private_path(), self.claim.journal_failed());

@@ -10,9 +10,10 @@ use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
 use crate::rootfs::{FileKind, metadata_at};
 use crate::sandbox::Cancel;
+use crate::sandbox::in_place::claim::Claim;
 use crate::sandbox::in_place::error::InPlaceError;
 use crate::sandbox::in_place::face::Face;
-use crate::sandbox::in_place::identity::Identity;
+use crate::sandbox::in_place::identity::{Identity, now};
 use crate::sandbox::in_place::journal::{Entry, Phase};
 use crate::sandbox::in_place::moving::{act, go_on, move_entry, move_lower};
 use crate::sandbox::in_place::troubles::Troubles;
@@ -61,11 +62,11 @@ pub(super) enum Home {
 }
 
 impl Directory {
-    /// Moves the container's entries into `aside`; what may be of lower layers is copied in `scratch`.
+    /// Moves the container's entries into `aside`; what may be of lower layers is copied in the directory of `claim`.
     pub(super) fn put_aside(
         &mut self,
         aside: OwnedFd,
-        scratch: BorrowedFd<'_>,
+        claim: &Claim,
         cancel: &Cancel,
     ) -> Result<(), InPlaceError> {
         let Self { entry, here, moved, .. } = self;
@@ -76,9 +77,14 @@ impl Directory {
             }
             let put_aside = |error| failed("put aside", &entry.path.child(name))(error);
             go_on(cancel).map_err(put_aside)?;
-            let done = move_lower(here.as_fd(), name, aside, scratch, cancel);
+            let (was, began) = (Identity::of(here.as_fd(), name).ok(), now());
+            let done = move_lower(here.as_fd(), name, aside, claim.private(), cancel);
+            let identity = Identity::of(aside, name).ok();
+            if was.zip(identity).is_none_or(|(was, is)| !was.is_exactly(&is)) {
+                claim.copied(began, now());
+            }
             // Also what was moved in part.
-            moved.push(Moved { name: name.to_vec(), identity: Identity::of(aside, name).ok() });
+            moved.push(Moved { name: name.to_vec(), identity });
             done.map_err(put_aside)?;
         }
         Ok(())
@@ -202,7 +208,6 @@ mod tests {
 
     use super::*;
     use crate::rootfs::{GuestPath, set_mode_at};
-    use crate::sandbox::in_place::claim::Claim;
 
     /// A root with a claim, a tree, and the directory `/` of an exchange of which `stays` stays.
     fn with_directory(test: impl FnOnce(&Path, &Path, &Claim, Directory)) {
@@ -248,7 +253,7 @@ mod tests {
         with_directory(|root, tree, claim, mut directory| {
             let cancel = Cancel::new().unwrap();
             let aside = claim.make("aside").unwrap();
-            directory.put_aside(aside, claim.private(), &cancel).unwrap();
+            directory.put_aside(aside, claim, &cancel).unwrap();
             assert_eq!(names(root), [".builder-in-place", "stays"]);
             directory.bring_in(&cancel).unwrap();
             assert_eq!(names(root), [".builder-in-place", "both", "image", "stays"]);
@@ -270,7 +275,7 @@ mod tests {
             with_directory(|root, _, claim, mut directory| {
                 let aside = claim.make("aside").unwrap();
                 fs::create_dir(root.join("own/aside")).unwrap();
-                directory.put_aside(aside, claim.private(), &Cancel::new().unwrap()).unwrap();
+                directory.put_aside(aside, claim, &Cancel::new().unwrap()).unwrap();
                 fs::create_dir_all(root.join("own/rest")).unwrap();
                 let mut troubles = Troubles::new(claim);
                 assert_eq!(directory.put_back(phase, &mut troubles), Home::All);

@@ -15,6 +15,7 @@
 
 mod back;
 mod directory;
+mod restore;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use self::directory::{Directory, InTree, Moved};
+use self::restore::Own;
 use super::claim::{ASIDE, Claim};
 use super::error::InPlaceError;
 use super::face::Face;
@@ -47,6 +49,9 @@ pub(super) struct Exchange<'a> {
     /// None when there is nothing to be undone.
     journal: Option<Journal<'a>>,
     indispensable: Indispensable,
+    /// What a step is not to touch of the builder's own directory; none before there may be one, and for whoever finds what
+    /// somebody else has begun.
+    own: Option<Own>,
 }
 
 /// Something that stays: a mount, or what the builder needs.
@@ -101,7 +106,8 @@ impl<'a> Exchange<'a> {
 
     fn nothing(claim: &'a Claim, way: Option<Way>) -> Self {
         let (directories, anchors, indispensable) = (Vec::new(), Vec::new(), Indispensable::new());
-        Self { claim, directories, anchors, way, journal: None, indispensable }
+        let own = None;
+        Self { claim, directories, anchors, way, journal: None, indispensable, own }
     }
 
     /// Lets this process end while `body` runs: only for as long as a supervisor is there that takes over.
@@ -115,6 +121,11 @@ impl<'a> Exchange<'a> {
     /// [`InPlaceError::Damaged`] if the step has laid hands on what is not the image's, else the first failure.
     pub(super) fn end(mut self) -> Result<(), InPlaceError> {
         self.back()
+    }
+
+    /// Whether something of the container is aside.
+    pub(super) fn holds_something(&self) -> bool {
+        self.directories.iter().any(|directory| !directory.moved.is_empty())
     }
 
     /// Leaves everything where it is, and this process free to end: the next builder ends it.
@@ -169,13 +180,15 @@ impl<'a> Exchange<'a> {
         self.journal = Some(journal);
         for position in 0..self.directories.len() {
             let aside = self.make_aside(position)?;
-            self.directories[position].put_aside(aside, self.claim.private(), cancel)?;
+            self.directories[position].put_aside(aside, self.claim, cancel)?;
         }
         let turned = self.journal.as_mut().map_or(Ok(()), Journal::turn);
         turned.map_err(self.claim.journal_failed())?;
         for directory in &mut self.directories {
             directory.bring_in(cancel)?;
         }
+        let own = Own::of(self.claim.private());
+        self.own = Some(own.map_err(failed("look at", &Claim::private_path()))?);
         Ok(())
     }
 
