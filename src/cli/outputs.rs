@@ -27,6 +27,24 @@ pub(super) fn hide_outputs(context: &mut Context, settings: &Settings) -> Result
     Ok(())
 }
 
+/// That nothing is read or written where the files of a container are kept for the time of a step, and removed after it:
+/// `named` are paths with their flags.
+pub(super) fn check_not_private<'a>(
+    named: impl IntoIterator<Item = (&'static str, &'a Path)>,
+) -> Result<(), Failure> {
+    let private = Path::new("/").join(PRIVATE_DIRECTORY);
+    for (flag, path) in named {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if absolute.starts_with(&private) || real(path).starts_with(&private) {
+            let message = format!("`{}` is in `{}`", path.display(), private.display());
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("choose another place: that directory is builder's own, and goes with the build"));
+        }
+    }
+    Ok(())
+}
+
 /// What would be in the way of an output is found before anything is built.
 pub(super) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
     if let Some(path) = &settings.layout {

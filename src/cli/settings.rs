@@ -11,6 +11,7 @@ use super::args::BuildArgs;
 use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
+use super::outputs::check_not_private;
 use super::progress::Verbosity;
 use super::secrets;
 use super::snapshotter::{self, Preference, word};
@@ -178,7 +179,7 @@ impl Settings {
         }
         let build_args = build_args(&args.build_arg, environment)?;
         let snapshotter = snapshotter(args, environment)?;
-        Ok(Self {
+        let settings = Self {
             request: PlanRequest {
                 build_args,
                 target: args.target.clone().filter(|target| !target.is_empty()),
@@ -213,7 +214,11 @@ impl Settings {
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
-        })
+        };
+        let given = [("--store", settings.store.as_path()), ("--context", &settings.context)];
+        let dockerfile = settings.dockerfile.as_deref().map(|path| ("--dockerfile", path));
+        check_not_private(given.into_iter().chain(dockerfile).chain(settings.outputs()))?;
+        Ok(settings)
     }
 }
 
@@ -542,6 +547,19 @@ mod tests {
             };
             let store = store_of_user(&environment, asked).ok();
             assert_eq!(store.as_deref(), expected.map(Path::new), "{data} {home}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_given_where_a_container_s_files_are_kept() {
+        let check = |path: &str| check_not_private([("--store", Path::new(path))]);
+        for path in ["/.builder-in-place", "/.builder-in-place/store", "/tmp/../.builder-in-place/x/y"] {
+            let error = check(path).unwrap_err();
+            let told = format!("--store: `{path}` is in `/.builder-in-place`");
+            assert_eq!(error.message, told);
+        }
+        for path in ["/", "/.builder-in-place-2/x", "/data/.builder-in-place"] {
+            assert!(check(path).is_ok(), "{path}");
         }
     }
 

@@ -28,11 +28,20 @@ fn of_root(error: &InPlaceError) -> Option<&'static str> {
     match error {
         InPlaceError::Root { .. } => Some("start a new container"),
         InPlaceError::Mounts(_) => Some("steps that run in place need /proc: mount -t proc proc /proc"),
+        InPlaceError::Io { source, .. } | InPlaceError::Private { source, .. } if is_open_files(source) => {
+            Some(
+                "raise the limit of open files (`ulimit -n`): each directory that holds a mount takes three; builder puts the container's own files back, at the latest when it is started in this container again",
+            )
+        }
         InPlaceError::Io { .. } => Some(
             "builder puts the container's own files back, at the latest when it is started in this container again; if that fails, start a new container",
         ),
         _ => None,
     }
+}
+
+fn is_open_files(error: &std::io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::MFILE)
 }
 
 #[cfg(test)]
@@ -64,6 +73,11 @@ mod tests {
             (
                 InPlaceError::Io { action: "rename", path: path(), source: source() }.into(),
                 Some("files back"),
+            ),
+            (
+                InPlaceError::Io { action: "open", path: path(), source: io::Error::from(Errno::MFILE) }
+                    .into(),
+                Some("ulimit -n"),
             ),
             (InPlaceError::Damaged { paths: vec![path()], kept: None }.into(), None),
         ] {

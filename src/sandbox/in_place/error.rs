@@ -92,6 +92,12 @@ pub enum InPlaceError {
         /// Where that is of which nobody knows whose it is.
         kept: Option<GuestPath>,
     },
+    /// A step may have removed or replaced them.
+    #[error("{} of this container are not the devices of that name: restart the container", listed(paths))]
+    NoDevices {
+        /// Which.
+        paths: Vec<GuestPath>,
+    },
     /// What was written down about an exchange cannot be read.
     #[error(
         "`{path}` cannot be read, so nobody knows which files are the container's: start a new container"

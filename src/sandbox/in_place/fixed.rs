@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::error::InPlaceError;
-use crate::rootfs::{GuestPath, Rootfs, RootfsError};
+use crate::rootfs::{Follow, GuestPath, Metadata, Rootfs, RootfsError};
 use crate::sandbox::mount_table::MountTable;
 use crate::sandbox::provided::{KERNEL, OF_RUNTIMES, in_root, is_of_kernel};
 
@@ -65,6 +65,29 @@ impl Fixed {
         let is_known = |path: &&GuestPath| is_of_kernel(path) || OF_RUNTIMES.map(in_root).contains(path);
         self.0.iter().filter(|path| !is_known(path)).cloned().collect()
     }
+}
+
+/// What the builder needs and has below something that stays: nothing is exchanged there, but a step can remove it.
+pub(super) struct Needed(Vec<(GuestPath, Metadata)>);
+
+impl Needed {
+    /// What of `protected` is there.
+    pub(super) fn find(root: &Rootfs, fixed: &Fixed, protected: &[GuestPath]) -> Self {
+        let places = protected.iter().filter_map(|path| root.resolve(path).ok());
+        let below = places.filter(|place| fixed.holder_of(place).is_some_and(|holder| holder != place));
+        Self(below.filter_map(|place| Some((place.clone(), there(root, &place)?))).collect())
+    }
+
+    /// What is there no more, or something else.
+    pub(super) fn gone(&self, root: &Rootfs) -> Vec<GuestPath> {
+        let is_gone =
+            |(path, was): &&(GuestPath, Metadata)| there(root, path).is_none_or(|is| !is.same_file(was));
+        self.0.iter().filter(is_gone).map(|(path, _)| path.clone()).collect()
+    }
+}
+
+fn there(root: &Rootfs, place: &GuestPath) -> Option<Metadata> {
+    root.metadata(place, Follow::No).ok().flatten()
 }
 
 fn looking(path: &GuestPath, error: RootfsError) -> InPlaceError {
@@ -141,6 +164,23 @@ mod tests {
             assert_eq!(fixed.holder_of(&path(inside)), holder.map(path).as_ref(), "{inside}");
         }
         assert_eq!(texts(&fixed.telling()), "/a/b /d /d-e /real/x");
+    }
+
+    #[test]
+    fn what_the_builder_needs_below_a_mount_is_missed_when_a_step_removes_it() {
+        let top = tempfile::tempdir().unwrap();
+        for name in ["data/store", "data/context", "own"] {
+            fs::create_dir_all(top.path().join(name)).unwrap();
+        }
+        let root = Rootfs::open(top.path()).unwrap();
+        let fixed = Fixed(BTreeSet::from(["/data", "/own"].map(path)));
+        let protected = ["/data/store", "/data/context", "/data/missing", "/own"].map(path);
+        let needed = Needed::find(&root, &fixed, &protected);
+        assert_eq!(texts(&needed.gone(&root)), "");
+        fs::rename(top.path().join("data/store"), top.path().join("data/other")).unwrap();
+        fs::create_dir(top.path().join("data/store")).unwrap();
+        fs::remove_dir(top.path().join("data/context")).unwrap();
+        assert_eq!(texts(&needed.gone(&root)), "/data/store /data/context");
     }
 
     fn path_or_root(text: &str) -> GuestPath {

@@ -6,6 +6,7 @@
 //! can see and change all of that: nothing keeps it off.
 
 mod claim;
+mod devices;
 mod error;
 mod exchange;
 mod face;
@@ -38,6 +39,7 @@ pub use kept::kept_in_place;
 pub use own_root::{ForeignRoot, OwnRootError, Repaired, find_foreign_root};
 pub(super) use trial::try_in;
 
+use self::devices::Devices;
 use super::devices::Rules;
 use super::furnish::{Home, KernelDirectories};
 use super::provided::is_of_kernel;
@@ -47,7 +49,7 @@ use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View, chroot};
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Rootfs};
 use exchange::Exchange;
-use fixed::Fixed;
+use fixed::{Fixed, Needed};
 use scripts::Scripts;
 
 /// Runs steps in the root of the container that the builder runs in.
@@ -126,6 +128,10 @@ impl Sandbox for InPlace<'_> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
+        let dev = devices::open()?;
+        let entries = Devices::of(dev.as_fd());
+        entries.check()?;
+        let needed = Needed::find(self.claim.root(), &fixed, &self.protected);
         let step = self.claim.begin_step()?;
         let furniture = self.claim.furniture()?;
         let aside = &*furniture.path();
@@ -160,6 +166,10 @@ impl Sandbox for InPlace<'_> {
             std::mem::forget(scripts);
             return result;
         }
+        // Nobody else takes them away, nor does a runtime.
+        let mut damaged = entries.changed(&Devices::of(dev.as_fd()));
+        damaged.extend(needed.gone(self.claim.root()));
+        exchange.damaged(damaged);
         exchange.end()?;
         let scripts = scripts.remove();
         let furnished = furnished.remove();

@@ -704,7 +704,7 @@ fn a_hostile_step_leads_nobody_astray() {
                 link(&root.join("evil"), &private(root, "trees"));
                 link(outside, &root.join("evil/tree/link"));
             },
-            "/.builder-in-place",
+            "/.builder-in-place/trees",
             &[],
         ),
         (

@@ -109,7 +109,7 @@ impl<'a> Troubles<'a> {
     }
 
     /// Removes what was taken away.
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         let path = Claim::private_path().child(LEFT.as_bytes());
         let removed = act(|| remove_tree(self.claim.private(), LEFT.as_bytes()));
         self.note(removed.map_err(failed("remove", &path)));

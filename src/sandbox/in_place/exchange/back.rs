@@ -22,8 +22,14 @@ impl Exchange<'_> {
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
         let (phase, private) = (journal.phase(), self.claim.private());
         let mut troubles = Troubles::new(self.claim);
-        // A step may have put something there to be followed, or what it has taken.
-        troubles.begin_anew();
+        for path in std::mem::take(&mut self.damaged) {
+            troubles.damaged(&path);
+        }
+        // A step may have put something there to be followed, or what it has taken; a dead builder, what belongs nowhere.
+        match &self.own {
+            Some(_) => troubles.begin_anew(),
+            None => troubles.clear(),
+        }
         if phase == Phase::Exchanged {
             self.find_places(&mut troubles);
             if let Some(own) = &self.own {

@@ -52,6 +52,8 @@ pub(super) struct Exchange<'a> {
     /// What a step is not to touch of the builder's own directory; none before there may be one, and for whoever finds what
     /// somebody else has begun.
     own: Option<Own>,
+    /// What is known to be damaged, before it is looked for that.
+    damaged: Vec<GuestPath>,
 }
 
 /// Something that stays: a mount, or what the builder needs.
@@ -106,8 +108,8 @@ impl<'a> Exchange<'a> {
 
     fn nothing(claim: &'a Claim, way: Option<Way>) -> Self {
         let (directories, anchors, indispensable) = (Vec::new(), Vec::new(), Indispensable::new());
-        let own = None;
-        Self { claim, directories, anchors, way, journal: None, indispensable, own }
+        let (own, damaged) = (None, Vec::new());
+        Self { claim, directories, anchors, way, journal: None, indispensable, own, damaged }
     }
 
     /// Lets this process end while `body` runs: only for as long as a supervisor is there that takes over.
@@ -121,6 +123,11 @@ impl<'a> Exchange<'a> {
     /// [`InPlaceError::Damaged`] if the step has laid hands on what is not the image's, else the first failure.
     pub(super) fn end(mut self) -> Result<(), InPlaceError> {
         self.back()
+    }
+
+    /// A step has removed or replaced these, which were not exchanged.
+    pub(super) fn damaged(&mut self, paths: Vec<GuestPath>) {
+        self.damaged = paths;
     }
 
     /// Whether something of the container is aside.
