@@ -448,12 +448,13 @@ mod tests {
 
     #[test]
     fn children_are_ended_where_the_kernel_has_no_list_of_them() {
-        let child = std::process::Command::new("/bin/sleep").arg("1000.03126").spawn().unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000.03126").spawn().unwrap();
         let id = Pid::from_child(&child);
         let mut children = Children::without_list();
         while end_once(&mut children, Ended::Stay, &|other| other == id).unwrap() != Pass::Over {
             std::thread::yield_now();
         }
         assert_eq!(Process::of(id), None);
+        assert!(child.wait().is_err(), "it was waited for");
     }
 }
