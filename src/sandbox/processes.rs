@@ -216,11 +216,8 @@ impl Survivors {
     pub(super) fn left_of(text: &str) -> Option<Self> {
         let named = text.lines().filter_map(|line| {
             let (id, started) = line.split_once(' ')?;
-            Some(Process {
-                id: Pid::from_raw(id.parse().ok()?)?,
-                parent: None,
-                started: started.parse().ok()?,
-            })
+            let id = id.parse().ok().filter(|id: &i32| *id > 0)?;
+            Some(Process { id: Pid::from_raw(id)?, parent: None, started: started.parse().ok()? })
         });
         let living: Vec<Process> = named.filter(|process| process.lives()).collect();
         (!living.is_empty()).then(|| Self::of(living))
