@@ -1,10 +1,13 @@
 //! What a step may do: its capabilities, and whether its system calls are filtered.
 
 use rustix::thread::CapabilitySet;
+use serde::{Deserialize, Serialize};
 
 use super::child::{Step, during};
 use super::devices::Rules;
-use super::seccomp::SystemCalls;
+use super::own;
+use super::refusal::is_filtered;
+use super::seccomp::{SystemCalls, can_filter_system_calls};
 
 /// What processes in containers may do by default: 00000000a80425fb, as Docker and BuildKit have it.
 pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
@@ -55,9 +58,47 @@ impl Allowed {
     /// In those of the container, where `devices` hold: to be asked by a process that has the builder's capabilities.
     pub(super) fn beside_others(devices: Rules) -> Step<Self> {
         let own = during(rustix::thread::capabilities(None), "find out the capabilities of the container")?;
-        let filters = own.effective.contains(CapabilitySet::SYS_ADMIN);
-        let system_calls = if filters { SystemCalls::Filtered } else { SystemCalls::AsForTheBuilder };
+        let system_calls = SystemCalls::beside(own.effective);
         Ok(Self { capabilities: fewer(own.permitted, devices), system_calls })
+    }
+}
+
+impl SystemCalls {
+    /// Those of a step in the namespaces of a process that may do `own`.
+    fn beside(own: CapabilitySet) -> Self {
+        if own.contains(CapabilitySet::SYS_ADMIN) { Self::Filtered } else { Self::AsForTheBuilder }
+    }
+}
+
+/// Whose filter of system calls a step is under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filter {
+    /// Builder's, besides what is in force for builder itself.
+    Builder,
+    /// That which is in force for builder, and no other.
+    Container,
+    /// Nobody's.
+    None,
+}
+
+impl Filter {
+    /// That of a step in namespaces of its own.
+    pub(super) fn inside() -> Self {
+        Self::of(SystemCalls::Filtered)
+    }
+
+    /// That of a step in the namespaces of this process.
+    pub(super) fn beside_others() -> Self {
+        Self::of(SystemCalls::beside(own::capabilities()))
+    }
+
+    fn of(system_calls: SystemCalls) -> Self {
+        match system_calls {
+            SystemCalls::Filtered if can_filter_system_calls() => Self::Builder,
+            SystemCalls::Filtered | SystemCalls::AsForTheBuilder if is_filtered() => Self::Container,
+            SystemCalls::Filtered | SystemCalls::AsForTheBuilder => Self::None,
+        }
     }
 }
 

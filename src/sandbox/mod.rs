@@ -46,6 +46,7 @@ use std::io;
 
 use rustix::io::Errno;
 
+pub use allowed::Filter;
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;

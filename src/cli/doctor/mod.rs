@@ -18,7 +18,7 @@ use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
 use crate::sandbox::own::may_give_files;
 use crate::sandbox::probe::{Care, Ground, Hints, Place};
-use crate::sandbox::{Explanation, Strategy, can_filter_system_calls};
+use crate::sandbox::{Explanation, Strategy};
 use report::{Isolation, Report, Tried};
 use store::Site;
 
@@ -114,5 +114,5 @@ fn isolation(place: Place, site: &Site) -> Isolation {
     }
     let selected = strategies.iter().find(|tried| tried.works && tried.automatic).map(|tried| tried.name);
     let files = selected.is_some() || may_give_files();
-    Isolation { selected, files, seccomp: can_filter_system_calls(), strategies }
+    Isolation { selected, files, strategies }
 }

@@ -17,7 +17,7 @@ use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::sandbox::own;
 use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, is_own_image};
-use crate::sandbox::{Explanation, ProcView, SandboxError, Strategy};
+use crate::sandbox::{Explanation, Filter, ProcView, SandboxError, Strategy};
 use crate::store::Store;
 use crate::store::workspace::Workspace;
 
@@ -66,6 +66,7 @@ pub(super) struct Isolation {
 struct Chosen {
     strategy: Strategy,
     way: Way,
+    filter: Filter,
 }
 
 /// Whether a build takes a strategy by itself.
@@ -108,7 +109,7 @@ impl Isolation {
         for strategy in Strategy::ALL {
             match (ground.attempt(strategy, Care::Usual), Choice::of(strategy)) {
                 (Ok(working), Choice::Automatic) => {
-                    isolation.chosen = Some(Chosen { strategy, way: working.way });
+                    isolation.chosen = Some(Chosen { strategy, way: working.way, filter: working.filter });
                     break;
                 }
                 (Ok(_), Choice::OnRequest) => isolation.on_request = Some(strategy),
@@ -131,7 +132,7 @@ impl Isolation {
                 None => failure.hint("`builder doctor` says what works here"),
             }
         })?;
-        let chosen = Some(Chosen { strategy, way: working.way });
+        let chosen = Some(Chosen { strategy, way: working.way, filter: working.filter });
         Ok(Self { chosen, refused: Vec::new(), on_request: None, place: ground.place })
     }
 
@@ -193,7 +194,7 @@ impl Isolation {
 
     /// The line that tells what was chosen and why nothing stronger; none where there is nothing to tell.
     pub(super) fn line(&self) -> Option<String> {
-        let Chosen { strategy, way } = self.chosen?;
+        let Chosen { strategy, way, .. } = self.chosen?;
         // An ordinary user on a machine has nothing less than root has.
         let usual = self.place == Place::Machine && way == Way::Namespaces(ProcView::Own);
         if strategy == Strategy::MountNamespace || usual {
@@ -202,11 +203,22 @@ impl Isolation {
         Some(self.summary())
     }
 
+    /// What to say where builder does not filter the system calls of steps.
+    pub(super) fn unfiltered(&self) -> Option<&'static str> {
+        match self.chosen?.filter {
+            Filter::Builder => None,
+            Filter::Container => {
+                Some("system calls of RUN are filtered as those of builder are, and no further")
+            }
+            Filter::None => Some("system calls of RUN are not filtered"),
+        }
+    }
+
     /// What was chosen and why nothing stronger.
     pub(super) fn summary(&self) -> String {
         let mut line = "isolation: ".to_owned();
         match self.chosen {
-            Some(Chosen { strategy, way }) => {
+            Some(Chosen { strategy, way, .. }) => {
                 line.push_str(strategy.name());
                 if way == Way::Namespaces(ProcView::Shared) {
                     line.push_str(" with the /proc of the container");
@@ -251,7 +263,12 @@ mod tests {
         let cause = "no CAP_SYS_ADMIN".to_owned();
         let explanation = Explanation { cause, manifest: Vec::new(), advice: None };
         let refused = vec![(Strategy::MountNamespace, explanation)];
-        Isolation { chosen: Some(Chosen { strategy, way }), refused, on_request: None, place }
+        Isolation {
+            chosen: Some(Chosen { strategy, way, filter: Filter::Builder }),
+            refused,
+            on_request: None,
+            place,
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 pub use act::{Act, Attempt};
-pub(super) use facts::Facts;
+pub(super) use facts::{Facts, is_filtered};
 pub use remedy::Explanation;
 pub(super) use remedy::{BASIC, Remedy};
 
