@@ -9,28 +9,20 @@ use super::own;
 use super::refusal::is_filtered;
 use super::seccomp::{SystemCalls, can_filter_system_calls};
 
+/// What it takes to give files to others, and to change what belongs to them.
+pub(super) const GIVING: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
+
+/// What builder and a step cannot do without as root: to give files to others, and to become one of them.
+pub(super) const NEEDED: CapabilitySet = GIVING.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID);
+
 /// What processes in containers may do by default: 00000000a80425fb, as Docker and BuildKit have it.
-pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::MKNOD)
-    .union(CapabilitySet::NET_RAW)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETFCAP)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::AUDIT_WRITE);
+pub(super) const CAPABILITIES: CapabilitySet = NEEDED.union(spare()).union(CapabilitySet::SYS_CHROOT);
 
 /// What a step can do without, that which a Dockerfile misses least first: to limit the capabilities of others; ping(8); a
 /// server on a low port, where the kernel does not allow that to everybody anyway; pam(3) as root, whose messages for the
 /// audit then fail; devices; capabilities of files; to end what another user has started; setgid files that stay so when
 /// they are written to.
-///
-/// Without the other five of [`CAPABILITIES`] an image cannot be built at all.
 const SPARE: [CapabilitySet; 8] = [
     CapabilitySet::SETPCAP,
     CapabilitySet::NET_RAW,
@@ -41,6 +33,15 @@ const SPARE: [CapabilitySet; 8] = [
     CapabilitySet::KILL,
     CapabilitySet::FSETID,
 ];
+
+const fn spare() -> CapabilitySet {
+    let (mut all, mut next) = (CapabilitySet::empty(), 0);
+    while next < SPARE.len() {
+        all = all.union(SPARE[next]);
+        next += 1;
+    }
+    all
+}
 
 /// What a step may do at most; less where the builder may not do it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -211,9 +211,6 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
-    /// There can be no network for the process alone.
-    #[error("cannot keep the process off the network, for which it needs a network namespace: {}", .0.cause)]
-    Network(Refusal),
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
         "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
