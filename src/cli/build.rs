@@ -144,8 +144,8 @@ impl Build<'_> {
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
             }
-            let strategy = self.isolation.strategy();
-            if let Some(warning) = secrets::warning(&plan, &self.secrets, strategy, workspace.path()) {
+            let chosen = self.isolation.chosen();
+            if let Some(warning) = secrets::warning(&plan, &self.secrets, chosen, workspace.path()) {
                 progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
             }
         }
@@ -182,7 +182,7 @@ impl Build<'_> {
             let mut failure = build_failure(&error, &self.opened.found);
             let hint = || match &error.kind {
                 BuildErrorKind::Process { .. } => {
-                    own::hint_for_failed_step(&self.entered.own, self.isolation.strategy())
+                    own::hint_for_failed_step(&self.entered.own, self.isolation.way())
                 }
                 BuildErrorKind::Sandbox(error) => self.isolation.remedy(error),
                 _ => None,

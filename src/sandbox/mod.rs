@@ -182,8 +182,11 @@ pub trait Sandbox: Sync {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError>;
 
-    /// What processes find around them.
-    fn view(&self) -> View;
+    /// What processes find around them now.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn view(&self) -> Result<View, SandboxError>;
 }
 
 /// Why a process did not run to its end.

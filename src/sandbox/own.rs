@@ -87,7 +87,7 @@ pub enum OwnError {
 
 /// What to do where there can be no other process.
 const HELPER: &str =
-    "give the build another process: raise the limit (`ulimit -u`, or `pids` of the container), or its memory";
+    "raise the limit of processes (`ulimit -u`, or `pids` of the container), or give it more memory";
 
 impl OwnError {
     /// What to do about it, in the words of `place`.

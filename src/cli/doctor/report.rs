@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::isolation::Choice;
 use crate::sandbox::own::Identity;
-use crate::sandbox::probe::{Place, Way, Working};
+use crate::sandbox::probe::{Place, Working};
 use crate::sandbox::{Explanation, Filter, ProcView, Strategy};
 
 /// Everything.
@@ -185,10 +185,10 @@ impl From<Working> for Details {
     fn from(working: Working) -> Self {
         let [users, groups] = working.ids;
         Self {
-            proc: match working.way {
-                Way::Namespaces(ProcView::Own) => Proc::Own,
-                Way::Namespaces(ProcView::Shared) | Way::InPlace => Proc::Shared,
-                Way::Chroot => Proc::None,
+            proc: match working.way.proc() {
+                Some(ProcView::Own) => Proc::Own,
+                Some(ProcView::Shared) => Proc::Shared,
+                None => Proc::None,
             },
             seccomp: working.filter,
             user_namespace: match working.identity {

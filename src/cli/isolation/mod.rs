@@ -16,7 +16,7 @@ use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::sandbox::own;
-use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, is_own_image};
+use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, Working, is_own_image};
 use crate::sandbox::{Explanation, Filter, ProcView, SandboxError, Strategy};
 use crate::store::Store;
 use crate::store::workspace::Workspace;
@@ -63,10 +63,17 @@ pub(super) struct Isolation {
 
 /// What steps are kept apart by.
 #[derive(Debug, Clone, Copy)]
-struct Chosen {
-    strategy: Strategy,
-    way: Way,
+pub(super) struct Chosen {
+    pub(super) strategy: Strategy,
+    pub(super) way: Way,
     filter: Filter,
+}
+
+impl Chosen {
+    /// `strategy`, of which it was found out how it works.
+    pub(super) fn new(strategy: Strategy, working: &Working) -> Self {
+        Self { strategy, way: working.way, filter: working.filter }
+    }
 }
 
 /// Whether a build takes a strategy by itself.
@@ -109,7 +116,7 @@ impl Isolation {
         for strategy in Strategy::ALL {
             match (ground.attempt(strategy, Care::Usual), Choice::of(strategy)) {
                 (Ok(working), Choice::Automatic) => {
-                    isolation.chosen = Some(Chosen { strategy, way: working.way, filter: working.filter });
+                    isolation.chosen = Some(Chosen::new(strategy, &working));
                     break;
                 }
                 (Ok(_), Choice::OnRequest) => isolation.on_request = Some(strategy),
@@ -132,13 +139,18 @@ impl Isolation {
                 None => failure.hint("`builder doctor` says what works here"),
             }
         })?;
-        let chosen = Some(Chosen { strategy, way: working.way, filter: working.filter });
+        let chosen = Some(Chosen::new(strategy, &working));
         Ok(Self { chosen, refused: Vec::new(), on_request: None, place: ground.place })
     }
 
     /// What the process is to become.
     pub(super) fn surroundings(&self) -> Surroundings {
-        Surroundings::of(self.strategy())
+        Surroundings::of(self.chosen)
+    }
+
+    /// What was chosen, and how it works.
+    pub(super) fn chosen(&self) -> Option<Chosen> {
+        self.chosen
     }
 
     /// What was chosen.
@@ -147,7 +159,7 @@ impl Isolation {
     }
 
     /// What steps are in.
-    fn way(&self) -> Option<Way> {
+    pub(super) fn way(&self) -> Option<Way> {
         self.chosen.map(|chosen| chosen.way)
     }
 

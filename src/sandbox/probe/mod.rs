@@ -63,6 +63,25 @@ pub enum Way {
 }
 
 impl Way {
+    /// Whether the build mounts anything, for a step or for the files of a stage.
+    #[must_use]
+    pub fn mounts(self) -> bool {
+        match self {
+            Self::Namespaces(_) => true,
+            Self::Chroot | Self::InPlace => false,
+        }
+    }
+
+    /// Which `/proc` a step has, if it has one.
+    #[must_use]
+    pub fn proc(self) -> Option<ProcView> {
+        match self {
+            Self::Namespaces(proc) => Some(proc),
+            Self::InPlace => Some(ProcView::Shared),
+            Self::Chroot => None,
+        }
+    }
+
     /// Whose filter of system calls a step is under, if this process starts it.
     fn filter(self) -> Filter {
         match self {
