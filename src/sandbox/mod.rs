@@ -9,7 +9,6 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
-mod advice;
 mod allowed;
 mod attach;
 mod cancel;
@@ -18,6 +17,7 @@ mod chroot;
 mod descendants;
 mod devices;
 pub mod emulation;
+mod failed_step;
 mod furnish;
 pub mod in_place;
 mod launch;
