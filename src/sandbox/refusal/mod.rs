@@ -127,7 +127,7 @@ fn mount_namespace(errno: Errno, facts: &Facts) -> Refusal {
         Errno::PERM | Errno::NOSYS if facts.filtered => Refusal::filter("unshare(2) or mount(2)"),
         Errno::INVAL => Refusal::new("the root directory is no mount point")
             .and(Remedy::Words("in a chroot, bind-mount its root onto itself first".to_owned())),
-        errno => Refusal::new(format!("cannot have mounts of its own: {}", errno_words(errno))),
+        errno => Refusal::new(format!("the kernel refuses a mount namespace ({})", errno_words(errno))),
     }
 }
 
@@ -308,7 +308,7 @@ mod tests {
         let filtered = Facts { filtered: true, ..root.clone() };
         for (errno, facts, cause, remedy) in [
             (Errno::NOSPC, &root, "`user.max_mnt_namespaces`", "sysctl -w user.max_mnt_namespaces=NUMBER"),
-            (Errno::PERM, &root, "mounts of its own: Operation not permitted", ""),
+            (Errno::PERM, &root, "refuses a mount namespace (Operation not permitted", ""),
             (Errno::PERM, &filtered, "a seccomp profile forbids unshare(2) or mount(2)", "that filter"),
             (Errno::INVAL, &root, "no mount point", "bind-mount"),
             (Errno::ACCESS, &root, "forbids mount(2)", "a profile that allows it"),
