@@ -15,7 +15,6 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::processes::Survivors;
-use super::refusal::{self, Act, Facts};
 use super::wire::{self, Confinement, Left, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Loss, Process, SandboxError, Stream, loss, orphans};
 use crate::children::{self, Awaited};
@@ -118,11 +117,6 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
     match report {
         Report::Setup { step, errno } => {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
-        }
-        Report::Network { errno } => {
-            let attempt = Act::NetworkNamespace.named("make a network namespace");
-            let errno = Errno::from_raw_os_error(errno);
-            SandboxError::Network(refusal::explain(&attempt, errno, &Facts::read()))
         }
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {
