@@ -169,8 +169,9 @@ impl Sandbox for InPlace<'_> {
         Ok(exit)
     }
 
-    fn view(&self) -> View {
-        View::Container
+    fn view(&self) -> Result<View, SandboxError> {
+        // What is protected besides belongs to the build: where the context is does not matter.
+        Ok(View::Container { mounts: Fixed::find(self.claim.root(), &[])?.telling() })
     }
 }
 

@@ -968,6 +968,10 @@ fn the_warning_names_what_is_there() {
     let protected = PROTECTED.map(|path| GuestPath::clamp(path.as_bytes()).unwrap());
     let claim = pod.claim();
     let sandbox = InPlace::new("/proc/self/exe", &claim, &protected);
+    // What the build itself has put there counts for no result.
+    let mounts = ["/data", "/nothing/mount", "/opt/driver/lib.so", "/var/run/secrets"];
+    let mounts = mounts.map(|path| GuestPath::clamp(path.as_bytes()).unwrap()).to_vec();
+    assert_eq!(sandbox.view().unwrap(), View::Container { mounts });
     let seen = sandbox.seen_by_steps().unwrap();
     assert_eq!(
         warning(&seen),
