@@ -160,6 +160,46 @@ fn what_takes_more_than_there_is_is_refused_by_name() {
     assert_narrow(&all);
 }
 
+/// What keeps builder from filtering in a chroot, the lack of CAP_SYS_ADMIN, is usual in pods.
+#[test]
+fn whose_filter_of_system_calls_a_step_has_is_told_for_each_way() {
+    if !pod::available("whose_filter_of_system_calls_a_step_has_is_told_for_each_way") {
+        return;
+    }
+    let unfiltered = "system calls not filtered";
+    for (profile, expected, words) in [
+        (
+            Profile::Default,
+            [("chroot", "container"), ("in-place", "container")],
+            "calls filtered as for builder",
+        ),
+        (Profile::Unset, [("user-namespace", "builder"), ("chroot", "none")], unfiltered),
+        (Profile::Sysadmin, [("mount-namespace", "builder"), ("chroot", "builder")], ""),
+    ] {
+        let pod = Pod::new(profile);
+        let commands: [&[&str]; 2] = [&["builder", "doctor", "--output=json"], &["builder", "doctor"]];
+        let [json, text] = <[Finished; 2]>::try_from(pod.run_all(&commands)).expect("two");
+        let found = strategies(&json.json());
+        for (strategy, filter) in expected {
+            assert_eq!(found[strategy]["details"]["seccomp"], filter, "{profile:?}: {strategy}");
+        }
+        let text = text.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(words), "{profile:?}: {text}");
+        assert_eq!(text.contains(unfiltered), words == unfiltered, "{profile:?}: {text}");
+    }
+    // A build says the same of what it takes.
+    let context = Context::new("FROM scratch\nLABEL a=b\n");
+    let own = fs::read_to_string("/proc/self/status").expect("/proc");
+    let around = if own.contains("Seccomp:\t2") { "filtered as those of builder" } else { "not filtered" };
+    for (capabilities, said) in [("-sys_admin", true), ("-linux_immutable", false)] {
+        let builder = Builder::new();
+        let mut command = builder.command();
+        command.args(["--no-push", "-v=debug", "--isolation=chroot", "-c"]).arg(context.path());
+        let finished = finish(&mut without(capabilities, &command)).success();
+        assert_eq!(finished.says(&["system calls of RUN are", around]), said, "{}", finished.stderr);
+    }
+}
+
 /// A step that tells which namespaces it is in, and whether there is a /proc.
 const TELLING: &str = "RUN readlink /proc/self/ns/user; readlink /proc/self/ns/mnt; ls -d /proc/self; echo pid $$; grep -c . /proc/self/uid_map; echo end\n";
 

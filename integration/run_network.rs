@@ -172,9 +172,9 @@ fn in_pods_a_step_has_no_network_or_fails_and_says_why() {
             Ok(lines) => assert_eq!(output(&finished.success()), lines, "{profile:?}"),
             Err(cause) => {
                 let failed = finished.exited(1);
-                let said = "error: cannot keep the process off the network";
-                assert!(failed.says(&[said, cause]), "{profile:?}: {}", failed.stderr);
-                assert!(failed.says(&["Dockerfile:3"]) && failed.says(&["hint:"]), "{}", failed.stderr);
+                assert!(failed.says(&["error: cannot make a network namespace"]), "{}", failed.stderr);
+                assert!(failed.says(&["hint: ", cause]), "{profile:?}: {}", failed.stderr);
+                assert!(failed.says(&["Dockerfile:3"]), "{}", failed.stderr);
                 assert!(!failed.says(&["| bound"]), "{profile:?}: {}", failed.stderr);
             }
         }

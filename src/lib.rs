@@ -15,7 +15,7 @@
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `text` |
 //! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `limit`, `rootfs` |
 //! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs`, `text` |
-//! | 2 | [`sandbox`] | one process inside a root: the ways to keep it apart, which of them work here (`probe`) and why the others do not, handlers for other processors, and the namespaces that the builder itself enters for that; nothing of flags or wording for users, which is `cli::{isolation, doctor}` | `children`, `limit`, `rootfs`, `sys`, `text` |
+//! | 2 | [`sandbox`] | one process inside a root: the ways to keep it apart, which of them work here (`probe`) and why the others do not, handlers for other processors, and the namespaces that the builder itself enters for that; also, for what it refuses, what to do about it in the words of a pod, a container or a machine, flags by their names; what is chosen and how it is shown is `cli::{isolation, doctor}` | `children`, `limit`, `rootfs`, `sys`, `text` |
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
 //! | 3 | [`registry`] | OCI distribution client | `children`, `image`, `http`, `limit`, `text` |
 //! | 4 | [`snapshot`] | what a step changed | `layer`, `limit`, `rootfs`, `store` |

@@ -23,7 +23,7 @@ use super::step::{CopyFrom, Layering, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::Layer;
-use crate::sandbox::{Sandbox, View};
+use crate::sandbox::View;
 use crate::text::chained;
 
 /// How often somebody who waits for another build looks whether to stop.
@@ -194,8 +194,11 @@ impl Executor<'_> {
                 taken.push(Taken { position, selection: number, fingerprint });
             }
         }
-        // Without a sandbox there is no RUN.
-        let view = self.services.sandbox.map_or(View::Own, Sandbox::view);
+        let view = match (step, self.services.sandbox) {
+            (Step::Run(_), Some(sandbox)) => sandbox.view()?,
+            // It counts for no other, and without a sandbox there is no RUN.
+            _ => View::Own,
+        };
         let of = |contents: &[Option<Digest>]| {
             let known = contents.iter().zip(&trees).map(|(content, tree)| match content {
                 Some(content) => Elsewhere::Content(content),
@@ -207,7 +210,7 @@ impl Executor<'_> {
                 (Step::Copy(_), [one, ..]) => *one,
                 (_, all) => Elsewhere::Mounts(all),
             };
-            step_keys(parent, step, &stage.platform, view, &files)
+            step_keys(parent, step, &stage.platform, &view, &files)
         };
         let keys = of(&contents);
         if keys.content.is_some() {

@@ -29,7 +29,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::{Secret, can_filter_system_calls};
+use crate::sandbox::Secret;
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::transfer::{Images, Unpacking};
@@ -77,6 +77,9 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let store = open_store(settings, &progress)?;
     let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
     progress.tell(&Event::Detail(&isolation.summary()));
+    if let Some(unfiltered) = isolation.unfiltered() {
+        progress.tell(&Event::Detail(unfiltered));
+    }
     let entered = own::enter_for(&isolation, &*progress)?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new(at_once)?;
@@ -99,11 +102,6 @@ impl Build<'_> {
     fn run(mut self, store: &Store) -> Result<(), Failure> {
         let settings = self.settings;
         hide_outputs(&mut self.opened.context, settings)?;
-        if !can_filter_system_calls() {
-            self.progress.tell(&Event::Detail(
-                "system calls of RUN are not filtered: the kernel, or the filter in force, allows no seccomp filters",
-            ));
-        }
         let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
@@ -146,8 +144,8 @@ impl Build<'_> {
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
             }
-            let strategy = self.isolation.strategy();
-            if let Some(warning) = secrets::warning(&plan, &self.secrets, strategy, workspace.path()) {
+            let chosen = self.isolation.chosen();
+            if let Some(warning) = secrets::warning(&plan, &self.secrets, chosen, workspace.path()) {
                 progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
             }
         }
@@ -184,7 +182,7 @@ impl Build<'_> {
             let mut failure = build_failure(&error, &self.opened.found);
             let hint = || match &error.kind {
                 BuildErrorKind::Process { .. } => {
-                    own::hint_for_failed_step(&self.entered.own, self.isolation.strategy())
+                    own::hint_for_failed_step(&self.entered.own, self.isolation.way())
                 }
                 BuildErrorKind::Sandbox(error) => self.isolation.remedy(error),
                 _ => None,

@@ -3,9 +3,8 @@
 use super::failure::Failure;
 use super::isolation::{Isolation, Surroundings};
 use crate::build::progress::{Event, Progress};
-use crate::sandbox::Strategy;
 use crate::sandbox::own::{self, Own, OwnError, Wish};
-use crate::sandbox::probe::Place;
+use crate::sandbox::probe::{Place, Way};
 use crate::store::janitor::Janitor;
 
 /// What a command has after it entered its namespaces.
@@ -56,14 +55,14 @@ fn refused(error: &OwnError, place: Place) -> Failure {
     }
 }
 
-/// What to say when a command of a RUN failed that was kept apart by `strategy`: it may have wanted another id than there
+/// What to say when a command of a RUN failed that was kept apart in this `way`: it may have wanted another id than there
 /// is, or /proc where there is none.
-pub(super) fn hint_for_failed_step(own: &Own, strategy: Option<Strategy>) -> Option<String> {
+pub(super) fn hint_for_failed_step(own: &Own, way: Option<Way>) -> Option<String> {
     if own.ids.is_single() {
         let hint = "the step had one user and one group id, so changing to others fails; a user with ids in /etc/subuid and /etc/subgid has more";
         return Some(hint.to_owned());
     }
-    (strategy == Some(Strategy::Chroot)).then(|| {
+    way.is_some_and(|way| way.proc().is_none()).then(|| {
         "the step had no /proc, without which node, java, rustc, ps, /dev/stdin and bash's `<( )`, among others, do not work; `builder doctor` says what would give it one"
             .to_owned()
     })
@@ -73,6 +72,7 @@ pub(super) fn hint_for_failed_step(own: &Own, strategy: Option<Strategy>) -> Opt
 mod tests {
     use super::*;
     use crate::rootfs::IdMap;
+    use crate::sandbox::ProcView;
     use crate::sandbox::own::Identity;
 
     #[test]
@@ -82,10 +82,11 @@ mod tests {
             return eprintln!("skipped: there is one user");
         }
         let own = Own { identity: Identity::Initial, ids, shortage: None, detail: String::new() };
-        for strategy in Strategy::ALL {
-            let hint = hint_for_failed_step(&own, Some(strategy));
-            assert_eq!(hint.is_some(), strategy == Strategy::Chroot, "{strategy}");
-            assert!(hint.is_none_or(|hint| hint.contains("/proc")), "{strategy}");
+        let namespaces = [ProcView::Own, ProcView::Shared].map(Way::Namespaces);
+        for way in namespaces.into_iter().chain([Way::Chroot, Way::InPlace]) {
+            let hint = hint_for_failed_step(&own, Some(way));
+            assert_eq!(hint.is_some(), way == Way::Chroot, "{way:?}");
+            assert!(hint.is_none_or(|hint| hint.contains("/proc")), "{way:?}");
         }
         assert_eq!(hint_for_failed_step(&own, None), None);
     }

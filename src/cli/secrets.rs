@@ -7,12 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use super::isolation::Chosen;
 use super::settings::Environment;
 use crate::build::Plan;
 use crate::build::mount::MountStep;
 use crate::build::step::Step;
 use crate::dockerfile::csv_fields;
-use crate::sandbox::{Secret, Strategy};
+use crate::sandbox::Secret;
 
 /// The largest secret, in bytes, as under BuildKit.
 const LARGEST: u64 = 500 << 10;
@@ -160,10 +161,10 @@ pub(super) fn read(given: &[GivenSecret]) -> Result<BTreeMap<String, Secret>, Fa
 pub(super) fn warning(
     plan: &Plan,
     given: &BTreeMap<String, Secret>,
-    strategy: Option<Strategy>,
+    chosen: Option<Chosen>,
     directory: &Path,
 ) -> Option<String> {
-    let strategy = strategy.filter(|strategy| matches!(strategy, Strategy::Chroot | Strategy::InPlace))?;
+    let Chosen { strategy, .. } = chosen.filter(|chosen| !chosen.way.mounts())?;
     let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
     let mut mounts = steps.flat_map(|step| match &step.step {
         Step::Run(run) => run.mounts.as_slice(),

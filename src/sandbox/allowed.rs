@@ -1,33 +1,28 @@
 //! What a step may do: its capabilities, and whether its system calls are filtered.
 
 use rustix::thread::CapabilitySet;
+use serde::{Deserialize, Serialize};
 
 use super::child::{Step, during};
 use super::devices::Rules;
-use super::seccomp::SystemCalls;
+use super::own;
+use super::refusal::is_filtered;
+use super::seccomp::{SystemCalls, can_filter_system_calls};
+
+/// What it takes to give files to others, and to change what belongs to them.
+pub(super) const GIVING: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
+
+/// What builder and a step cannot do without as root: to give files to others, and to become one of them.
+pub(super) const NEEDED: CapabilitySet = GIVING.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID);
 
 /// What processes in containers may do by default: 00000000a80425fb, as Docker and BuildKit have it.
-pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::MKNOD)
-    .union(CapabilitySet::NET_RAW)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETFCAP)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::AUDIT_WRITE);
+pub(super) const CAPABILITIES: CapabilitySet = NEEDED.union(spare()).union(CapabilitySet::SYS_CHROOT);
 
 /// What a step can do without, that which a Dockerfile misses least first: to limit the capabilities of others; ping(8); a
 /// server on a low port, where the kernel does not allow that to everybody anyway; pam(3) as root, whose messages for the
 /// audit then fail; devices; capabilities of files; to end what another user has started; setgid files that stay so when
 /// they are written to.
-///
-/// Without the other five of [`CAPABILITIES`] an image cannot be built at all.
 const SPARE: [CapabilitySet; 8] = [
     CapabilitySet::SETPCAP,
     CapabilitySet::NET_RAW,
@@ -38,6 +33,15 @@ const SPARE: [CapabilitySet; 8] = [
     CapabilitySet::KILL,
     CapabilitySet::FSETID,
 ];
+
+const fn spare() -> CapabilitySet {
+    let (mut all, mut next) = (CapabilitySet::empty(), 0);
+    while next < SPARE.len() {
+        all = all.union(SPARE[next]);
+        next += 1;
+    }
+    all
+}
 
 /// What a step may do at most; less where the builder may not do it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +59,47 @@ impl Allowed {
     /// In those of the container, where `devices` hold: to be asked by a process that has the builder's capabilities.
     pub(super) fn beside_others(devices: Rules) -> Step<Self> {
         let own = during(rustix::thread::capabilities(None), "find out the capabilities of the container")?;
-        let filters = own.effective.contains(CapabilitySet::SYS_ADMIN);
-        let system_calls = if filters { SystemCalls::Filtered } else { SystemCalls::AsForTheBuilder };
+        let system_calls = SystemCalls::beside(own.effective);
         Ok(Self { capabilities: fewer(own.permitted, devices), system_calls })
+    }
+}
+
+impl SystemCalls {
+    /// Those of a step in the namespaces of a process that may do `own`.
+    fn beside(own: CapabilitySet) -> Self {
+        if own.contains(CapabilitySet::SYS_ADMIN) { Self::Filtered } else { Self::AsForTheBuilder }
+    }
+}
+
+/// Whose filter of system calls a step is under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filter {
+    /// Builder's, besides what is in force for builder itself.
+    Builder,
+    /// That which is in force for builder, and no other.
+    Container,
+    /// Nobody's.
+    None,
+}
+
+impl Filter {
+    /// That of a step in namespaces of its own.
+    pub(super) fn inside() -> Self {
+        Self::of(SystemCalls::Filtered)
+    }
+
+    /// That of a step in the namespaces of this process.
+    pub(super) fn beside_others() -> Self {
+        Self::of(SystemCalls::beside(own::capabilities()))
+    }
+
+    fn of(system_calls: SystemCalls) -> Self {
+        match system_calls {
+            SystemCalls::Filtered if can_filter_system_calls() => Self::Builder,
+            SystemCalls::Filtered | SystemCalls::AsForTheBuilder if is_filtered() => Self::Container,
+            SystemCalls::Filtered | SystemCalls::AsForTheBuilder => Self::None,
+        }
     }
 }
 

@@ -76,8 +76,8 @@ impl Sandbox for Chroot {
         Ok(exit)
     }
 
-    fn view(&self) -> View {
-        View::WithoutMounts
+    fn view(&self) -> Result<View, SandboxError> {
+        Ok(View::WithoutMounts)
     }
 }
 

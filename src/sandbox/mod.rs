@@ -9,7 +9,6 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
-mod advice;
 mod allowed;
 mod attach;
 mod cancel;
@@ -18,6 +17,7 @@ mod chroot;
 mod descendants;
 mod devices;
 pub mod emulation;
+mod failed_step;
 mod furnish;
 pub mod in_place;
 mod indispensable;
@@ -48,6 +48,7 @@ use std::io;
 
 use rustix::io::Errno;
 
+pub use allowed::Filter;
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
@@ -202,8 +203,11 @@ pub trait Sandbox: Sync {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError>;
 
-    /// What processes find around them.
-    fn view(&self) -> View;
+    /// What processes find around them now.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn view(&self) -> Result<View, SandboxError>;
 }
 
 /// Why a process did not run to its end.
@@ -234,9 +238,6 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
-    /// There can be no network for the process alone.
-    #[error("cannot keep the process off the network, for which it needs a network namespace: {}", .0.cause)]
-    Network(Refusal),
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
         "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"

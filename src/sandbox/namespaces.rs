@@ -58,10 +58,10 @@ impl Sandbox for Isolated {
         Ok(exit)
     }
 
-    fn view(&self) -> View {
-        match self.proc {
+    fn view(&self) -> Result<View, SandboxError> {
+        Ok(match self.proc {
             ProcView::Own => View::Own,
             ProcView::Shared => View::SharedProcesses,
-        }
+        })
     }
 }

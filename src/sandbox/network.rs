@@ -2,8 +2,8 @@
 
 use rustix::thread::UnshareFlags;
 
-use super::child::Step;
-use super::wire::Report;
+use super::child::{Step, during};
+use super::refusal::Act;
 use crate::sys;
 
 /// Moves this process, and what it starts from now on, into a network namespace of its own, in which there is a loopback
@@ -14,7 +14,6 @@ pub(super) fn cut_off() -> Step<()> {
     // What brings the interface up is CAP_NET_ADMIN over the namespace. A container with CAP_SYS_ADMIN alone could borrow
     // that from a user namespace, but its owner, root, would have it in the step, too, with all of the kernel's packet
     // filters behind it; no other step has that.
-    sys::unshare(UnshareFlags::NEWNET)
-        .and_then(|()| sys::bring_up_loopback())
-        .map_err(|error| Report::Network { errno: error.raw_os_error().unwrap_or_default() })
+    let made = sys::unshare(UnshareFlags::NEWNET).and_then(|()| sys::bring_up_loopback());
+    during(made, Act::NetworkNamespace.named("make a network namespace"))
 }

@@ -21,6 +21,7 @@ use rustix::process::{Pid, getpid};
 use rustix::thread::{CapabilitySet, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
+use super::allowed::GIVING;
 use super::child::{Step, during};
 use super::probe::Place;
 use super::refusal::{self, Act, Attempt, Facts, Refusal};
@@ -84,6 +85,10 @@ pub enum OwnError {
     Unknown(#[source] io::Error),
 }
 
+/// What to do where there can be no other process.
+const HELPER: &str =
+    "raise the limit of processes (`ulimit -u`, or `pids` of the container), or give it more memory";
+
 impl OwnError {
     /// What to do about it, in the words of `place`.
     #[must_use]
@@ -91,7 +96,7 @@ impl OwnError {
         match self {
             Self::Refused { refusal, .. } => refusal.at(place).remedy(),
             Self::Unknown(_) => Some("as root: mount -t proc proc /proc".to_owned()),
-            Self::Helper(_) => None,
+            Self::Helper(_) => Some(HELPER.to_owned()),
         }
     }
 
@@ -132,8 +137,7 @@ pub fn may_mount() -> bool {
 /// Whether this process may give files to others, and change what belongs to them, as root usually may.
 #[must_use]
 pub fn may_give_files() -> bool {
-    let needed = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE;
-    rustix::process::geteuid().is_root() && capabilities().contains(needed)
+    rustix::process::geteuid().is_root() && capabilities().contains(GIVING)
 }
 
 /// Moves this process into a user namespace of its own, unless it may mount where it is. For the rest see

@@ -216,11 +216,8 @@ impl Survivors {
     pub(super) fn left_of(text: &str) -> Option<Self> {
         let named = text.lines().filter_map(|line| {
             let (id, started) = line.split_once(' ')?;
-            Some(Process {
-                id: Pid::from_raw(id.parse().ok()?)?,
-                parent: None,
-                started: started.parse().ok()?,
-            })
+            let id = id.parse().ok().filter(|id: &i32| *id > 0)?;
+            Some(Process { id: Pid::from_raw(id)?, parent: None, started: started.parse().ok()? })
         });
         let living: Vec<Process> = named.filter(|process| process.lives()).collect();
         (!living.is_empty()).then(|| Self::of(living))
@@ -448,12 +445,13 @@ mod tests {
 
     #[test]
     fn children_are_ended_where_the_kernel_has_no_list_of_them() {
-        let child = std::process::Command::new("/bin/sleep").arg("1000.03126").spawn().unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000.03126").spawn().unwrap();
         let id = Pid::from_child(&child);
         let mut children = Children::without_list();
         while end_once(&mut children, Ended::Stay, &|other| other == id).unwrap() != Pass::Over {
             std::thread::yield_now();
         }
         assert_eq!(Process::of(id), None);
+        assert!(child.wait().is_err(), "it was waited for");
     }
 }

@@ -16,7 +16,6 @@ use rustix::process::Pid;
 
 use super::indispensable::Indispensable;
 use super::processes::Survivors;
-use super::refusal::{self, Act, Facts};
 use super::supervisor::{Found, Stops, ends_within, timespec};
 use super::wire::{self, Confinement, Left, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Loss, Process, SandboxError, Stream, loss, orphans};
@@ -130,11 +129,6 @@ fn error_of(report: Report, process: &Process) -> SandboxError {
     match report {
         Report::Setup { step, errno } => {
             SandboxError::Setup { step, source: io::Error::from_raw_os_error(errno) }
-        }
-        Report::Network { errno } => {
-            let attempt = Act::NetworkNamespace.named("make a network namespace");
-            let errno = Errno::from_raw_os_error(errno);
-            SandboxError::Network(refusal::explain(&attempt, errno, &Facts::read()))
         }
         Report::MountTarget { path, problem } => SandboxError::MountTarget { path, problem },
         Report::WorkingDirectory { errno } => SandboxError::WorkingDirectory {

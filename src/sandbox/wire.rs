@@ -91,8 +91,6 @@ pub(super) struct Order {
 pub(super) enum Report {
     /// A system call failed on the way to the command.
     Setup { step: Attempt, errno: i32 },
-    /// There can be no network namespace.
-    Network { errno: i32 },
     /// Nothing can be mounted where the process wants it.
     MountTarget { path: GuestPath, problem: String },
     /// The working directory cannot be entered.
@@ -321,10 +319,6 @@ fn encode_report(report: &Report) -> Vec<u8> {
             out.bytes(path.as_bytes());
             out.bytes(problem.as_bytes());
         }
-        Report::Network { errno } => {
-            out.number(6);
-            out.signed(*errno);
-        }
         Report::WorkingDirectory { errno } => {
             out.number(2);
             out.signed(*errno);
@@ -364,7 +358,6 @@ pub(super) fn decode_report(bytes: &[u8]) -> Option<Report> {
         }
         4 => Report::Exit(Exit::Code(u8::try_from(from.number()?).ok()?)),
         5 => Report::Exit(Exit::Signal(from.signed()?)),
-        6 => Report::Network { errno: from.signed()? },
         1 => Report::MountTarget { path: GuestPath::clamp(&from.bytes()?).ok()?, problem: from.text()? },
         _ => return None,
     };
@@ -586,7 +579,6 @@ mod tests {
         let reports = [
             Report::Setup { step: "mount".into(), errno: 1 },
             Report::MountTarget { path: GuestPath::root(), problem: "none".to_owned() },
-            Report::Network { errno: 1 },
             Report::WorkingDirectory { errno: 20 },
             Report::Start(StartProblem::Missing { program: b"/bin/sh".to_vec() }),
             Report::Exit(Exit::Code(255)),

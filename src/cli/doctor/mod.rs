@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use super::args::DoctorArgs;
 use super::failure::Failure;
-use super::isolation::PROGRAM;
+use super::isolation::{Choice, Chosen, PROGRAM};
 use super::settings::{Environment, ROOT_STORE, host_platform, requested_platform, store};
 use super::snapshotter::word;
 use super::stop::AtOnce;
@@ -18,7 +18,7 @@ use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
 use crate::sandbox::own::may_give_files;
 use crate::sandbox::probe::{Care, Ground, Hints, Place};
-use crate::sandbox::{Explanation, Strategy, can_filter_system_calls};
+use crate::sandbox::{Explanation, Strategy};
 use report::{Isolation, Report, Tried};
 use store::Site;
 
@@ -83,17 +83,19 @@ pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<Exit
 fn look(settings: &DoctorSettings) -> Result<Report, Failure> {
     let place = Place::find(settings.hints);
     let site = Site::find(&settings.store, &settings.temporary)?;
-    let isolation = isolation(place, &site);
+    let (isolation, chosen) = isolation(place, &site);
     Ok(Report {
         place,
         user: rustix::process::geteuid().as_raw(),
-        store: site.look(isolation.selected, place),
+        store: site.look(chosen, place),
         isolation,
         platforms: platforms::look(&settings.host, &settings.platforms),
     })
 }
 
-fn isolation(place: Place, site: &Site) -> Isolation {
+/// What works, and what a build would take of it.
+fn isolation(place: Place, site: &Site) -> (Isolation, Option<Chosen>) {
+    let mut chosen = None;
     let mut strategies = Vec::with_capacity(Strategy::ALL.len());
     for strategy in Strategy::ALL {
         // These need no place.
@@ -110,9 +112,12 @@ fn isolation(place: Place, site: &Site) -> Isolation {
                 advice: Some("give the store a volume (--store)".to_owned()),
             }),
         };
+        if let (Ok(working), None, Choice::Automatic) = (&tried, chosen, Choice::of(strategy)) {
+            chosen = Some(Chosen::new(strategy, working));
+        }
         strategies.push(Tried::new(strategy, tried));
     }
-    let selected = strategies.iter().find(|tried| tried.works && tried.automatic).map(|tried| tried.name);
+    let selected = chosen.map(|chosen| chosen.strategy);
     let files = selected.is_some() || may_give_files();
-    Isolation { selected, files, seccomp: can_filter_system_calls(), strategies }
+    (Isolation { selected, files, strategies }, chosen)
 }

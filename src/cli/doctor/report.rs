@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::cli::isolation::Choice;
 use crate::sandbox::own::Identity;
-use crate::sandbox::probe::{Place, Way, Working};
-use crate::sandbox::{Explanation, ProcView, Strategy};
+use crate::sandbox::probe::{Place, Working};
+use crate::sandbox::{Explanation, Filter, ProcView, Strategy};
 
 /// Everything.
 #[derive(Debug, Serialize)]
@@ -25,8 +25,6 @@ pub(super) struct Isolation {
     pub(super) selected: Option<Strategy>,
     /// Whether a build without RUN works.
     pub(super) files: bool,
-    /// Whether the system calls of a RUN are filtered.
-    pub(super) seccomp: bool,
     /// All of them, strongest first.
     pub(super) strategies: Vec<Tried>,
 }
@@ -55,6 +53,8 @@ pub(super) struct Tried {
 #[derive(Debug, Serialize)]
 pub(super) struct Details {
     pub(super) proc: Proc,
+    /// Whose filter of system calls a step is under.
+    pub(super) seccomp: Filter,
     pub(super) user_namespace: UserNamespace,
     /// The users that there are, as ranges.
     pub(super) users: String,
@@ -185,11 +185,12 @@ impl From<Working> for Details {
     fn from(working: Working) -> Self {
         let [users, groups] = working.ids;
         Self {
-            proc: match working.way {
-                Way::Namespaces(ProcView::Own) => Proc::Own,
-                Way::Namespaces(ProcView::Shared) | Way::InPlace => Proc::Shared,
-                Way::Chroot => Proc::None,
+            proc: match working.way.proc() {
+                Some(ProcView::Own) => Proc::Own,
+                Some(ProcView::Shared) => Proc::Shared,
+                None => Proc::None,
             },
+            seccomp: working.filter,
             user_namespace: match working.identity {
                 Identity::Initial => UserNamespace::None,
                 Identity::Ranges => UserNamespace::Ranges,

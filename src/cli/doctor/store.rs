@@ -9,10 +9,9 @@ use rustix::fs::{Mode, OFlags};
 use super::report::{self, Snapshotter};
 use crate::children;
 use crate::cli::failure::Failure;
-use crate::cli::isolation::Surroundings;
+use crate::cli::isolation::{Chosen, Surroundings};
 use crate::cli::snapshotter::overlay_refusal;
 use crate::layer::Limits;
-use crate::sandbox::Strategy;
 use crate::sandbox::mount_table::{MountTable, forbids_execution};
 use crate::sandbox::probe::Place;
 use crate::store::janitor::Janitor;
@@ -53,8 +52,8 @@ impl Site {
         self.workspace.as_ref().map(|workspace| workspace.path())
     }
 
-    /// What a build at `place` that takes `strategy` would make of it.
-    pub(super) fn look(&self, strategy: Option<Strategy>, place: Place) -> report::Store {
+    /// What a build at `place` that takes `chosen` would make of it.
+    pub(super) fn look(&self, chosen: Option<Chosen>, place: Place) -> report::Store {
         let mut found = report::Store {
             path: self.store.display().to_string(),
             exists: self.store.join("version").exists(),
@@ -71,10 +70,10 @@ impl Site {
         }
         found.snapshotter = Some(Snapshotter::Native);
         found.noexec = forbids_execution(&self.near);
-        let surroundings = Surroundings::of(strategy);
+        let surroundings = Surroundings::of(chosen);
         if surroundings == Surroundings::Unchanged {
-            found.cause = Some(match strategy {
-                Some(strategy) => format!("{strategy} mounts nothing"),
+            found.cause = Some(match chosen {
+                Some(Chosen { strategy, .. }) => format!("{strategy} mounts nothing"),
                 None => "nothing can be mounted here".to_owned(),
             });
             return found;

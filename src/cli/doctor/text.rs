@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::report::{
     Details, How, Isolation, Platform, Proc, Report, Snapshotter, Store, Tried, UserNamespace,
 };
-use crate::sandbox::Strategy;
 use crate::sandbox::probe::Place;
+use crate::sandbox::{Filter, Strategy};
 
 /// The widest line, in characters.
 const WIDTH: usize = 80;
@@ -33,11 +33,6 @@ pub(super) fn render(report: &Report) -> String {
     if report.isolation.strategies.iter().any(|tried| !tried.manifest.is_empty()) {
         let marks = "+ is a field of the pod's manifest (securityContext: the container's); a way needs all of its fields.";
         paragraph(&mut text, "", 0, marks);
-    }
-    if !report.isolation.seccomp && report.isolation.selected.is_some() {
-        let unfiltered =
-            "System calls of a RUN are not filtered: the kernel, or the filter in force, allows none.";
-        paragraph(&mut text, "", 0, unfiltered);
     }
     text.push('\n');
     store(&mut text, &report.store);
@@ -109,6 +104,11 @@ fn how(tried: &Tried, details: &Details) -> String {
         if details.groups != details.users {
             let _ = write!(words, ", groups {}", details.groups);
         }
+    }
+    match details.seccomp {
+        Filter::Builder => {}
+        Filter::Container => words.push_str("; system calls filtered as for builder"),
+        Filter::None => words.push_str("; system calls not filtered"),
     }
     if !tried.automatic {
         let _ = write!(words, "; only with --isolation={}", tried.name);
@@ -209,7 +209,7 @@ mod tests {
             (None, true, nothing(), "A build with a RUN fails; one without it needs nothing of this."),
             (None, false, nothing(), "A build with a RUN fails; and so does one that copies files."),
         ] {
-            let found = verdict(&Isolation { selected, files, seccomp: true, strategies });
+            let found = verdict(&Isolation { selected, files, strategies });
             assert!(found.contains(words), "{found}");
         }
     }
@@ -218,6 +218,7 @@ mod tests {
     fn the_users_are_named_once() {
         let details = |shortage: Option<&str>| Details {
             proc: Proc::Own,
+            seccomp: Filter::Builder,
             user_namespace: UserNamespace::Single,
             users: "0-9".to_owned(),
             groups: "0-9".to_owned(),

@@ -16,8 +16,8 @@ use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::sandbox::own;
-use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, is_own_image};
-use crate::sandbox::{Explanation, ProcView, SandboxError, Strategy};
+use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, Working, is_own_image};
+use crate::sandbox::{Explanation, Filter, ProcView, SandboxError, Strategy};
 use crate::store::Store;
 use crate::store::workspace::Workspace;
 
@@ -63,9 +63,17 @@ pub(super) struct Isolation {
 
 /// What steps are kept apart by.
 #[derive(Debug, Clone, Copy)]
-struct Chosen {
-    strategy: Strategy,
-    way: Way,
+pub(super) struct Chosen {
+    pub(super) strategy: Strategy,
+    pub(super) way: Way,
+    filter: Filter,
+}
+
+impl Chosen {
+    /// `strategy`, of which it was found out how it works.
+    pub(super) fn new(strategy: Strategy, working: &Working) -> Self {
+        Self { strategy, way: working.way, filter: working.filter }
+    }
 }
 
 /// Whether a build takes a strategy by itself.
@@ -108,7 +116,7 @@ impl Isolation {
         for strategy in Strategy::ALL {
             match (ground.attempt(strategy, Care::Usual), Choice::of(strategy)) {
                 (Ok(working), Choice::Automatic) => {
-                    isolation.chosen = Some(Chosen { strategy, way: working.way });
+                    isolation.chosen = Some(Chosen::new(strategy, &working));
                     break;
                 }
                 (Ok(_), Choice::OnRequest) => isolation.on_request = Some(strategy),
@@ -131,13 +139,18 @@ impl Isolation {
                 None => failure.hint("`builder doctor` says what works here"),
             }
         })?;
-        let chosen = Some(Chosen { strategy, way: working.way });
+        let chosen = Some(Chosen::new(strategy, &working));
         Ok(Self { chosen, refused: Vec::new(), on_request: None, place: ground.place })
     }
 
     /// What the process is to become.
     pub(super) fn surroundings(&self) -> Surroundings {
-        Surroundings::of(self.strategy())
+        Surroundings::of(self.chosen)
+    }
+
+    /// What was chosen, and how it works.
+    pub(super) fn chosen(&self) -> Option<Chosen> {
+        self.chosen
     }
 
     /// What was chosen.
@@ -146,7 +159,7 @@ impl Isolation {
     }
 
     /// What steps are in.
-    fn way(&self) -> Option<Way> {
+    pub(super) fn way(&self) -> Option<Way> {
         self.chosen.map(|chosen| chosen.way)
     }
 
@@ -193,7 +206,7 @@ impl Isolation {
 
     /// The line that tells what was chosen and why nothing stronger; none where there is nothing to tell.
     pub(super) fn line(&self) -> Option<String> {
-        let Chosen { strategy, way } = self.chosen?;
+        let Chosen { strategy, way, .. } = self.chosen?;
         // An ordinary user on a machine has nothing less than root has.
         let usual = self.place == Place::Machine && way == Way::Namespaces(ProcView::Own);
         if strategy == Strategy::MountNamespace || usual {
@@ -202,11 +215,22 @@ impl Isolation {
         Some(self.summary())
     }
 
+    /// What to say where builder does not filter the system calls of steps.
+    pub(super) fn unfiltered(&self) -> Option<&'static str> {
+        match self.chosen?.filter {
+            Filter::Builder => None,
+            Filter::Container => {
+                Some("system calls of RUN are filtered as those of builder are, and no further")
+            }
+            Filter::None => Some("system calls of RUN are not filtered"),
+        }
+    }
+
     /// What was chosen and why nothing stronger.
     pub(super) fn summary(&self) -> String {
         let mut line = "isolation: ".to_owned();
         match self.chosen {
-            Some(Chosen { strategy, way }) => {
+            Some(Chosen { strategy, way, .. }) => {
                 line.push_str(strategy.name());
                 if way == Way::Namespaces(ProcView::Shared) {
                     line.push_str(" with the /proc of the container");
@@ -251,7 +275,12 @@ mod tests {
         let cause = "no CAP_SYS_ADMIN".to_owned();
         let explanation = Explanation { cause, manifest: Vec::new(), advice: None };
         let refused = vec![(Strategy::MountNamespace, explanation)];
-        Isolation { chosen: Some(Chosen { strategy, way }), refused, on_request: None, place }
+        Isolation {
+            chosen: Some(Chosen { strategy, way, filter: Filter::Builder }),
+            refused,
+            on_request: None,
+            place,
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a process becomes for a build.
 
+use super::Chosen;
 use crate::sandbox::Strategy;
 use crate::sandbox::own::{self, Own, OwnError, Wish};
 use crate::sys;
@@ -16,12 +17,14 @@ pub(in crate::cli) enum Surroundings {
 }
 
 impl Surroundings {
-    /// What `strategy` needs.
-    pub(in crate::cli) fn of(strategy: Option<Strategy>) -> Self {
-        match strategy {
-            Some(Strategy::MountNamespace) => Self::Mounts,
-            Some(Strategy::UserNamespace) => Self::UsersAndMounts,
-            Some(Strategy::SecondContainer | Strategy::Chroot | Strategy::InPlace) | None => Self::Unchanged,
+    /// What is needed for what was `chosen`.
+    pub(in crate::cli) fn of(chosen: Option<Chosen>) -> Self {
+        match chosen {
+            Some(Chosen { way, strategy, .. }) if way.mounts() => match strategy {
+                Strategy::UserNamespace => Self::UsersAndMounts,
+                _ => Self::Mounts,
+            },
+            _ => Self::Unchanged,
         }
     }
 

@@ -179,8 +179,9 @@ impl Sandbox for InPlace<'_> {
         Ok(exit)
     }
 
-    fn view(&self) -> View {
-        View::Container
+    fn view(&self) -> Result<View, SandboxError> {
+        // What is protected besides belongs to the build: where the context is does not matter.
+        Ok(View::Container { mounts: Fixed::find(self.claim.root(), &[])?.telling() })
     }
 }
 
@@ -198,7 +199,7 @@ pub fn warning(seen: &[GuestPath]) -> String {
         }
     };
     format!(
-        "RUN is not kept apart from this container (--isolation=in-place): it can read and change {what}; in \
+        "RUN is not kept apart from this container (--isolation=in-place): it can read, change and delete {what}, which is not part of the image; in \
          `/{PRIVATE_DIRECTORY}` are the container's other files meanwhile, and other stages"
     )
 }

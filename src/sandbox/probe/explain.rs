@@ -4,7 +4,8 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use super::Obstacle;
-use crate::sandbox::refusal::{self, Act, BASIC, Facts, Refusal, Remedy};
+use crate::sandbox::allowed::NEEDED;
+use crate::sandbox::refusal::{self, Act, Facts, Refusal, Remedy};
 use crate::sandbox::{Attempt, Strategy};
 
 /// What root needs to map all ids that it has.
@@ -15,10 +16,10 @@ const MAPPING: CapabilitySet =
 fn needed(strategy: Strategy) -> CapabilitySet {
     match strategy {
         // Mounts are not all: what lies above the new root is covered by way of chroot(2).
-        Strategy::MountNamespace => BASIC | CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT,
+        Strategy::MountNamespace => NEEDED | CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT,
         Strategy::UserNamespace => MAPPING,
-        Strategy::Chroot => BASIC | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
-        Strategy::SecondContainer | Strategy::InPlace => BASIC,
+        Strategy::Chroot => NEEDED | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
+        Strategy::SecondContainer | Strategy::InPlace => NEEDED,
     }
 }
 
@@ -241,6 +242,14 @@ mod tests {
                 without(CapabilitySet::CHOWN, inside()),
                 "root lacks",
                 &["securityContext.capabilities.add: [CHOWN]", "spec.hostUsers: true"],
+            ),
+            // The five that root cannot do without, and no more.
+            (
+                MountNamespace,
+                Obstacle::Powerless,
+                Facts { capabilities: crate::sandbox::allowed::GIVING, ..Facts::none() },
+                "root lacks",
+                &["securityContext.capabilities.add: [SETGID, SETUID, SYS_CHROOT, SYS_ADMIN]"],
             ),
             (
                 InPlace,

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use place::{Hints, Place, is_own_image};
 
+use super::allowed::Filter;
 use super::in_place::{self, InPlaceError};
 use super::mount_table::forbids_execution;
 use super::own::{self, Identity, Own, OwnError, Wish};
@@ -37,6 +38,8 @@ const ROOT: &str = "root";
 pub struct Working {
     /// What a step is in.
     pub way: Way,
+    /// Whose filter of system calls a step is under.
+    pub filter: Filter,
     /// The user namespace of the build.
     pub identity: Identity,
     /// The users and groups that there are, as ranges.
@@ -54,6 +57,35 @@ pub enum Way {
     Chroot,
     /// The root of the container.
     InPlace,
+}
+
+impl Way {
+    /// Whether the build mounts anything, for a step or for the files of a stage.
+    #[must_use]
+    pub fn mounts(self) -> bool {
+        match self {
+            Self::Namespaces(_) => true,
+            Self::Chroot | Self::InPlace => false,
+        }
+    }
+
+    /// Which `/proc` a step has, if it has one.
+    #[must_use]
+    pub fn proc(self) -> Option<ProcView> {
+        match self {
+            Self::Namespaces(proc) => Some(proc),
+            Self::InPlace => Some(ProcView::Shared),
+            Self::Chroot => None,
+        }
+    }
+
+    /// Whose filter of system calls a step is under, if this process starts it.
+    fn filter(self) -> Filter {
+        match self {
+            Self::Namespaces(_) => Filter::inside(),
+            Self::Chroot | Self::InPlace => Filter::beside_others(),
+        }
+    }
 }
 
 /// What is in the way of a strategy.
@@ -202,7 +234,7 @@ fn refused(attempt: impl Into<Attempt>) -> impl FnOnce(Errno) -> Obstacle {
 
 fn working(own: Own, way: Way) -> Working {
     let ids = [own.ids.users().to_string(), own.ids.groups().to_string()];
-    Working { way, identity: own.identity, ids, shortage: own.shortage }
+    Working { way, filter: way.filter(), identity: own.identity, ids, shortage: own.shortage }
 }
 
 /// What it means that a step which is kept apart by `strategy` failed in `attempt` with `errno`.

@@ -39,7 +39,6 @@ pub(in crate::sandbox) struct Facts {
 impl Facts {
     pub(in crate::sandbox) fn read() -> Self {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let ids = IdMap::of_this_process();
         let flags = AtFlags::empty();
@@ -52,7 +51,7 @@ impl Facts {
                 root.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
                     && !root.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
             }),
-            filtered: status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
+            filtered: is_filtered(),
             unmapped: ids.as_ref().is_ok_and(|ids| !ids.users().contain(uid) || !ids.groups().contain(gid)),
             confined: confined(),
             hidden_proc: MountTable::current().is_ok_and(|mounts| hides_proc(&mounts)),
@@ -90,6 +89,12 @@ impl Facts {
             capabilities: CapabilitySet::empty(),
         }
     }
+}
+
+/// Whether a filter of system calls is in force for this process.
+pub(in crate::sandbox) fn is_filtered() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))
 }
 
 /// What this process, or what it starts, can ever be allowed to do.

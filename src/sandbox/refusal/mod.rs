@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 pub use act::{Act, Attempt};
-pub(super) use facts::Facts;
+pub(super) use facts::{Facts, is_filtered};
 pub use remedy::Explanation;
-pub(super) use remedy::{BASIC, Remedy};
+pub(super) use remedy::Remedy;
 
 /// Why something was refused, and what would make it possible, whatever is around the process: see [`Refusal::at`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,14 @@ impl Refusal {
             false => Remedy::NoProfile,
         };
         Self::new(format!("{module} forbids {call}")).and(remedy)
+    }
+
+    /// There may be no more namespaces of the kind that the kernel calls `kind`, as many as `allowed` of them.
+    fn limit(kind: &str, allowed: Option<u64>) -> Self {
+        let allowed = allowed.map(|allowed| format!(" of {allowed}")).unwrap_or_default();
+        let name = format!("user.max_{kind}_namespaces");
+        Self::new(format!("the limit `{name}`{allowed}, or one of a namespace around this one, is reached"))
+            .and(Remedy::Machine(format!("as root: sysctl -w {name}=NUMBER")))
     }
 
     /// The store is in a wrong place for `cause`.
@@ -109,27 +117,25 @@ fn device(attempt: &Attempt, errno: Errno, facts: &Facts) -> Refusal {
 }
 
 fn mount_namespace(errno: Errno, facts: &Facts) -> Refusal {
-    match (errno, Culprit::of(errno, facts)) {
-        (Errno::ACCESS, _) => Refusal::security_module("mount(2)", facts),
-        (_, Culprit::Filter) => Refusal::filter("unshare(2) or mount(2)"),
-        (Errno::INVAL, _) => Refusal::new("the root directory is no mount point")
+    match errno {
+        Errno::ACCESS => Refusal::security_module("mount(2)", facts),
+        Errno::NOSPC | Errno::USERS => Refusal::limit("mnt", None),
+        // Ubuntu's AppArmor lets everybody make a user namespace, and takes the capabilities away that one has in it.
+        Errno::PERM if facts.in_user_namespace && Culprit::of(errno, facts) == Culprit::Ubuntu => {
+            user_namespace(errno, facts)
+        }
+        Errno::PERM | Errno::NOSYS if facts.filtered => Refusal::filter("unshare(2) or mount(2)"),
+        Errno::INVAL => Refusal::new("the root directory is no mount point")
             .and(Remedy::Words("in a chroot, bind-mount its root onto itself first".to_owned())),
-        _ => user_namespace(errno, facts),
+        errno => Refusal::new(format!("the kernel refuses a mount namespace ({})", errno_words(errno))),
     }
 }
 
 fn network_namespace(errno: Errno, facts: &Facts) -> Refusal {
     let lacks = |capability| !facts.capabilities.contains(capability);
-    let otherwise = Remedy::Words(
-        "or build without --network=none and keep the container itself off the network".to_owned(),
-    );
+    let otherwise = |words: &str| Remedy::Otherwise(words.to_owned());
     let refusal = match errno {
-        Errno::NOSPC | Errno::USERS => {
-            let cause =
-                "the limit `user.max_net_namespaces`, or one of a namespace around this one, is reached";
-            let remedy = "as root: sysctl -w user.max_net_namespaces=NUMBER";
-            return Refusal::new(cause).and(Remedy::Machine(remedy.to_owned()));
-        }
+        Errno::NOSPC | Errno::USERS => return Refusal::limit("net", None),
         Errno::INVAL => {
             let remedy = "take a kernel with CONFIG_NET_NS".to_owned();
             return Refusal::new("the kernel has none").and(Remedy::Machine(remedy));
@@ -138,19 +144,17 @@ fn network_namespace(errno: Errno, facts: &Facts) -> Refusal {
             let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
             Refusal::new("it takes CAP_SYS_ADMIN and CAP_NET_ADMIN, or a user namespace")
                 .and(Remedy::Capabilities(needed.difference(facts.capabilities)))
-                .and(Remedy::Words(
-                    "or take --isolation=user-namespace, if `builder doctor` says that it works".to_owned(),
-                ))
+                .and(otherwise("take --isolation=user-namespace, if `builder doctor` says that it works"))
         }
         Errno::PERM if lacks(CapabilitySet::NET_ADMIN) => {
             return Refusal::new("without CAP_NET_ADMIN its loopback interface cannot be brought up")
                 .and(Remedy::Capabilities(CapabilitySet::NET_ADMIN))
-                .and(Remedy::Words("or take --isolation=user-namespace".to_owned()));
+                .and(otherwise("take --isolation=user-namespace"));
         }
         Errno::PERM | Errno::NOSYS if facts.filtered => Refusal::filter("unshare(2)"),
         errno => Refusal::new(errno_words(errno)),
     };
-    refusal.and(otherwise)
+    refusal.and(otherwise("build without --network=none and keep the container itself off the network"))
 }
 
 /// What keeps a process from having namespaces.
@@ -193,49 +197,44 @@ impl Culprit {
 }
 
 fn user_namespace(errno: Errno, facts: &Facts) -> Refusal {
-    // Every refusal has in common that there is a way without.
+    let sysctl = |name: &str, is: u64, wanted: u64| {
+        let remedy = format!("as root: sysctl -w {name}={wanted}");
+        Refusal::new(format!("`{name}` is {is}")).and(Remedy::Machine(remedy))
+    };
+    let words = errno_words(errno);
+    let refusal = match Culprit::of(errno, facts) {
+        Culprit::Limit if facts.limit == Some(0) => sysctl("user.max_user_namespaces", 0, 15_000),
+        Culprit::Limit => Refusal::limit("user", facts.limit),
+        Culprit::Switch => sysctl("kernel.unprivileged_userns_clone", 0, 1),
+        Culprit::Chroot => Refusal::new("this process is in a chroot, where the kernel allows none")
+            .and(Remedy::Words("build outside of the chroot".to_owned())),
+        Culprit::Ubuntu => {
+            let remedy = "give this program an AppArmor profile with `userns,`; or as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
+            Refusal::new("`kernel.apparmor_restrict_unprivileged_userns` is 1")
+                .and(Remedy::Machine(remedy.to_owned()))
+        }
+        Culprit::Unmapped => {
+            let remedy = "start it with ids that /proc/self/uid_map and /proc/self/gid_map have".to_owned();
+            return Refusal::new(
+                "the caller's own user or group id does not exist in the user namespace around it",
+            )
+            .and(Remedy::Words(remedy));
+        }
+        Culprit::Filter => return Refusal::filter("unshare(2)"),
+        Culprit::Kernel => Refusal::new(format!("the kernel has none ({words})"))
+            .and(Remedy::Machine("take a kernel with CONFIG_USER_NS".to_owned())),
+        Culprit::Unknown if matches!(errno, Errno::PERM | Errno::ACCESS) => {
+            let remedy = "a chroot, a container or a security module may be why".to_owned();
+            Refusal::new(words).and(Remedy::Words(remedy))
+        }
+        Culprit::Unknown => Refusal::new(words),
+    };
+    // Whatever the reason, there is a way without.
     let without = match facts.uid {
         0 => "run the build with CAP_SYS_ADMIN",
         _ => "run the build as root",
     };
-    let sysctl = |name: &str, is: u64, wanted: u64| {
-        let remedy = format!("as root: sysctl -w {name}={wanted}; or {without}");
-        Refusal::new(format!("`{name}` is {is}")).and(Remedy::Machine(remedy))
-    };
-    let words = errno_words(errno);
-    match Culprit::of(errno, facts) {
-        Culprit::Limit if facts.limit == Some(0) => sysctl("user.max_user_namespaces", 0, 15_000),
-        Culprit::Limit => {
-            let limit = facts.limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
-            let remedy = format!("as root: sysctl -w user.max_user_namespaces=NUMBER; or {without}");
-            Refusal::new(format!(
-                "the limit `user.max_user_namespaces`{limit}, or one of a namespace around this one, is reached"
-            ))
-            .and(Remedy::Machine(remedy))
-        }
-        Culprit::Switch => sysctl("kernel.unprivileged_userns_clone", 0, 1),
-        Culprit::Chroot => Refusal::new("this process is in a chroot, where the kernel allows none")
-            .and(Remedy::Words(format!("build outside of the chroot, or {without}"))),
-        Culprit::Ubuntu => {
-            let remedy = format!(
-                "give this program an AppArmor profile with `userns,`; or as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0; or {without}"
-            );
-            Refusal::new("`kernel.apparmor_restrict_unprivileged_userns` is 1").and(Remedy::Machine(remedy))
-        }
-        Culprit::Unmapped => {
-            let remedy = "start it with ids that /proc/self/uid_map and /proc/self/gid_map have".to_owned();
-            Refusal::new("the caller's own user or group id does not exist in the user namespace around it")
-                .and(Remedy::Words(remedy))
-        }
-        Culprit::Filter => Refusal::filter("unshare(2)"),
-        Culprit::Kernel => Refusal::new(format!("the kernel has none ({words})"))
-            .and(Remedy::Machine(format!("take a kernel with CONFIG_USER_NS, or {without}"))),
-        Culprit::Unknown if matches!(errno, Errno::PERM | Errno::ACCESS) => {
-            let remedy = format!("a chroot, a container or a security module may be why; or {without}");
-            Refusal::new(words).and(Remedy::Words(remedy))
-        }
-        Culprit::Unknown => Refusal::new(words).and(Remedy::Words(without.to_owned())),
-    }
+    refusal.and(Remedy::Otherwise(without.to_owned()))
 }
 
 pub(super) fn errno_words(errno: Errno) -> String {
@@ -303,6 +302,26 @@ mod tests {
     }
 
     #[test]
+    fn mounts_of_its_own_are_not_explained_as_users_of_its_own() {
+        let root = Facts { capabilities: CapabilitySet::all(), apparmor: Some(1), ..Facts::none() };
+        let inside = Facts { in_user_namespace: true, ..root.clone() };
+        let filtered = Facts { filtered: true, ..root.clone() };
+        for (errno, facts, cause, remedy) in [
+            (Errno::NOSPC, &root, "`user.max_mnt_namespaces`", "sysctl -w user.max_mnt_namespaces=NUMBER"),
+            (Errno::PERM, &root, "refuses a mount namespace (Operation not permitted", ""),
+            (Errno::PERM, &filtered, "a seccomp profile forbids unshare(2) or mount(2)", "that filter"),
+            (Errno::INVAL, &root, "no mount point", "bind-mount"),
+            (Errno::ACCESS, &root, "forbids mount(2)", "a profile that allows it"),
+            // There the users are to blame for it.
+            (Errno::PERM, &inside, "`kernel.apparmor_restrict_unprivileged_userns` is 1", "`userns,`"),
+        ] {
+            assert_explained(Act::MountNamespace, errno, facts, cause, remedy);
+        }
+        let plain = explain(&Act::MountNamespace.named("try"), Errno::PERM, &root);
+        assert_eq!(plain.remedies, [], "there is nothing that this one lacks");
+    }
+
+    #[test]
     fn a_network_of_its_own_is_explained_as_other_namespaces_are() {
         let (none, one) = (CapabilitySet::empty(), CapabilitySet::SYS_ADMIN);
         let all = one | CapabilitySet::NET_ADMIN;
@@ -319,6 +338,26 @@ mod tests {
             let facts = Facts { capabilities, filtered, ..Facts::none() };
             assert_explained(Act::NetworkNamespace, errno, &facts, cause, remedy);
         }
+        let remedy = |errno, capabilities, place| {
+            let facts = Facts { capabilities, ..Facts::none() };
+            explain(&Act::NetworkNamespace.named("try"), errno, &facts).at(place).remedy().unwrap()
+        };
+        let without = "build without --network=none and keep the container itself off the network";
+        let namespace = "take --isolation=user-namespace";
+        // What there is besides has an "or" before it, and nothing has that begins the line.
+        for place in [Place::Machine, Place::Container, Place::Pod] {
+            assert_eq!(remedy(Errno::NOMEM, all, place), without);
+        }
+        assert_eq!(
+            remedy(Errno::PERM, one, Place::Pod),
+            format!("securityContext.capabilities.add: [NET_ADMIN]; or {namespace}")
+        );
+        assert_eq!(
+            remedy(Errno::PERM, none, Place::Machine),
+            format!(
+                "run it as root with CAP_NET_ADMIN and CAP_SYS_ADMIN; or {namespace}, if `builder doctor` says that it works; or {without}"
+            )
+        );
         let facts = Facts { capabilities: one, ..Facts::none() };
         let refusal = explain(&"try".into(), Errno::PERM, &facts);
         assert!(refusal.remedies.is_empty(), "nothing is known of what has no name: {refusal:?}");

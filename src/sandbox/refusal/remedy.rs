@@ -4,17 +4,8 @@
 use rustix::thread::CapabilitySet;
 
 use super::Refusal;
+use crate::sandbox::allowed::NEEDED;
 use crate::sandbox::probe::Place;
-
-/// What root has in every container, unless that is taken away, and cannot do without.
-pub(in crate::sandbox) const BASIC: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::SETUID);
 
 /// One thing that takes away what is in the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,12 +26,14 @@ pub(in crate::sandbox) enum Remedy {
     Machine(String),
     /// What is the same everywhere.
     Words(String),
+    /// What makes up for all of the others.
+    Otherwise(String),
 }
 
 impl Remedy {
     /// Whether it is a setting of whatever started the process.
     pub(in crate::sandbox) fn is_setting(&self) -> bool {
-        !matches!(self, Self::Machine(_) | Self::Words(_))
+        !matches!(self, Self::Machine(_) | Self::Words(_) | Self::Otherwise(_))
     }
 
     /// The field of a pod's manifest, with its value.
@@ -54,7 +47,7 @@ impl Remedy {
             Self::NoProfile => "securityContext.appArmorProfile: {type: Unconfined}".to_owned(),
             Self::HostUsers => "spec.hostUsers: true".to_owned(),
             Self::WritableRoot => "securityContext.readOnlyRootFilesystem: false".to_owned(),
-            Self::Machine(_) | Self::Words(_) => return None,
+            Self::Machine(_) | Self::Words(_) | Self::Otherwise(_) => return None,
         })
     }
 
@@ -67,7 +60,7 @@ impl Remedy {
             Self::NoProfile => "--security-opt apparmor=unconfined".to_owned(),
             Self::HostUsers => "--userns host".to_owned(),
             Self::WritableRoot => "--read-only=false".to_owned(),
-            Self::Machine(_) | Self::Words(_) => return None,
+            Self::Machine(_) | Self::Words(_) | Self::Otherwise(_) => return None,
         })
     }
 
@@ -76,8 +69,8 @@ impl Remedy {
         Some(match self {
             Self::Root => "run it as root".to_owned(),
             Self::Capabilities(set) => {
-                let usual = set.intersects(BASIC).then(|| "its usual capabilities".to_owned());
-                let others = names(set.difference(BASIC), "CAP_");
+                let usual = set.intersects(NEEDED).then(|| "its usual capabilities".to_owned());
+                let others = names(set.difference(NEEDED), "CAP_");
                 let all: Vec<String> = usual.into_iter().chain(others).collect();
                 format!("run it as root with {}", all.join(" and "))
             }
@@ -85,7 +78,7 @@ impl Remedy {
             Self::NoProfile => "give this program a profile that allows it".to_owned(),
             Self::HostUsers => "run it outside of the user namespace".to_owned(),
             Self::WritableRoot => "mount the root for writing".to_owned(),
-            Self::Machine(_) | Self::Words(_) => return None,
+            Self::Machine(_) | Self::Words(_) | Self::Otherwise(_) => return None,
         })
     }
 
@@ -111,7 +104,7 @@ pub struct Explanation {
     /// What to set in the pod's manifest, each a path and a value in YAML; a path that begins with `securityContext` is
     /// that of the container. Empty outside of pods, and where nothing in a manifest would help.
     pub manifest: Vec<String>,
-    /// What else to do; absent where `manifest` says all, or nothing helps.
+    /// What else to do, or, if it begins with "or", instead of `manifest`; absent where that says all, or nothing helps.
     pub advice: Option<String>,
 }
 
@@ -147,7 +140,13 @@ impl Refusal {
                 advice.extend(actions.filter_map(Remedy::action));
             }
         }
-        advice.extend(remedies.filter_map(|remedy| remedy.words(place)));
+        advice.extend(remedies.clone().filter_map(|remedy| remedy.words(place)));
+        for remedy in remedies {
+            if let Remedy::Otherwise(words) = remedy {
+                let first = advice.is_empty() && explanation.manifest.is_empty();
+                advice.push(if first { words.clone() } else { format!("or {words}") });
+            }
+        }
         explanation.advice = (!advice.is_empty()).then(|| advice.join("; "));
         explanation
     }

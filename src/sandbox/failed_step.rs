@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use super::in_place::InPlaceError;
 use super::probe::{self, Place};
+use super::refusal::errno_words;
 use super::{SandboxError, Strategy};
 
 impl SandboxError {
@@ -14,14 +15,32 @@ impl SandboxError {
         match self {
             Self::Setup { step, source } => {
                 let errno = Errno::from_io_error(source)?;
-                probe::explain_step(strategy, step, errno).at(place).remedy()
+                let explanation = probe::explain_step(strategy, step, errno).at(place);
+                let remedy = explanation.remedy()?;
+                // The message has what the kernel said, and no more.
+                let is_news = !explanation.cause.contains(&errno_words(errno));
+                Some(if is_news { format!("{}; {remedy}", explanation.cause) } else { remedy })
             }
-            Self::Network(refusal) => refusal.at(place).remedy(),
             Self::Lost(loss) => Some(loss.remedy().to_owned()),
             Self::InPlace(error) => of_root(error).map(str::to_owned),
+            Self::Device { .. } => {
+                let unprivileged = match place {
+                    Place::Machine => "or build in a container",
+                    Place::Pod => "or build in a pod without securityContext.privileged",
+                    Place::Container => "or build in a container without --privileged",
+                };
+                Some(format!("remove the device from the image before, {unprivileged}, which has such rules"))
+            }
+            Self::Spawn(source) => of_program(Errno::from_io_error(source)?).map(str::to_owned),
             _ => None,
         }
     }
+}
+
+/// Of limits and memory, whatever they are in the way of, knows who prints it.
+fn of_program(errno: Errno) -> Option<&'static str> {
+    let needs = "builder starts itself by way of /proc/self/exe: it needs /proc, and its own file where programs can be executed";
+    matches!(errno, Errno::NOENT | Errno::ACCESS).then_some(needs)
 }
 
 fn of_root(error: &InPlaceError) -> Option<&'static str> {
@@ -61,10 +80,16 @@ mod tests {
         let source = || io::Error::from(Errno::IO);
         let path = GuestPath::root;
         for (error, words) in [
+            // What is to be done, after what is in the way.
+            (setup(Act::NetworkNamespace, Errno::NOSPC), Some("max_net_namespaces`, or one of")),
+            (setup(Act::NetworkNamespace, Errno::NOSPC), Some("reached; on the node, as root: sysctl")),
             (setup(Act::OpenDevice, Errno::ACCESS), Some("put the store on another volume")),
             (setup(Act::WriteRoot, Errno::ROFS), Some("readOnlyRootFilesystem: false")),
             // After a trial that had worked, no setting is to blame for what has no name.
             (setup(Act::Other, Errno::ACCESS), None),
+            (SandboxError::Spawn(Errno::NOENT.into()), Some("it needs /proc")),
+            (SandboxError::Spawn(Errno::AGAIN.into()), None),
+            (SandboxError::Device { path: path() }, Some("without securityContext.privileged")),
             (SandboxError::Lost(Loss::Memory), Some("resources.limits.memory")),
             (SandboxError::Lost(Loss::Step), Some("whether the step signals")),
             (SandboxError::Lost(Loss::Outside), Some("dmesg")),
