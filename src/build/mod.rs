@@ -2,6 +2,7 @@
 
 pub mod add;
 mod bases;
+pub mod clues;
 pub mod clock;
 pub mod context_view;
 pub mod copy;

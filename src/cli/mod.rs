@@ -5,6 +5,7 @@ mod args;
 mod build;
 mod doctor;
 mod extract;
+mod failed_step;
 mod failure;
 mod hints;
 mod isolation;

@@ -216,7 +216,7 @@ pub enum SandboxError {
     },
     /// The process is to run as somebody who does not exist in this user namespace.
     #[error(
-        "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
+        "the process needs {kind} {id}, but this user namespace has only {kind}s {available}"
     )]
     UnknownId {
         /// `user` or `group`.

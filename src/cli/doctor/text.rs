@@ -98,7 +98,7 @@ fn how(tried: &Tried, details: &Details) -> String {
     let mut words = proc.to_owned();
     // Which there are is part of why there are not more.
     if let Some(shortage) = &details.shortage {
-        let _ = write!(words, "; {}", shortage.strip_prefix("note: ").unwrap_or(shortage));
+        let _ = write!(words, "; {shortage}");
     } else if details.user_namespace != UserNamespace::None {
         let _ = write!(words, "; users {}", details.users);
         if details.groups != details.users {
@@ -226,7 +226,7 @@ mod tests {
         };
         let explanation = Explanation { cause: String::new(), manifest: Vec::new(), advice: None };
         let tried = Tried::new(Strategy::UserNamespace, Err(explanation));
-        for shortage in [None, Some("note: only users 0-9 can be used here")] {
+        for shortage in [None, Some("only users 0-9 can be used here")] {
             let words = how(&tried, &details(shortage));
             assert_eq!(words.matches("0-9").count(), 1, "{words}");
         }
