@@ -5,6 +5,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mount::MountAttrFlags;
 use rustix::process::Pid;
@@ -18,6 +20,25 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 pub fn end_at_once(code: i32) -> ! {
     // SAFETY: the call has no preconditions, and does not return.
     unsafe { libc::_exit(code) }
+}
+
+/// Has `signal` end this process at once while `armed` is set, after `line` was written to standard error.
+///
+/// # Errors
+/// For signals that nobody can handle.
+pub fn end_at_signal(signal: i32, armed: Arc<AtomicBool>, line: String) -> io::Result<signal_hook::SigId> {
+    let end = move || {
+        if armed.load(Ordering::SeqCst) {
+            // SAFETY: both calls may be made in signal context; the bytes belong to the closure, which is never dropped
+            // while it runs.
+            unsafe {
+                libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+                libc::_exit(128 + signal)
+            }
+        }
+    };
+    // SAFETY: what is called does nothing but read an atomic, and two system calls that signal-safety(7) lists.
+    unsafe { signal_hook::low_level::register(signal, end) }
 }
 
 /// How far an operation on a mount reaches.

@@ -2,8 +2,8 @@
 
 pub mod add;
 mod bases;
-pub mod clues;
 pub mod clock;
+pub mod clues;
 pub mod context_view;
 pub mod copy;
 pub mod error;

@@ -81,7 +81,8 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     if let Some(unfiltered) = isolation.unfiltered() {
         progress.tell(&Event::Detail(unfiltered));
     }
-    let entered = own::enter_for(&isolation, &*progress)?;
+    // Who is forked for that does not speak for itself of a signal that all get.
+    let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new(at_once)?;
     let result =
@@ -189,9 +190,7 @@ impl Build<'_> {
                 BuildErrorKind::Sandbox(error @ SandboxError::UnknownId { .. }) => {
                     let shortage = self.entered.own.shortage.as_ref();
                     let place = self.isolation.place();
-                    shortage
-                        .map(|shortage| shortage.remedy(place))
-                        .or_else(|| self.isolation.remedy(error))
+                    shortage.map(|shortage| shortage.remedy(place)).or_else(|| self.isolation.remedy(error))
                 }
                 BuildErrorKind::Sandbox(error) => self.isolation.remedy(error),
                 _ => None,

@@ -79,9 +79,8 @@ fn complete(mut refusal: Refusal, strategy: Strategy, facts: &Facts) -> Refusal 
     if !lacking.is_empty() && (facts.uid == 0 || refusal.remedies.contains(&Remedy::Root)) {
         refusal = refusal.and(Remedy::Capabilities(lacking));
     }
-    let administers = |one: &Remedy| {
-        matches!(one, Remedy::Capabilities(set) if set.contains(CapabilitySet::SYS_ADMIN))
-    };
+    let administers =
+        |one: &Remedy| matches!(one, Remedy::Capabilities(set) if set.contains(CapabilitySet::SYS_ADMIN));
     if facts.no_gain && refusal.remedies.iter().any(administers) {
         refusal = refusal.and(Remedy::Escalation);
     }

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 pub use place::{Hints, Place, is_own_image};
@@ -158,7 +159,9 @@ impl Ground<'_> {
                 Err(Obstacle::NotRoot { uid })
             }
             Strategy::MountNamespace if !own::may_mount() => Err(Obstacle::NoAdministrator),
-            Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace if !own::has_what_root_needs() => {
+            Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace
+                if !own::has_what_root_needs() =>
+            {
                 Err(Obstacle::Powerless)
             }
             Strategy::Chroot if forbids_execution(self.directory) => Err(Obstacle::NoExecution),
@@ -237,7 +240,25 @@ fn refused(attempt: impl Into<Attempt>) -> impl FnOnce(Errno) -> Obstacle {
 
 fn working(own: Own, way: Way, place: Place) -> Working {
     let ids = [own.ids.users().to_string(), own.ids.groups().to_string()];
-    Working { way, filter: way.filter(), identity: own.identity, ids, shortage: own.shortage.map(|shortage| shortage.at(place)) }
+    Working {
+        way,
+        filter: way.filter(),
+        identity: own.identity,
+        ids,
+        shortage: own.shortage.map(|shortage| shortage.at(place)),
+    }
+}
+
+/// Why a step that is kept apart by `strategy` cannot have a network of its own, as far as the capabilities of this process,
+/// which has not entered any namespace of users, tell.
+#[must_use]
+pub fn network_refusal(strategy: Strategy, place: Place) -> Option<Explanation> {
+    let facts = Facts::read();
+    let lacks = !facts.capabilities.contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN);
+    (lacks && strategy != Strategy::UserNamespace).then(|| {
+        let attempt = Act::NetworkNamespace.named("make a network namespace");
+        explain::explain_step(strategy, &attempt, Errno::PERM, &facts).at(place)
+    })
 }
 
 /// What it means that a step which is kept apart by `strategy` failed in `attempt` with `errno`.
