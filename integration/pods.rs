@@ -64,6 +64,32 @@ fn a_step_in_place_leaves_no_result_to_builds_that_keep_theirs_apart() {
     }
 }
 
+/// In a user namespace binfmt_misc mounts as a list of its own, which would hide the machine's.
+#[test]
+fn programs_for_another_processor_run_in_every_way() {
+    if !pod::available("programs_for_another_processor_run_in_every_way") {
+        return;
+    }
+    let base = ground().name("busybox:latest");
+    for (profile, isolation) in [
+        (Profile::Privileged, "mount-namespace"),
+        (Profile::Privileged, "user-namespace"),
+        (Profile::Sysadmin, "user-namespace"),
+        (Profile::Unset, "user-namespace"),
+        (Profile::HostusersFalseUnmasked, "user-namespace"),
+        (Profile::Rootless, "user-namespace"),
+        (Profile::Default, "chroot"),
+        (Profile::Crio, "in-place"),
+    ] {
+        let pod = Pod::new(profile);
+        pod.write("context/Dockerfile", format!("FROM {base}\nRUN uname -m\nRUN echo $((6 * 7))\n"));
+        let isolation = format!("--isolation={isolation}");
+        let arguments = ["--no-push", "--context=/data/context", "--custom-platform=linux/arm/v7"];
+        let build = pod.run(&[&["builder", &isolation], &arguments[..]].concat()).success();
+        assert!(build.says(&["armv7l"]) && build.says(&["42"]), "{profile:?}: {}", build.stderr);
+    }
+}
+
 /// Two pods in which a RUN can only be run in place, which nobody has asked for.
 #[test]
 fn in_place_is_named_where_nothing_else_works_and_not_taken() {

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::mount::MountAttrFlags;
 use rustix::process::Pid;
@@ -20,25 +21,6 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 pub fn end_at_once(code: i32) -> ! {
     // SAFETY: the call has no preconditions, and does not return.
     unsafe { libc::_exit(code) }
-}
-
-/// Has `signal` end this process at once while `armed` is set, after `line` was written to standard error.
-///
-/// # Errors
-/// For signals that nobody can handle.
-pub fn end_at_signal(signal: i32, armed: Arc<AtomicBool>, line: String) -> io::Result<signal_hook::SigId> {
-    let end = move || {
-        if armed.load(Ordering::SeqCst) {
-            // SAFETY: both calls may be made in signal context; the bytes belong to the closure, which is never dropped
-            // while it runs.
-            unsafe {
-                libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
-                libc::_exit(128 + signal)
-            }
-        }
-    };
-    // SAFETY: what is called does nothing but read an atomic, and two system calls that signal-safety(7) lists.
-    unsafe { signal_hook::low_level::register(signal, end) }
 }
 
 /// How far an operation on a mount reaches.
@@ -590,6 +572,56 @@ pub fn install_system_call_filter(program: &[libc::sock_filter]) -> io::Result<(
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
     })?;
     Ok(())
+}
+
+/// Ends this process as [`end_at_once`] does, with the code of a shell whose command `signal` has ended, after `line` was
+/// written to standard error. May be called in signal context.
+fn end_with_line(signal: i32, line: &str) -> ! {
+    // SAFETY: the bytes are there while the call reads them.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    end_at_once(128 + signal)
+}
+
+/// Ends this process with `line` when `signal` comes while `armed` is set.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn end_at_signal(signal: i32, armed: Arc<AtomicBool>, line: String) -> io::Result<signal_hook::SigId> {
+    let act = move || {
+        if armed.load(Ordering::SeqCst) {
+            end_with_line(signal, &line);
+        }
+    };
+    // SAFETY: what is done in signal context (atomics, write, _exit) is allowed there, and cannot panic.
+    unsafe { signal_hook::low_level::register(signal, act) }
+}
+
+/// Ends this process with `line` when `signal` comes and another one came before, at least `echo` ago. `first` is shared by
+/// all signals that count as one another: nanoseconds since the machine was started, zero as long as none came.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn end_at_second_signal(
+    signal: i32,
+    line: String,
+    first: Arc<AtomicU64>,
+    echo: Duration,
+) -> io::Result<signal_hook::SigId> {
+    let act = move || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = now
+            .tv_sec
+            .cast_unsigned()
+            .saturating_mul(1_000_000_000)
+            .saturating_add(now.tv_nsec.cast_unsigned());
+        if let Err(first) = first.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst)
+            && Duration::from_nanos(now.saturating_sub(first)) >= echo
+        {
+            end_with_line(signal, &line);
+        }
+    };
+    // SAFETY: what is done in signal context (clock_gettime, atomics, write, _exit) is allowed there, and cannot panic.
+    unsafe { signal_hook::low_level::register(signal, act) }
 }
 
 /// Has the system call `number` of the calling thread, and of threads that it starts, fail with `errno` from now on.

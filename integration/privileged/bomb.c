@@ -1,6 +1,6 @@
 // Processes that start others and end, in a loop, each in a session of its own, faster than anybody can look at them.
 //
-// bomb KIND CHAINS SECONDS: so many at a time, for so long at the most.
+// bomb KIND CHAINS SECONDS [stop]: so many at a time, for so long at the most; stops its parent first and stays.
 
 #define _GNU_SOURCE
 #include <sched.h>
@@ -64,6 +64,8 @@ int main(int count, char **words) {
   if (count < 4) return 2;
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
+  int stays = count > 4;
+  if (stays && kill(getppid(), SIGSTOP)) return 2;
   deadline = now.tv_sec + atoi(words[3]);
   int chains = atoi(words[2]);
   for (long number = 0; number < chains && number < 64; number++) {
@@ -77,5 +79,9 @@ int main(int count, char **words) {
   }
   // They have begun.
   usleep(20000);
+  if (stays) {
+    write(1, "ready\n", 6);
+    for (;;) check(), usleep(20000);
+  }
   return 7;
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use builder::rootfs::{GuestPath, Owner};
 use builder::sandbox::{
-    Cancel, Chroot, Content, Exit, Isolated, Mount, ProcView, Process, Sandbox, SandboxError, Secret,
+    Cancel, Chroot, Content, Exit, Isolated, Loss, Mount, ProcView, Process, Sandbox, SandboxError, Secret,
     SecretFile,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +15,8 @@ use tempfile::TempDir;
 
 use super::is_root;
 use super::sandbox::{Image, command, processes_with, run_by, shell};
-use crate::support::finish;
+use crate::support::traces::Running;
+use crate::support::{Builder, Context, finish};
 
 /// The ways that have no pid namespace and a root of their own.
 fn sandboxes(aside: &Path) -> [(&'static str, Box<dyn Sandbox>); 2] {
@@ -130,6 +131,55 @@ fn a_step_that_stops_its_supervisor_is_ended_when_the_build_is_cancelled() {
     assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
 }
 
+/// A build must not wait for ever for who cannot say that the step is over.
+#[test]
+fn a_step_that_stops_its_supervisor_and_ends_has_ended() {
+    if !is_root("a_step_that_stops_its_supervisor_and_ends_has_ended") {
+        return;
+    }
+    let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
+    for (way, sandbox) in sandboxes(aside.path()) {
+        let once = run_by(&*sandbox, &image.root(), &shell("kill -STOP $PPID; exit 3"));
+        assert_eq!(once.unwrap().exit, Exit::Code(3), "{way}");
+        // It depends on who comes first.
+        let script = "(while kill -STOP $PPID; do :; done) & exit 4";
+        match run_by(&*sandbox, &image.root(), &shell(script)) {
+            Ok(outcome) => assert_eq!(outcome.exit, Exit::Code(4), "{way}"),
+            Err(error) => assert!(matches!(error, SandboxError::Lost(Loss::Step)), "{way}: {error}"),
+        }
+        assert!(processes_with("kill -STOP $PPID; do").is_empty(), "{way}");
+    }
+    assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
+}
+
+/// Its supervisor cannot end it, so the builder must not end before.
+#[test]
+fn two_signals_to_a_builder_leave_nothing_of_a_step_that_has_stopped_its_supervisor() {
+    const NAME: &str = "two_signals_to_a_builder_leave_nothing_of_a_step_that_has_stopped_its_supervisor";
+    if !is_root(NAME) {
+        return;
+    }
+    let bomb = Bomb::compile();
+    let step = format!("[\"/{}\", \"chain\", \"8\", \"40\", \"stop\"]", bomb.name);
+    let context = Context::new(&format!("FROM scratch\nCOPY {} /\nRUN {step}\n", bomb.name));
+    bomb.put_into(context.path());
+    let builder = Builder::new();
+    let mut command = builder.command();
+    command.args(["--isolation=chroot", "--no-push", "--context"]).arg(context.path());
+    let mut running = Running::start(&mut command);
+    running.wait_for("ready");
+    running.signal(Signal::TERM);
+    let first = Instant::now();
+    // What comes sooner is no second signal.
+    while first.elapsed() < Duration::from_millis(400) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    running.signal(Signal::TERM);
+    let finished = running.end(Duration::from_secs(30));
+    assert!(!bomb.is_alive(), "{finished:#?}");
+    finished.exited(143);
+}
+
 /// A group of processes that can be kept from ending.
 pub(crate) struct Freezer(PathBuf);
 
@@ -220,12 +270,21 @@ fn what_others_leave_to_the_builder_outlives_a_step_that_kills_its_supervisor() 
     }
     let (image, aside) = (Image::new(), tempfile::tempdir().unwrap());
     let chroot = Chroot::new(env!("CARGO_BIN_EXE_builder"), aside.path());
+    // Children are looked at before output is handed on, if that was done a second ago or before. So one output after a
+    // second has passed they were.
+    let (mut came, mut is_noted) = (None, false);
     let mut output = |_, _: &[u8]| {
-        let leave = "sleep 1000.37 >/dev/null 2>&1 &";
-        finish(Command::new("/bin/sh").args(["-c", leave])).success();
+        if is_noted {
+            fs::write(image.path("noted"), "").unwrap();
+        }
+        let came = came.get_or_insert_with(|| {
+            let leave = "sleep 1000.37 >/dev/null 2>&1 &";
+            finish(Command::new("/bin/sh").args(["-c", leave])).success();
+            Instant::now()
+        });
+        is_noted = came.elapsed() > Duration::from_secs(1);
     };
-    // Children are looked at every second.
-    let script = "echo ready; sleep 3; setsid sleep 1000.38 & kill -9 $PPID; sleep 1000.38";
+    let script = "until test -e /noted; do echo tick; sleep 0.02; done; setsid sleep 1000.38 & kill -9 $PPID; sleep 1000.38";
     let cancel = Cancel::new().unwrap();
     let error = chroot.run(&image.root(), &shell(script), &mut output, &cancel).unwrap_err();
     assert!(matches!(error, SandboxError::Lost(_)), "{error}");

@@ -2,21 +2,22 @@
 
 use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
 use super::progress::Colour;
-use crate::sandbox::{Cancel, in_place};
+use crate::sandbox::{Cancel, exit_when_dispensable};
+use crate::sys;
 
 /// The signals that ask to end.
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// How long a command that was told to stop may take to do so in an orderly way. Then it ends at once: the janitor removes
-/// its files, the kernel its processes and mounts. Only the root of a container that is an image's for the time of a step is
-/// given back before: see [`in_place::exit`].
+/// its files, the kernel its processes and mounts. Only what nobody else would do is done before: see
+/// [`exit_when_dispensable`].
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What comes so soon after the first signal was not meant to be a second: timeout(1), for one, signals the process and then
@@ -37,15 +38,15 @@ impl AtOnce {
         let armed = Arc::new(AtomicBool::new(true));
         for signal in SIGNALS {
             // Fails for signals only that nobody can handle.
-            let _ = crate::sys::end_at_signal(signal, Arc::clone(&armed), line_for(signal));
+            let _ = sys::end_at_signal(signal, Arc::clone(&armed), line_for(signal));
         }
         Self(armed)
     }
 
     /// Has them wait while `body` makes and removes what nobody else would remove: then they end the process. One that
-    /// comes while another waits does so at once.
+    /// comes while another waits does so at once, unless it is an echo.
     pub(super) fn after<T>(&self, body: impl FnOnce() -> T) -> T {
-        self.waiting(Second::AtOnce, body)
+        self.waiting(Second::AtOnce { echo: ECHO }, body)
     }
 
     /// [`AtOnce::after`], but all of them wait: for what takes moments and must not be left half done.
@@ -54,15 +55,19 @@ impl AtOnce {
     }
 
     fn waiting<T>(&self, second: Second, body: impl FnOnce() -> T) -> T {
-        let came = Arc::new(AtomicUsize::new(0));
+        let (came, first) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
         let ids: Vec<_> = SIGNALS
             .into_iter()
             .flat_map(|signal| {
                 let number = usize::try_from(signal).unwrap_or_default();
-                // In this order: what is registered later is done later, so the first does not meet its own alarm.
                 let noted = signal_hook::flag::register_usize(signal, Arc::clone(&came), number);
-                let arm = || signal_hook::flag::register(signal, Arc::clone(&self.0));
-                [Some(noted), (second == Second::AtOnce).then(arm)]
+                let ending = match second {
+                    Second::AtOnce { echo } => {
+                        Some(sys::end_at_second_signal(signal, line_for(signal), Arc::clone(&first), echo))
+                    }
+                    Second::Waits => None,
+                };
+                [Some(noted), ending]
             })
             .flatten()
             .filter_map(Result::ok)
@@ -76,7 +81,7 @@ impl AtOnce {
         match i32::try_from(came.load(Ordering::SeqCst)) {
             Ok(signal @ 1..) => {
                 let _ = std::io::stderr().write_all(line_for(signal).as_bytes());
-                std::process::exit(128 + signal)
+                exit_when_dispensable(128 + signal)
             }
             _ => result,
         }
@@ -86,7 +91,11 @@ impl AtOnce {
 /// What a signal does that comes while another waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Second {
-    AtOnce,
+    /// It ends the process, unless it comes so soon after the first that it was not meant to be another.
+    AtOnce {
+        /// How soon.
+        echo: Duration,
+    },
     Waits,
 }
 
@@ -134,7 +143,7 @@ impl Stop {
                 match first {
                     Some(first) if first.elapsed() < ECHO => continue,
                     // Asked for twice: the janitor and the kernel clean up.
-                    Some(_) => in_place::exit(128 + signal),
+                    Some(_) => exit_when_dispensable(128 + signal),
                     None => first = Some(Instant::now()),
                 }
                 received.store(signal, Ordering::SeqCst);
@@ -143,7 +152,7 @@ impl Stop {
                 // Without one, only a second signal ends what does not stop by itself.
                 let _ = std::thread::Builder::new().spawn(move || {
                     std::thread::sleep(PATIENCE);
-                    in_place::exit(128 + signal);
+                    exit_when_dispensable(128 + signal);
                 });
             }
         };
@@ -185,6 +194,10 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
     fn is_signalled() {
         let Ok(count) = std::env::var(SIGNALLED) else { return };
+        let (count, echo) = match count.strip_suffix(" at once") {
+            Some(count) => (count, Duration::from_secs(3600)),
+            None => (&*count, Duration::ZERO),
+        };
         // To this thread: two that wait for any thread to take them are one.
         let raise = || signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
         let at_once = AtOnce::begin();
@@ -192,7 +205,7 @@ mod tests {
         if count == "0" {
             raise();
         }
-        at_once.after(|| {
+        at_once.waiting(Second::AtOnce { echo }, || {
             println!("begun");
             (0..count.parse::<i32>().unwrap()).for_each(|_| raise());
             println!("done");
@@ -215,7 +228,10 @@ mod tests {
 
     #[test]
     fn what_must_be_finished_is_finished_unless_a_second_signal_comes() {
-        for (count, said) in [("0", &[][..]), ("1", &["begun", "done"]), ("2", &["begun"])] {
+        let whole = &["begun", "done"][..];
+        let cases =
+            [("0", &[][..]), ("1", whole), ("2", &["begun"]), ("1 at once", whole), ("2 at once", whole)];
+        for (count, said) in cases {
             check("is_signalled", count, said);
         }
         for count in ["1", "2", "5"] {

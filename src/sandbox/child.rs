@@ -18,7 +18,9 @@ use super::allowed::Allowed;
 use super::own::Inner;
 use super::refusal::Attempt;
 use super::wire::{self, Confinement, Left, Order, Report};
-use super::{Exit, Network, ProcView, attach, chroot, descendants, in_place, launch, mounts, network};
+use super::{
+    Exit, Network, ProcView, Survivors, attach, chroot, descendants, in_place, launch, mounts, network,
+};
 use crate::sys::{self, Forked, Inside};
 
 /// The first argument that makes this program the supervisor of a sandbox.
@@ -76,12 +78,12 @@ pub fn child_main() -> ExitCode {
 }
 
 /// What has become of all that the command had started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Rest {
     /// It has ended, or never was.
     Ended,
     /// Some of it would not end.
-    Lives,
+    Lives(Survivors),
 }
 
 /// Starts the command and waits for its end. In the process that becomes the command this returns only when that could
@@ -140,10 +142,13 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
             let exit = start(root, socket, (left, rest), |_| {
                 launch::launch(&process, &Allowed::beside_others(devices)?)
             });
-            // Else this is what should have become the command; or something of the step lives, under which no file may be
-            // moved; or the builder lives, and goes on.
-            if getpid() == supervisor && *rest == Rest::Ended && is_dead(socket) {
-                in_place::take_over(Path::new("/"), lock);
+            // Else this is what should have become the command; or the builder lives, and goes on.
+            if getpid() == supervisor && is_dead(socket) {
+                match rest {
+                    Rest::Ended => in_place::take_over(Path::new("/"), lock),
+                    // No file may be moved under it.
+                    Rest::Lives(survivors) => in_place::leave_to_next(Path::new("/"), survivors),
+                }
             }
             exit
         }
@@ -191,8 +196,10 @@ fn start(
         Forked::Parent(first) => {
             drop((root, become_command));
             let exit = during(wait(first, &children, socket), "wait for the process");
-            if left == Left::Descendants && descendants::end_all().is_err() {
-                *rest = Rest::Lives;
+            if left == Left::Descendants
+                && let Err(survivors) = descendants::end_all()
+            {
+                *rest = Rest::Lives(survivors);
             }
             exit
         }

@@ -86,3 +86,40 @@ pub(super) fn enter(root: OwnedFd) -> Step<()> {
     during(rustix::process::fchdir(&root), "enter the root")?;
     during(rustix::process::chroot("."), Act::ChangeRoot.named("change the root"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::rootfs::{GuestPath, Owner};
+    use crate::sandbox::{Content, Mount, Secret, SecretFile, Survivors};
+    use crate::store::testing::can_make_devices;
+
+    #[test]
+    fn what_would_not_end_keeps_its_files_but_for_secrets() {
+        if !can_make_devices() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [root, aside] = ["root", "aside"].map(|name| directory.path().join(name));
+        for path in [&root.join("dev"), &aside] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(root.join("dev/of-the-image"), "").unwrap();
+        let value = Secret::new(b"hidden");
+        let file = SecretFile { value, mode: 0o400, owner: Owner::ROOT };
+        let target = GuestPath::clamp(b"/secret").unwrap();
+        let mounts = vec![Mount { target, content: Content::Secret(file) }];
+        let process = Process { mounts, ..Process::bare(vec![b"/bin/sh".to_vec()]) };
+        running::PLANTED.set(Some(Survivors::of(Vec::new())));
+        let tree = Rootfs::open(&root).unwrap();
+        let chroot = Chroot::new("/missing", &aside);
+        let error = chroot.run(&tree, &process, &mut |_, _| {}, &Cancel::new().unwrap()).unwrap_err();
+        assert!(matches!(error, SandboxError::Survivors(_)), "{error}");
+        assert!(error.to_string().ends_with("nothing runs beside them in this builder"), "{error}");
+        assert_eq!(fs::read(root.join("secret")).unwrap(), b"");
+        // As the step sees it, and the image's is still aside.
+        assert!(root.join("dev/null").exists() && !root.join("dev/of-the-image").exists());
+    }
+}

@@ -20,6 +20,7 @@ pub mod emulation;
 mod failed_step;
 mod furnish;
 pub mod in_place;
+mod indispensable;
 mod launch;
 mod loss;
 mod mount;
@@ -39,6 +40,7 @@ mod seccomp;
 mod strategy;
 mod stubs;
 mod subordinate;
+mod supervisor;
 mod view;
 mod wire;
 
@@ -52,6 +54,7 @@ pub use child::{CHILD_ARGUMENT, child_main};
 pub use chroot::Chroot;
 pub use furnish::FurnishError;
 pub use in_place::InPlace;
+pub use indispensable::exit_when_dispensable;
 pub use launch::StartProblem;
 pub use loss::Loss;
 pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
@@ -62,7 +65,7 @@ pub use seccomp::can_filter_system_calls;
 pub use strategy::Strategy;
 pub use view::View;
 
-use crate::rootfs::{Escaped, GuestPath, ResolvedUser, Rootfs, RootfsError};
+use crate::rootfs::{Escaped, GuestPath, Owner, ResolvedUser, Rootfs, RootfsError};
 
 /// The host name that processes see, as under BuildKit.
 pub const HOSTNAME: &str = "buildkitsandbox";
@@ -110,6 +113,24 @@ pub enum Network {
 }
 
 impl Process {
+    /// A command of root's with nothing around it.
+    fn bare(args: Vec<Vec<u8>>) -> Self {
+        Self {
+            args,
+            env: Vec::new(),
+            secret_env: Vec::new(),
+            cwd: GuestPath::root(),
+            user: ResolvedUser { owner: Owner::ROOT, groups: Vec::new(), home: b"/".to_vec() },
+            hostname: HOSTNAME.to_owned(),
+            hosts: Vec::new(),
+            resolv_conf: Vec::new(),
+            scripts: Vec::new(),
+            mounts: Vec::new(),
+            presentation: Presentation::Native,
+            network: Network::Shared,
+        }
+    }
+
     /// The same for a supervisor in whose root scripts and mounts are already: it needs neither their content nor their
     /// descriptors.
     fn without_files(&self) -> Self {
@@ -201,9 +222,12 @@ pub enum SandboxError {
     /// The supervisor ended without saying how the step did.
     #[error("the process that holds the sandbox was killed{}", .0)]
     Lost(Loss),
-    /// Processes of a step, this one or one before, are still there. Nothing was changed in the files that they have: what
-    /// was put there for the step is still there, and in place the root is still an image's.
-    #[error("cannot end the step: {0}; restart the container, or end them: nothing runs beside them")]
+    /// Processes of a step, this one or one before, are still there. Nothing was moved that they could be in: of what was
+    /// put there for the step only secrets are emptied, and in place the root is still an image's. Whoever gets this may
+    /// remove the files of the step, but must rename none.
+    #[error(
+        "cannot end the step: {0}; restart the container, or end them: nothing runs beside them in this builder"
+    )]
     Survivors(Survivors),
     /// The kernel refused part of the isolation.
     #[error("cannot {step} for the sandbox")]

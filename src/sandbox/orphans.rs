@@ -24,7 +24,9 @@ use crate::children;
 /// How often strangers are noted.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// What is known of the children of this process. Static, as what it describes: a process has one set of children.
+/// What is known of the children of this process. Static, as what it describes: a process has one set of children. Who
+/// needs to know, too, who is waited for asks that first ([`children::with_awaited`]): in the other order two steps at once
+/// would wait for each other.
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
 #[derive(Debug)]
@@ -71,21 +73,23 @@ pub(super) fn end(supervisor: Pid) {
 
 /// Notes which children are no step's.
 pub(super) fn note_strangers() {
-    if let Some(known) = &mut *known() {
-        let new = children::with_awaited(|is_awaited| known.new_children(is_awaited));
-        // Asked afterwards: who is alive now was so when they came.
-        if known.supervisors.iter().all(|(_, handle)| handle.as_ref().is_some_and(is_alive)) {
-            known.strangers.extend(new);
+    children::with_awaited(|is_awaited| {
+        if let Some(known) = &mut *known() {
+            let new = known.new_children(&mut Children::open(), is_awaited);
+            // Asked afterwards: who is alive now was so when they came.
+            if known.supervisors.iter().all(|(_, handle)| handle.as_ref().is_some_and(is_alive)) {
+                known.strangers.extend(new);
+            }
         }
-    }
+    });
 }
 
 impl Known {
     /// The children that are not known yet. None where the kernel has no list of them: in that, and not in the table of
     /// processes, a supervisor ends and leaves its orphans at the same moment.
-    fn new_children(&mut self, is_awaited: impl Fn(Pid) -> bool) -> Vec<Process> {
+    fn new_children(&mut self, children: &mut Children, is_awaited: &dyn Fn(Pid) -> bool) -> Vec<Process> {
         self.strangers.retain(|stranger| Process::of(stranger.id).as_ref() == Some(stranger));
-        let listed = Children::open().listed().unwrap_or_default();
+        let listed = children.listed().ok().flatten().unwrap_or_default();
         let new = listed.into_iter().filter(|child| !is_awaited(*child) && !self.is_stranger(*child));
         new.filter_map(Process::of).collect()
     }
@@ -122,6 +126,7 @@ pub(super) fn end_all() -> Result<(), Survivors> {
 mod tests {
     use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
+    use std::sync::mpsc;
 
     use rustix::process::{Signal, kill_process};
 
@@ -147,6 +152,25 @@ mod tests {
             .is_some_and(|now| now.started == process.started && now.parent == Some(getpid()))
     }
 
+    /// While strangers are noted and it is not known yet who is awaited, others can ask what is known.
+    fn nobody_is_kept_waiting() {
+        let (tell, told) = mpsc::channel();
+        let noting = children::with_awaited(|_| {
+            let noting = std::thread::spawn(move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                note_strangers();
+            });
+            // It sleeps when it waits.
+            let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+            while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+                std::thread::yield_now();
+            }
+            assert!(KNOWN.try_lock().is_ok());
+            noting
+        });
+        noting.join().unwrap();
+    }
+
     fn leave(mut parent: Awaited) {
         drop(parent.stdin.take());
         parent.wait().unwrap();
@@ -167,6 +191,11 @@ mod tests {
         let (other, stranger) = parent();
         leave(other);
         assert!(is_ours(from_older) && is_ours(stranger) && !is_ours(of_step));
+        // In the table of processes an orphan may be there before its supervisor's end.
+        let new = |mut children| known().as_mut().unwrap().new_children(&mut children, &|_| false);
+        assert_eq!(new(Children::without_list()), []);
+        assert!(new(Children::open()).iter().any(|child| child.id == stranger.id));
+        nobody_is_kept_waiting();
         note_strangers();
         // Nothing that comes when the supervisor is dead is believed, also before somebody has noticed.
         let mut supervisor = supervisor;

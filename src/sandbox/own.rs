@@ -166,6 +166,15 @@ pub(super) fn capabilities() -> CapabilitySet {
     rustix::thread::capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty())
 }
 
+/// The number of the initial user namespace's file (`PROC_USER_INIT_INO` in linux/proc_ns.h), the same on every machine.
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// Whether this process is in the machine's own user namespace. Its ids do not tell: one that root makes in a container may
+/// have all of them, too.
+pub(super) fn is_in_initial_user_namespace() -> io::Result<bool> {
+    Ok(rustix::fs::stat("/proc/self/ns/user")?.st_ino == INITIAL_USER_NAMESPACE)
+}
+
 /// Whether this process may mount where it is, as root with CAP_SYS_ADMIN.
 #[must_use]
 pub fn may_mount() -> bool {

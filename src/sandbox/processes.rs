@@ -36,6 +36,17 @@ pub(super) struct Process {
     pub(super) started: u64,
 }
 
+/// What a process does, as far as anybody here asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It was stopped by a signal.
+    Stopped,
+    /// It has ended, and nobody has waited for it.
+    Ended,
+    /// It runs, or waits for something.
+    Other,
+}
+
 impl Process {
     /// All that exist now, those that have ended and were not waited for among them.
     pub(super) fn all() -> io::Result<Vec<Self>> {
@@ -52,17 +63,39 @@ impl Process {
 
     /// The one that has this number now.
     pub(super) fn of(id: Pid) -> Option<Self> {
+        Some(Self::with_state(id)?.0)
+    }
+
+    /// The same, and what it does.
+    pub(super) fn with_state(id: Pid) -> Option<(Self, State)> {
         Self::of_stat(id, &fs::read(format!("/proc/{id}/stat")).ok()?)
     }
 
+    /// Whether it has not ended, even if nobody has waited for it.
+    fn lives(self) -> bool {
+        Self::with_state(self.id)
+            .is_some_and(|(now, state)| now.started == self.started && state != State::Ended)
+    }
+
+    /// Its number, and its name as long as it has one.
+    fn named(self) -> String {
+        let name = fs::read(format!("/proc/{}/comm", self.id)).unwrap_or_default();
+        format!("{} (`{}`)", self.id, Escaped::new(name.trim_ascii_end()))
+    }
+
     /// Reads a `stat` file of proc(5): the numbers stand behind the name, which may hold anything.
-    fn of_stat(id: Pid, stat: &[u8]) -> Option<Self> {
+    fn of_stat(id: Pid, stat: &[u8]) -> Option<(Self, State)> {
         let end = stat.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
         let started = fields.get(19)?.parse().ok()?;
-        Some(Self { id, parent, started })
+        let state = match *fields.first()? {
+            "T" => State::Stopped,
+            "Z" | "X" | "x" => State::Ended,
+            _ => State::Other,
+        };
+        Some((Self { id, parent, started }, state))
     }
 
     /// Ends it, and nobody who has got its number since.
@@ -103,7 +136,7 @@ fn below(ancestor: Pid, processes: &[Process]) -> Vec<Process> {
 /// The children of this process, those that have ended and were not waited for among them.
 pub(super) struct Children {
     /// Of the main thread, which the kernel makes the parent of orphans. It names what it had to look for among all
-    /// processes otherwise, and takes a few microseconds. None where the kernel has no such file.
+    /// processes otherwise, and takes a few microseconds. None where the kernel has no such file (CONFIG_PROC_CHILDREN).
     list: Option<File>,
 }
 
@@ -112,13 +145,19 @@ impl Children {
         Self { list: File::open(format!("/proc/self/task/{}/children", getpid())).ok() }
     }
 
-    /// Those that are in the list of the kernel. One may be missing while another thread waits for one.
-    pub(super) fn listed(&mut self) -> io::Result<Vec<Pid>> {
-        let Some(list) = &mut self.list else { return Self::all() };
+    /// Where the kernel has no list.
+    #[cfg(test)]
+    pub(super) fn without_list() -> Self {
+        Self { list: None }
+    }
+
+    /// Those that are in the list of the kernel, if it has one. One may be missing while another thread waits for one.
+    pub(super) fn listed(&mut self) -> io::Result<Option<Vec<Pid>>> {
+        let Some(list) = &mut self.list else { return Ok(None) };
         let mut text = String::new();
         list.rewind()?;
         list.read_to_string(&mut text)?;
-        Ok(text.split_ascii_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect())
+        Ok(Some(text.split_ascii_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect()))
     }
 
     /// All of them, if nobody waits for any meanwhile.
@@ -131,20 +170,20 @@ impl Children {
 
 /// What did not end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("processes did not end although they were killed{}", listed(names))]
+#[error("processes did not end although they were killed{}", listed(processes))]
 pub struct Survivors {
-    /// Those that were there at last, as far as that could be found out: number and name.
-    names: Vec<String>,
+    /// Those that were there at last, as far as that could be found out, and their numbers and names.
+    processes: Vec<(Process, String)>,
 }
 
-fn listed(names: &[String]) -> String {
+fn listed(processes: &[(Process, String)]) -> String {
     const SHOWN: usize = 5;
     let mut text = String::new();
-    for (index, name) in names.iter().take(SHOWN).enumerate() {
+    for (index, (_, name)) in processes.iter().take(SHOWN).enumerate() {
         text.push_str(if index == 0 { ": " } else { ", " });
         text.push_str(name);
     }
-    match names.len().saturating_sub(SHOWN) {
+    match processes.len().saturating_sub(SHOWN) {
         0 => text,
         more => format!("{text} and {more} more"),
     }
@@ -155,14 +194,33 @@ impl Survivors {
     fn find(is_chosen: &dyn Fn(Pid) -> bool) -> Self {
         let all = Process::all().unwrap_or_default();
         let this = getpid();
-        let mut names = Vec::new();
+        let mut found = Vec::new();
         for child in all.iter().filter(|process| process.parent == Some(this) && is_chosen(process.id)) {
-            for process in below(child.id, &all).iter().chain([child]) {
-                let name = fs::read(format!("/proc/{}/comm", process.id)).unwrap_or_default();
-                names.push(format!("{} (`{}`)", process.id, Escaped::new(name.trim_ascii_end())));
-            }
+            found.extend(below(child.id, &all).iter().chain([child]));
         }
-        Self { names }
+        Self::of(found)
+    }
+
+    /// These.
+    pub(super) fn of(processes: Vec<Process>) -> Self {
+        Self { processes: processes.into_iter().map(|process| (process, process.named())).collect() }
+    }
+
+    /// For [`Survivors::left_of`]: numbers, and when they were started.
+    pub(super) fn encode(&self) -> String {
+        self.processes.iter().map(|(process, _)| format!("{} {}\n", process.id, process.started)).collect()
+    }
+
+    /// Those of a text by [`Survivors::encode`] that have not ended since, if there are any. What is no such text names
+    /// none.
+    pub(super) fn left_of(text: &str) -> Option<Self> {
+        let named = text.lines().filter_map(|line| {
+            let (id, started) = line.split_once(' ')?;
+            let id = id.parse().ok().filter(|id: &i32| *id > 0)?;
+            Some(Process { id: Pid::from_raw(id)?, parent: None, started: started.parse().ok()? })
+        });
+        let living: Vec<Process> = named.filter(|process| process.lives()).collect();
+        (!living.is_empty()).then(|| Self::of(living))
     }
 }
 
@@ -223,7 +281,7 @@ pub(super) fn end_children(
             }
         }
         if began.elapsed() > patience {
-            let mut survivors = Survivors { names: Vec::new() };
+            let mut survivors = Survivors::of(Vec::new());
             alone(&mut |is_chosen| survivors = Survivors::find(is_chosen));
             return Err(survivors);
         }
@@ -235,7 +293,7 @@ fn end_once(children: &mut Children, ended: Ended, is_chosen: &dyn Fn(Pid) -> bo
     if matches!(waitid(WaitId::All, LOOK), Err(Errno::CHILD)) {
         return Ok(Pass::Over);
     }
-    let mut chosen = children.listed()?;
+    let mut chosen = children.listed()?.unwrap_or_default();
     chosen.retain(|child| is_chosen(*child));
     if chosen.is_empty() {
         chosen = Children::all()?;
@@ -299,16 +357,17 @@ mod tests {
         let rest = "0 -1 4194560 102 0 0 0 0 0 0 0 20 0 1 0 4242 2457600 238";
         let pid = |number| Pid::from_raw(number);
         let cases = [
-            (format!("7 (sh) S 3 7 6 {rest}"), Some((pid(3), 4242))),
-            (format!("7 (a) b) S 9 (x) R 4 7 6 {rest}"), Some((pid(4), 4242))),
-            (format!("7 (init) S 0 1 0 {rest}"), Some((None, 4242))),
+            (format!("7 (sh) S 3 7 6 {rest}"), Some((pid(3), 4242, State::Other))),
+            (format!("7 (a) b) S 9 (x) T 4 7 6 {rest}"), Some((pid(4), 4242, State::Stopped))),
+            (format!("7 (init) Z 0 1 0 {rest}"), Some((None, 4242, State::Ended))),
             ("7 (sh) S 3 7 6 7 0".to_owned(), None),
             ("7 (sh".to_owned(), None),
             (String::new(), None),
         ];
         for (stat, expected) in cases {
             let found = Process::of_stat(Pid::INIT, stat.as_bytes());
-            assert_eq!(found.map(|process| (process.parent, process.started)), expected, "{stat}");
+            let found = found.map(|(process, state)| (process.parent, process.started, state));
+            assert_eq!(found, expected, "{stat}");
         }
     }
 
@@ -360,9 +419,39 @@ mod tests {
                 sleep.id
             )
         );
-        let many: Vec<String> = (0..7).map(|number| number.to_string()).collect();
+        let many: Vec<_> = (0..7).map(|number| (sleep, number.to_string())).collect();
         assert_eq!(listed(&many), ": 0, 1, 2, 3, 4 and 2 more");
         sleep.end();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_was_left_is_known_again_until_it_has_ended() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000.03127").spawn().unwrap();
+        let sleep = Process::of(Pid::from_child(&child)).unwrap();
+        let text = Survivors::of(vec![sleep]).encode();
+        let left = Survivors::left_of(&format!("x\n1\n-1 2\n0 0\n{text}")).unwrap();
+        assert_eq!(left.encode(), text);
+        // Somebody else who has the number.
+        assert_eq!(Survivors::left_of(&format!("{} {}\n", sleep.id, sleep.started + 1)), None);
+        sleep.end();
+        let handle = pidfd_open(sleep.id, PidfdFlags::empty()).unwrap();
+        waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        // It is in the table of processes all the same.
+        assert!(Process::of(sleep.id).is_some());
+        assert_eq!(Survivors::left_of(&text), None);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn children_are_ended_where_the_kernel_has_no_list_of_them() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000.03126").spawn().unwrap();
+        let id = Pid::from_child(&child);
+        let mut children = Children::without_list();
+        while end_once(&mut children, Ended::Stay, &|other| other == id).unwrap() != Pass::Over {
+            std::thread::yield_now();
+        }
+        assert_eq!(Process::of(id), None);
+        assert!(child.wait().is_err(), "it was waited for");
     }
 }

@@ -7,14 +7,16 @@ use std::process::{self, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
+use super::indispensable::Indispensable;
 use super::processes::Survivors;
+use super::supervisor::{Found, Stops, ends_within, timespec};
 use super::wire::{self, Confinement, Left, Report};
 use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Loss, Process, SandboxError, Stream, loss, orphans};
 use crate::children::{self, Awaited};
@@ -30,6 +32,12 @@ const LONGEST_END: Duration = Duration::from_secs(3);
 /// another, which may do to it whatever it likes: they are the same user, and both may be in the root of the container, or
 /// hand each other directories of their roots.
 static SURVIVORS: OnceLock<Survivors> = OnceLock::new();
+
+#[cfg(test)]
+thread_local! {
+    /// What the next step of this thread leaves, as if it would not end.
+    pub(super) static PLANTED: std::cell::Cell<Option<Survivors>> = const { std::cell::Cell::new(None) };
+}
 
 /// What is to be started, and how it is kept apart.
 pub(super) struct Command<'a> {
@@ -48,6 +56,10 @@ impl Command<'_> {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
+        #[cfg(test)]
+        if let Some(survivors) = PLANTED.take() {
+            return Err(SandboxError::Survivors(survivors));
+        }
         let killed = loss::killed_for_memory();
         let result = Running::start(self, root.as_fd()).and_then(|mut step| {
             let report = step.watch(output, cancel).map_err(|error| match error {
@@ -136,8 +148,11 @@ struct Running {
     left: Left,
     /// Until when the supervisor, told to end the step, has time for that; a step may have stopped it.
     end_by: Option<Instant>,
-    /// When it was last noted who is no orphan of a step.
+    /// As long as this process has to end it: a supervisor that was told to do it may be stopped.
+    indispensable: Option<Indispensable>,
+    /// When it was last noted who is no orphan of a step, and the supervisor looked at.
     noted: Instant,
+    stops: Stops,
     /// Closing it, or its writing half, ends the step.
     socket: OwnedFd,
     pipes: [(Stream, Option<OwnedFd>); 2],
@@ -145,6 +160,8 @@ struct Running {
 
 impl Running {
     fn start(command: &Command<'_>, root: BorrowedFd<'_>) -> Result<Self, SandboxError> {
+        // Another step may have left something since it was asked whether this one can begin.
+        no_survivors()?;
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| SandboxError::Connection(error.into()))?;
@@ -166,8 +183,9 @@ impl Running {
         // It holds the step's ends: as long as one is open, output has no end.
         drop(program);
         let pipes = [(Stream::Out, Some(out)), (Stream::Error, Some(error))];
-        let noted = Instant::now();
-        let running = Self { supervisor: Some(supervisor), left, end_by: None, noted, socket, pipes };
+        let (supervisor, noted, stops) = (Some(supervisor), Instant::now(), Stops::default());
+        let running =
+            Self { supervisor, left, end_by: None, indispensable: None, noted, stops, socket, pipes };
         // A supervisor that cannot take the order is gone, which shows when its report is waited for.
         match wire::send_order(running.socket.as_fd(), command.confinement, command.process, root) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SandboxError::Connection(error)),
@@ -186,7 +204,7 @@ impl Running {
         let report = loop {
             let told = self.end_by.is_some();
             let ready = self.wait(if told { None } else { Some(cancel) })?;
-            self.note_strangers();
+            self.look_around()?;
             if !told && cancel.is_cancelled() {
                 self.tell_to_end();
             }
@@ -199,7 +217,9 @@ impl Running {
                 {
                     match read(end.as_fd(), &mut buffer)? {
                         Some(0) => *pipe = None,
-                        Some(length) => output(*stream, &buffer[..length]),
+                        Some(length) => {
+                            spared(&mut self.indispensable, || output(*stream, &buffer[..length]));
+                        }
                         None => {}
                     }
                 }
@@ -226,10 +246,21 @@ impl Running {
         Ok(report)
     }
 
-    fn note_strangers(&mut self) {
-        if self.left == Left::Descendants && self.noted.elapsed() >= orphans::PERIOD {
-            orphans::note_strangers();
-            self.noted = Instant::now();
+    /// Notes strangers, and looks whether the supervisor can do its work, if it is time for that.
+    fn look_around(&mut self) -> Result<(), SandboxError> {
+        if self.left != Left::Descendants || self.noted.elapsed() < orphans::PERIOD {
+            return Ok(());
+        }
+        orphans::note_strangers();
+        self.noted = Instant::now();
+        let Some(supervisor) = &self.supervisor else { return Ok(()) };
+        match self.stops.look(Pid::from_child(supervisor)) {
+            Found::Well => Ok(()),
+            Found::Lost => {
+                // It will not do it.
+                self.end_by = Some(Instant::now());
+                Err(SandboxError::Lost(Loss::Step))
+            }
         }
     }
 
@@ -266,7 +297,7 @@ impl Running {
                 match read(end.as_fd(), buffer)? {
                     Some(0) | None => break,
                     Some(length) => {
-                        output(*stream, &buffer[..length]);
+                        spared(&mut self.indispensable, || output(*stream, &buffer[..length]));
                         left = left.saturating_sub(length);
                     }
                 }
@@ -276,6 +307,9 @@ impl Running {
     }
 
     fn tell_to_end(&mut self) {
+        if self.left == Left::Descendants {
+            self.indispensable.get_or_insert_with(Indispensable::new);
+        }
         // Not for reading: only when a builder is dead its end of the socket is closed altogether. Fails only when the
         // other end is gone, and then there is nothing to end.
         let _ = shutdown(&self.socket, Shutdown::Write);
@@ -289,25 +323,29 @@ impl Running {
     }
 
     /// Ends the step if it has not ended by itself. The supervisor waits for the last of its processes, or this one does
-    /// where a step could reach the supervisor.
+    /// where a step could reach the supervisor; until then it does not end itself.
     ///
     /// # Errors
     /// When some would not end.
     fn end(&mut self) -> Result<(), Survivors> {
+        let Some(supervisor) = self.supervisor.take() else { return Ok(()) };
         self.tell_to_end();
-        let patience = self.patience().map(timespec);
-        let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
+        let ended = self.end_with(supervisor);
+        self.indispensable = None;
+        ended
+    }
+
+    fn end_with(&self, mut supervisor: Awaited) -> Result<(), Survivors> {
         if self.left == Left::Nothing {
             let _ = supervisor.wait();
             return Ok(());
         }
-        if let Ok(handle) = pidfd_open(Pid::from_child(&supervisor), PidfdFlags::empty())
-            && poll(&mut [PollFd::new(&handle, PollFlags::IN)], patience.as_ref()) == Ok(0)
-        {
+        let id = Pid::from_child(&supervisor);
+        if self.patience().is_some_and(|patience| !ends_within(&mut supervisor, patience)) {
             let _ = supervisor.kill();
         }
         let ended_well = supervisor.wait().is_ok_and(|status| status.success());
-        let id = Pid::from_child(&supervisor);
+        // Its number may become that of an orphan.
         drop(supervisor);
         if !ended_well && let Err(survivors) = orphans::end_all() {
             let _ = SURVIVORS.set(survivors.clone());
@@ -318,8 +356,13 @@ impl Running {
     }
 }
 
-fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
+/// Lets this process end while `body` runs, which may wait for others for ever: the supervisor ends the step then, unless
+/// that is stopped.
+fn spared(indispensable: &mut Option<Indispensable>, body: impl FnOnce()) {
+    match indispensable {
+        Some(indispensable) => indispensable.spared(body),
+        None => body(),
+    }
 }
 
 /// Which ends have something to say.

@@ -16,7 +16,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 pub use trial::{Trial, try_out};
 
-use super::Presentation;
+use super::{Presentation, own};
 use crate::sys;
 
 /// Where the kernel's list of handlers is, if it is mounted.
@@ -219,8 +219,7 @@ impl Registrations {
     /// Mounts the list, visible to nobody. Only in the initial user namespace: from another, the mount would be a new and
     /// empty list, and would hide that of the machine.
     fn through_own_mount() -> io::Result<Self> {
-        let map = std::fs::read_to_string("/proc/self/uid_map")?;
-        if !map.split_whitespace().eq(["0", "0", "4294967295"]) {
+        if !own::is_in_initial_user_namespace()? {
             return Ok(Self::Unreadable);
         }
         let context = fsopen("binfmt_misc", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -11,10 +11,12 @@ use rustix::io::{Errno, retry_on_intr};
 use super::error::InPlaceError;
 use super::exchange::Exchange;
 use super::journal::Journal;
+use super::living;
 use super::own_root::Repaired;
 use crate::rootfs::remove::enter;
 use crate::rootfs::visit::Names;
 use crate::rootfs::{GuestPath, Rootfs, keeping_mtime, metadata_of, remove_tree};
+use crate::sandbox::Survivors;
 
 /// The builder's own directory, in the container's root: only a rename within one mount is a matter of a moment, so this
 /// can be nowhere else. It is there while steps run in place, belongs to no image, and nothing but the builder may use it.
@@ -96,6 +98,15 @@ pub(in crate::sandbox) fn take_over(root: &Path, step: OwnedFd) {
     drop(step);
 }
 
+/// Says to the next builder that has the root `root` what of a step lives there, whose builder was killed.
+pub(in crate::sandbox) fn leave_to_next(root: &Path, survivors: &Survivors) {
+    // There is nobody to be told.
+    let _ = open_root(root).and_then(|(_, directory)| {
+        let private = enter(directory.as_fd(), PRIVATE_DIRECTORY.as_bytes())?;
+        living::write(private.as_fd(), survivors)
+    });
+}
+
 /// The directory `root`, as a tree and to be read.
 pub(super) fn open_root(root: &Path) -> io::Result<(Rootfs, OwnedFd)> {
     let tree = Rootfs::open(root)?;
@@ -112,9 +123,16 @@ impl Claim {
     /// until a killed builder's step has ended.
     ///
     /// # Errors
-    /// [`InPlaceError::Busy`] if another builder has it, [`InPlaceError::Held`] if that step does not end, and others where
-    /// the root cannot be written to.
+    /// [`InPlaceError::Busy`] if another builder has it, [`InPlaceError::Held`] or [`InPlaceError::Alive`] if that step does
+    /// not end, and others where the root cannot be written to.
     pub fn take(root: &Path, waiting: &dyn Fn()) -> Result<Self, InPlaceError> {
+        let mut claim = Self::take_as_it_is(root, waiting)?;
+        claim.repair()?;
+        Ok(claim)
+    }
+
+    /// The same, but what was left is only found by [`Claim::repair`].
+    pub(super) fn take_as_it_is(root: &Path, waiting: &dyn Fn()) -> Result<Self, InPlaceError> {
         let place = root.join(PRIVATE_DIRECTORY);
         // A builder that ends takes the directory away, perhaps just now.
         for _ in 0..ATTEMPTS {
@@ -139,10 +157,12 @@ impl Claim {
                 result => missing_is_none(result).map_err(failed("lock", &place.join(STEP)))?,
             };
             if let (Some(lock), Some(_)) = (lock, step) {
+                let living = living::read(private.as_fd()).map_err(failed("read a file in", &place))?;
+                if let Some(survivors) = living {
+                    return Err(InPlaceError::Alive(survivors));
+                }
                 let (lock, repaired) = (Some(lock), Repaired::Nothing);
-                let mut claim = Self { place, root: tree, directory, private, _lock: lock, repaired };
-                claim.repair()?;
-                return Ok(claim);
+                return Ok(Self { place, root: tree, directory, private, _lock: lock, repaired });
             }
         }
         Err(InPlaceError::Busy { lock: place.join(LOCK) })
@@ -219,7 +239,14 @@ impl Claim {
         move |source| InPlaceError::Private { action: "write the journal in", path, source }
     }
 
-    fn repair(&mut self) -> Result<(), InPlaceError> {
+    /// Says to the next builder what of a step lives.
+    pub(super) fn leave_to_next(&self, survivors: &Survivors) {
+        // That something lives is the failure to report.
+        let _ = living::write(self.private(), survivors);
+    }
+
+    /// Repairs what a killed builder has left.
+    pub(super) fn repair(&mut self) -> Result<(), InPlaceError> {
         let journal = Journal::read(self.private.as_fd())
             .map_err(|source| InPlaceError::Journal { path: self.place.clone(), source })?;
         match journal {
@@ -242,7 +269,7 @@ impl Claim {
         for name in [Self::TREES, LEFT, FURNITURE, COPY, TRIAL] {
             remove_tree(self.private(), name.as_bytes()).map_err(failed("remove", &self.place.join(name)))?;
         }
-        Ok(())
+        living::remove(self.private()).map_err(failed("tidy up", &self.place))
     }
 }
 

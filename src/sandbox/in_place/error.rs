@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::rootfs::GuestPath;
+use crate::sandbox::Survivors;
 
 /// Why a step could not run in the container's root, or what is wrong with that root since.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,11 @@ pub enum InPlaceError {
         /// The lock.
         lock: PathBuf,
     },
+    /// A step is not over: some of it lives.
+    #[error(
+        "a step in the root of this container is not over: {0}; wait until they have ended, or restart the container"
+    )]
+    Alive(Survivors),
     /// The mounts of this process could not be listed.
     #[error("cannot find out what is mounted in this container")]
     Mounts(#[source] io::Error),

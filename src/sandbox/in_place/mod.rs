@@ -13,9 +13,9 @@ mod face;
 mod fault;
 mod fixed;
 mod identity;
-mod indispensable;
 mod journal;
 mod kept;
+mod living;
 mod moving;
 #[cfg(test)]
 mod overlay_test;
@@ -31,12 +31,11 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-pub(super) use claim::take_over;
 pub use claim::{Claim, PRIVATE_DIRECTORY};
+pub(super) use claim::{leave_to_next, take_over};
 pub use error::InPlaceError;
-pub use indispensable::exit;
 pub use kept::kept_in_place;
-pub use own_root::{OwnRootError, Repaired, ensure_own_root};
+pub use own_root::{ForeignRoot, OwnRootError, Repaired, find_foreign_root};
 pub(super) use trial::try_in;
 
 use super::devices::Rules;
@@ -152,12 +151,13 @@ impl Sandbox for InPlace<'_> {
         // While there is output, there is a supervisor; it may take for ever to get rid of it.
         let mut output = |stream, bytes: &[u8]| exchange.spared(|| output(stream, bytes));
         let result = command.run(step.as_fd(), &mut output, cancel);
-        if matches!(result, Err(SandboxError::Survivors(_))) {
+        if let Err(SandboxError::Survivors(survivors)) = &result {
             // Whatever is moved now could be led astray. The journal has it all: a restarted container has another root,
-            // and in this one the next builder puts everything back.
+            // and in this one the next builder puts everything back, once they have ended.
+            self.claim.leave_to_next(survivors);
             exchange.abandon();
             furnished.leave();
-            std::mem::forget((scripts, step));
+            std::mem::forget(scripts);
             return result;
         }
         exchange.end()?;

@@ -7,6 +7,7 @@ use super::claim::{ASIDE, Claim, PRIVATE_DIRECTORY, is_empty, open_root};
 use super::error::InPlaceError;
 use super::journal::Journal;
 use crate::rootfs::remove::enter;
+use crate::sandbox::Survivors;
 
 /// Whether the root had to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub enum OwnRootError {
         /// Its lock.
         lock: PathBuf,
     },
+    /// A dead builder has, for a step of which some lives.
+    #[error("the root of this container holds files of an image, and a step in it is not over: {0}")]
+    Alive(Survivors),
     /// A dead builder has, and nobody can undo it.
     #[error(
         "the root of this container holds files of an image, which a builder that was killed has left there, and the container's own cannot be put back"
@@ -42,31 +46,50 @@ impl OwnRootError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::InUse { .. } => "wait until that builder has ended, or use a container of your own",
+            Self::Alive(_) => "wait until they have ended, or restart the container",
             Self::Irreparable(_) => "start a new container",
         }
     }
 }
 
-/// Makes sure that the root of the container, `root`, is its own; to be called before anything is read there, whatever for.
-/// What a killed builder left half done is undone. Where there is nothing to be undone, nothing is changed, nor is it an
-/// error if this process could not: what else such a builder left is for the next that runs steps in place.
+/// The root of a container that a killed builder has left to an image, wholly or in part. Nobody else has it.
+#[derive(Debug)]
+pub struct ForeignRoot(Claim);
+
+/// Finds out whether the root of the container, `root`, is its own; to be called before anything is read there, whatever
+/// for. Where there is nothing to be undone, none is given, nothing is changed, nor is it an error if this process could
+/// not: what else a killed builder left is for the next that runs steps in place.
 ///
-/// Calls `waiting` if it has to wait until a killed builder's step has ended.
+/// Calls `waiting` if it has to wait until a killed builder's step has ended. That may take half a minute, and may be
+/// broken off.
 ///
 /// Who may not look into the builder's own directory, an ordinary user, cannot find out, and is not stopped.
 ///
 /// # Errors
 /// When it is an image's and stays so.
-pub fn ensure_own_root(root: &Path, waiting: &dyn Fn()) -> Result<Repaired, OwnRootError> {
+pub fn find_foreign_root(root: &Path, waiting: &dyn Fn()) -> Result<Option<ForeignRoot>, OwnRootError> {
     if !is_foreign(root) {
-        return Ok(Repaired::Nothing);
+        return Ok(None);
     }
-    match Claim::take(root, waiting) {
-        Ok(claim) => Ok(claim.repaired()),
+    match Claim::take_as_it_is(root, waiting) {
+        Ok(claim) => Ok(Some(ForeignRoot(claim))),
         // Its step may have ended meanwhile.
-        Err(InPlaceError::Busy { .. }) if !is_foreign(root) => Ok(Repaired::Nothing),
+        Err(InPlaceError::Busy { .. }) if !is_foreign(root) => Ok(None),
         Err(InPlaceError::Busy { lock }) => Err(OwnRootError::InUse { lock }),
+        Err(InPlaceError::Alive(survivors)) => Err(OwnRootError::Alive(survivors)),
         Err(error) => Err(OwnRootError::Irreparable(error)),
+    }
+}
+
+impl ForeignRoot {
+    /// Undoes what that builder left half done. It takes moments, and half of it would be worse than none.
+    ///
+    /// # Errors
+    /// When the root is an image's and stays so.
+    pub fn give_back(self) -> Result<Repaired, OwnRootError> {
+        let Self(mut claim) = self;
+        claim.repair().map_err(OwnRootError::Irreparable)?;
+        Ok(claim.repaired())
     }
 }
 
@@ -96,7 +119,9 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the way to tell a test that runs as a process of its own")]
     fn looks_as_an_ordinary_user() {
         let Ok(root) = std::env::var(ROOT) else { return };
-        println!("found {:?}", ensure_own_root(Path::new(&root), &|| {}));
+        let found = find_foreign_root(Path::new(&root), &|| {})
+            .and_then(|found| found.map(ForeignRoot::give_back).transpose());
+        println!("found {found:?}");
     }
 
     #[test]
@@ -124,7 +149,7 @@ mod tests {
             String::from_utf8(command.uid(user).output().unwrap().stdout).unwrap()
         };
         mode(&private, 0o700);
-        assert!(look(65534).contains("found Ok(Nothing)"), "{}", look(65534));
+        assert!(look(65534).contains("found Ok(None)"), "{}", look(65534));
         assert!(look(0).contains("found Err(Irreparable(Lost"), "{}", look(0));
     }
 }

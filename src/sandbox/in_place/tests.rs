@@ -7,12 +7,15 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::process::Pid;
+
 use super::exchange::Exchange;
 use super::fault::{self, Fault};
 use super::fixed::Fixed;
 use super::overlay_test::{Overlay, Writing};
 use super::*;
 use crate::rootfs::{Timestamp, remove_tree, set_times_at};
+use crate::sandbox::{Survivors, processes};
 
 /// A container with an overlay as root, as pods have it, and the tree of an image.
 struct Pod {
@@ -99,6 +102,11 @@ impl Pod {
             assert_eq!(fs::read(self.path(name).join("mounted")).unwrap(), b"mount", "{name}");
         }
     }
+}
+
+/// Gives it back as a command does before it looks at anything.
+fn ensure_own_root(root: &Path, waiting: &dyn Fn()) -> Result<Repaired, OwnRootError> {
+    find_foreign_root(root, waiting)?.map_or(Ok(Repaired::Nothing), ForeignRoot::give_back)
 }
 
 /// The container's own files.
@@ -808,9 +816,59 @@ fn what_is_abandoned_is_for_the_next_builder_and_keeps_no_process() {
     let tree = image(&claim);
     pod.exchange(&claim, &tree).unwrap().abandon();
     assert_ne!(pod.files(), before);
-    drop((indispensable::Indispensable::new(), claim));
+    drop((crate::sandbox::indispensable::dispensable(), claim));
     assert_eq!(pod.repair(), Repaired::Root);
     assert_eq!(pod.files(), before);
+}
+
+#[test]
+fn what_lives_of_a_step_keeps_the_next_builder_from_moving_files() {
+    let Some(pod) = Pod::new() else { return };
+    let before = pod.files();
+    let claim = pod.claim();
+    let tree = Rootfs::open(&image(&claim)).unwrap();
+    let mut living = std::process::Command::new("/bin/sleep").arg("1000.6").spawn().unwrap();
+    let survivor = processes::Process::of(Pid::from_child(&living)).unwrap();
+    running::PLANTED.set(Some(Survivors::of(vec![survivor])));
+    let cancel = Cancel::new().unwrap();
+    let sandbox = InPlace::new("/missing", &claim, &[]);
+    let error = sandbox.run(&tree, &Process::bare(vec![b"/bin/sh".to_vec()]), &mut |_, _| {}, &cancel);
+    assert!(matches!(error, Err(SandboxError::Survivors(_))), "{error:?}");
+    drop(claim);
+    let left = pod.files();
+    assert_ne!(left, before);
+    let root = pod.overlay.root();
+    let error = Claim::take(&root, &|| {}).unwrap_err();
+    assert!(matches!(error, InPlaceError::Alive(_)), "{error}");
+    assert!(error.to_string().contains(&format!("{} (`sleep`)", survivor.id)), "{error}");
+    // Nor may other commands.
+    let error = ensure_own_root(&root, &|| {}).unwrap_err();
+    assert!(matches!(error, OwnRootError::Alive(_)), "{error}");
+    assert_eq!(pod.files(), left);
+    living.kill().unwrap();
+    living.wait().unwrap();
+    assert_eq!(pod.repair(), Repaired::Root);
+    assert_eq!(pod.files(), before);
+    assert!(!pod.path(PRIVATE_DIRECTORY).exists());
+}
+
+#[test]
+fn what_lives_is_written_down_where_a_step_has_put_something_else() {
+    let root = tempfile::tempdir().unwrap();
+    let claim = Claim::take(root.path(), &|| {}).unwrap();
+    let place = claim.path_of("living");
+    fs::write(root.path().join("file"), "of the container").unwrap();
+    fs::hard_link(root.path().join("file"), &place).unwrap();
+    let this = processes::Process::of(rustix::process::getpid()).unwrap();
+    // Of a builder that is dead, by its supervisor.
+    leave_to_next(root.path(), &Survivors::of(vec![this]));
+    assert_eq!(fs::read(root.path().join("file")).unwrap(), b"of the container");
+    drop(claim);
+    let error = Claim::take(root.path(), &|| {}).unwrap_err();
+    assert!(matches!(error, InPlaceError::Alive(_)), "{error}");
+    fs::write(&place, "nonsense\n").unwrap();
+    drop(Claim::take(root.path(), &|| {}).unwrap());
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -17,8 +17,8 @@ use super::InPlace;
 use super::claim::{Claim, TRIAL, TRIAL_IN_ROOT};
 use super::error::InPlaceError;
 use super::exchange::failed;
-use super::indispensable::Indispensable;
 use crate::rootfs::{GuestPath, keeping_mtime, remove_tree};
+use crate::sandbox::indispensable::Indispensable;
 
 /// The root of our own, in the directory [`TRIAL`].
 const ROOT: &str = "root";

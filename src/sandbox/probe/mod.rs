@@ -23,12 +23,9 @@ use super::in_place::{self, InPlaceError};
 use super::mount_table::forbids_execution;
 use super::own::{self, Identity, Own, OwnError, Wish};
 use super::refusal::{Act, Attempt, Explanation, Facts, Refusal};
-use super::{
-    Cancel, Chroot, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
-    StartProblem, Strategy,
-};
+use super::{Cancel, Chroot, Isolated, ProcView, Process, Sandbox, SandboxError, StartProblem, Strategy};
 use crate::children;
-use crate::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs, remove_tree};
+use crate::rootfs::{Rootfs, remove_tree};
 use crate::sys;
 
 /// The command that is not there.
@@ -279,20 +276,7 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
     let cancel = Cancel::new().map_err(|error| other(error.to_string()))?;
     // Opened here: it must be a place of this mount namespace.
     let root = Rootfs::open(root).map_err(|error| other(error.to_string()))?;
-    let process = Process {
-        args: vec![COMMAND.to_vec()],
-        env: Vec::new(),
-        secret_env: Vec::new(),
-        cwd: GuestPath::root(),
-        user: ResolvedUser { owner: Owner::ROOT, groups: Vec::new(), home: b"/".to_vec() },
-        hostname: HOSTNAME.to_owned(),
-        hosts: Vec::new(),
-        resolv_conf: Vec::new(),
-        scripts: Vec::new(),
-        mounts: Vec::new(),
-        presentation: Presentation::Native,
-        network: Network::Shared,
-    };
+    let process = Process::bare(vec![COMMAND.to_vec()]);
     match sandbox.run(&root, &process, &mut |_, _| {}, &cancel) {
         Err(SandboxError::Start(StartProblem::Missing { .. })) => Ok(()),
         Err(SandboxError::Setup { step, source }) => {

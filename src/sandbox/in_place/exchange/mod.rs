@@ -27,7 +27,6 @@ use super::error::InPlaceError;
 use super::face::Face;
 use super::fixed::Fixed;
 use super::identity::same_mount;
-use super::indispensable::Indispensable;
 use super::journal::{Entry, Journal};
 use super::moving::{act, go_on};
 use super::way::Way;
@@ -35,6 +34,7 @@ use crate::rootfs::remove::enter;
 use crate::rootfs::visit::{Names, open_exact};
 use crate::rootfs::{GuestPath, Rootfs};
 use crate::sandbox::Cancel;
+use crate::sandbox::indispensable::Indispensable;
 
 /// Files that have changed places, until this ends.
 pub(super) struct Exchange<'a> {
