@@ -67,7 +67,7 @@ impl DoctorSettings {
     }
 }
 
-/// Looks, and prints what it found. The code is 0 where a build could have a RUN, without being told more.
+/// Looks, and prints what it found. The code is 0 where a build could have a RUN without being told more.
 pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<ExitCode, Failure> {
     // As a build says it.
     IdMap::of_this_process().map_err(|error| {
@@ -76,7 +76,7 @@ pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<Exit
     })?;
     // What is made for the look goes before anybody is told.
     let report = at_once.after(|| look(settings))?;
-    let possible = report.isolation.selected.is_some() && report.store.snapshotter.is_some();
+    let possible = report.isolation.selected.is_some();
     let text = match settings.format {
         Format::Text => text::render(&report),
         Format::Json => {

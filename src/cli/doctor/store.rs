@@ -47,7 +47,8 @@ impl Site {
                 | WorkspaceError::Lock { cause, .. }
                 | WorkspaceError::Sweep { cause, .. }
                 | WorkspaceError::Janitor(cause)) = error;
-                let advice = advice_for_unwritable(cause.kind(), store).unwrap_or_else(elsewhere);
+                let volume = advice_for_unwritable(cause.kind(), store);
+                let advice = volume.map_or_else(elsewhere, |volume| format!("{volume}; or {}", elsewhere()));
                 (format!("`{}` cannot be written to: {cause}", near.display()), advice)
             }),
         };
