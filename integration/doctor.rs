@@ -125,6 +125,8 @@ fn an_ordinary_user_is_told_what_takes_root() {
         let homeless = finish(homeless).success().json();
         assert_eq!(homeless["store"]["path"], "/var/lib/builder");
         assert_eq!(homeless["store"]["snapshotter"], Value::Null, "{homeless}");
+        assert_eq!(homeless["isolation"]["files"], false, "{homeless}");
+        assert!(!homeless["store"]["cause"].as_str().expect("cause").contains(".builder-"), "{homeless}");
         assert!(homeless["store"]["advice"].as_str().expect("advice").contains("--store"));
         let mut text = user.command();
         assert_narrow(&finish(text.arg("doctor")).success());
@@ -285,7 +287,7 @@ fn without_any_way_to_keep_a_step_apart_files_are_copied_and_a_run_is_refused_be
         ["3 | RUN true", ""],
         ["mount-namespace: no CAP_SYS_ADMIN", "(run it as root with CAP_SYS_CHROOT and CAP_SYS_ADMIN)"],
         ["user-namespace: no CAP_SETFCAP", "CAP_SETFCAP)"],
-        ["chroot: no CAP_", "CAP_SYS_CHROOT and CAP_MKNOD)"],
+        ["chroot: no CAP_", "CAP_SYS_CHROOT and CAP_MKNOD and CAP_SETFCAP)"],
         ["hint: ", "`builder doctor`"],
     ] {
         assert!(refused.says(&words), "{words:?}: {}", refused.stderr);
@@ -332,9 +334,11 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
     const SECCOMP: &str = "securityContext.seccompProfile: {type: Unconfined}";
     const APPARMOR: &str = "securityContext.appArmorProfile: {type: Unconfined}";
     const ROOT: &str = "securityContext.runAsUser: 0";
+    const NON_ROOT: &str = "securityContext.runAsNonRoot: false";
+    const SETUID: &str = "securityContext.capabilities.add: [SETUID]";
     const CHROOT: &str = "securityContext.capabilities.add: [SYS_CHROOT]";
     type Rows<'a> = &'a [(&'a str, &'a [&'a str])];
-    let cases: [(Pod, Option<&str>, Rows<'_>); 7] = [
+    let cases: [(Pod, Option<&str>, Rows<'_>); 8] = [
         (
             Pod::new(Profile::Default),
             Some("chroot"),
@@ -345,7 +349,7 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
             None,
             &[
                 ("user-namespace", &[SECCOMP, "securityContext.capabilities.add: [SETFCAP]"]),
-                ("chroot", &["securityContext.capabilities.add: [SYS_CHROOT, MKNOD]"]),
+                ("chroot", &["securityContext.capabilities.add: [SYS_CHROOT, MKNOD, SETFCAP]"]),
             ],
         ),
         (
@@ -356,7 +360,7 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
         (
             Pod::new(Profile::Rootless),
             Some("user-namespace"),
-            &[("mount-namespace", &[ROOT, ADMIN]), ("chroot", &[ROOT])],
+            &[("mount-namespace", &[ROOT, NON_ROOT, ADMIN]), ("chroot", &[ROOT, NON_ROOT])],
         ),
         (
             Pod::new(Profile::Sysadmin).refuse_mounts(),
@@ -368,6 +372,12 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
             Pod::new(Profile::Sysadmin).without("SYS_CHROOT"),
             None,
             &[("mount-namespace", &[CHROOT]), ("user-namespace", &[CHROOT]), ("chroot", &[CHROOT])],
+        ),
+        // Steps could not become other users.
+        (
+            Pod::new(Profile::Default).without("SETUID"),
+            None,
+            &[("chroot", &[SETUID]), ("in-place", &[SETUID])],
         ),
         (
             Pod::new(Profile::Crio).read_only_root(),
@@ -393,5 +403,14 @@ fn in_a_pod_the_fields_of_the_manifest_are_named() {
         let left = fs::read_dir(pod.data()).expect("data").flatten().map(|entry| entry.file_name());
         let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(".builder")).collect();
         assert!(left.is_empty(), "{number}: {left:?}");
+    }
+}
+
+#[test]
+fn what_a_build_would_refuse_of_the_environment_is_refused_with_the_variable_s_name() {
+    let builder = Builder::new();
+    for variable in ["BUILDER_ISOLATION", "BUILDER_SNAPSHOTTER", "BUILDER_LIMITS"] {
+        let failed = finish(doctor(&builder, &[]).env(variable, "bogus")).exited(1);
+        assert!(failed.stderr.starts_with(&format!("error: {variable}: ")), "{}", failed.stderr);
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::mount::MountAttrFlags;
@@ -574,14 +574,36 @@ pub fn install_system_call_filter(program: &[libc::sock_filter]) -> io::Result<(
     Ok(())
 }
 
-/// Ends this process with `code` when `signal` comes and another one came before, at least `echo` ago. `first` is shared by
+/// Ends this process as [`end_at_once`] does, with the code of a shell whose command `signal` has ended, after `line` was
+/// written to standard error. May be called in signal context.
+fn end_with_line(signal: i32, line: &str) -> ! {
+    // SAFETY: the bytes are there while the call reads them.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    end_at_once(128 + signal)
+}
+
+/// Ends this process with `line` when `signal` comes while `armed` is set.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn end_at_signal(signal: i32, armed: Arc<AtomicBool>, line: String) -> io::Result<signal_hook::SigId> {
+    let act = move || {
+        if armed.load(Ordering::SeqCst) {
+            end_with_line(signal, &line);
+        }
+    };
+    // SAFETY: what is done in signal context (atomics, write, _exit) is allowed there, and cannot panic.
+    unsafe { signal_hook::low_level::register(signal, act) }
+}
+
+/// Ends this process with `line` when `signal` comes and another one came before, at least `echo` ago. `first` is shared by
 /// all signals that count as one another: nanoseconds since the machine was started, zero as long as none came.
 ///
 /// # Errors
 /// Those of sigaction(2).
 pub fn end_at_second_signal(
     signal: i32,
-    code: i32,
+    line: String,
     first: Arc<AtomicU64>,
     echo: Duration,
 ) -> io::Result<signal_hook::SigId> {
@@ -595,10 +617,10 @@ pub fn end_at_second_signal(
         if let Err(first) = first.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst)
             && Duration::from_nanos(now.saturating_sub(first)) >= echo
         {
-            end_at_once(code);
+            end_with_line(signal, &line);
         }
     };
-    // SAFETY: what is done in signal context (clock_gettime, atomics, _exit) is allowed there, and cannot panic.
+    // SAFETY: what is done in signal context (clock_gettime, atomics, write, _exit) is allowed there, and cannot panic.
     unsafe { signal_hook::low_level::register(signal, act) }
 }
 

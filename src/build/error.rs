@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::add::AddError;
+use super::clues::Clues;
 use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
@@ -157,6 +158,8 @@ pub enum BuildErrorKind {
         exit: Exit,
         /// What the disk with its files had left then.
         free: Option<Free>,
+        /// What its output spoke of.
+        clues: Clues,
     },
     /// A RUN for another CPU without anything that could run it.
     #[error("{reason}")]

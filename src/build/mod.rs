@@ -3,6 +3,7 @@
 pub mod add;
 mod bases;
 pub mod clock;
+pub mod clues;
 pub mod context_view;
 pub mod copy;
 pub mod error;

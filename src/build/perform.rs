@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 
 use super::add::{AddError, add};
 use super::bases::Purpose;
+use super::clues::Watch;
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
@@ -182,8 +183,11 @@ impl Executor<'_> {
         let progress = self.services.progress;
         let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
         let mut redactor = Redactor::new(mounted.secrets());
-        let mut output =
-            |stream, bytes: &[u8]| redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
+        let mut watch = Watch::default();
+        let mut output = |stream, bytes: &[u8]| {
+            watch.pass(stream, bytes);
+            redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
+        };
         let result = sandbox.run(root, &process, &mut output, self.services.cancel);
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
@@ -196,7 +200,7 @@ impl Executor<'_> {
             Ok(exit) => {
                 // Before what the step wrote is removed.
                 let free = Free::of(self.services.workspace.path());
-                Err(BuildErrorKind::Process { command: step.shown.clone(), exit, free })
+                Err(BuildErrorKind::Process { command: step.shown.clone(), exit, free, clues: watch.found() })
             }
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
             Err(error) => Err(error.into()),

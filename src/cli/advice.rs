@@ -121,11 +121,16 @@ impl Trouble {
 /// read-only, or a volume belongs to root.
 pub(super) fn advice_for_store(error: &StoreError, store: &Path) -> Option<String> {
     let StoreError::Unwritable { source, .. } = error else { return None };
+    advice_for_unwritable(source.kind(), store)
+}
+
+/// The same, of the `kind` of an error.
+pub(super) fn advice_for_unwritable(kind: io::ErrorKind, store: &Path) -> Option<String> {
     let on_volume = store.ancestors().any(|path| path.parent().is_some() && is_mount_point(path));
     if !on_volume {
         return Some(format!("in a pod, mount a volume at `{}` (an emptyDir will do)", store.display()));
     }
-    (source.kind() == io::ErrorKind::PermissionDenied)
+    (kind == io::ErrorKind::PermissionDenied)
         .then(|| "this user may not write there; in a pod, `fsGroup` gives volumes to its user".to_owned())
 }
 

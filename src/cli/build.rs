@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::advice::advice_for_store;
+use super::failed_step::FailedStep;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::isolation::{self, Grounds, Isolation};
@@ -29,7 +30,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::Secret;
+use crate::sandbox::{SandboxError, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::transfer::{Images, Unpacking};
@@ -80,7 +81,8 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     if let Some(unfiltered) = isolation.unfiltered() {
         progress.tell(&Event::Detail(unfiltered));
     }
-    let entered = own::enter_for(&isolation, &*progress)?;
+    // Who is forked for that does not speak for itself of a signal that all get.
+    let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new(at_once)?;
     let result =
@@ -181,8 +183,14 @@ impl Build<'_> {
         build::execute(plan, &services).map_err(|error| {
             let mut failure = build_failure(&error, &self.opened.found);
             let hint = || match &error.kind {
-                BuildErrorKind::Process { .. } => {
-                    own::hint_for_failed_step(&self.entered.own, self.isolation.way())
+                BuildErrorKind::Process { command, exit, clues, .. } => {
+                    let step = FailedStep { command, exit: *exit, clues: *clues };
+                    step.hint(&self.entered.own, self.isolation.way(), self.isolation.place())
+                }
+                BuildErrorKind::Sandbox(error @ SandboxError::UnknownId { .. }) => {
+                    let shortage = self.entered.own.shortage.as_ref();
+                    let place = self.isolation.place();
+                    shortage.map(|shortage| shortage.remedy(place)).or_else(|| self.isolation.remedy(error))
                 }
                 BuildErrorKind::Sandbox(error) => self.isolation.remedy(error),
                 _ => None,

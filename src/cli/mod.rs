@@ -5,6 +5,7 @@ mod args;
 mod build;
 mod doctor;
 mod extract;
+mod failed_step;
 mod failure;
 mod hints;
 mod isolation;
@@ -21,6 +22,7 @@ mod sweep;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -35,6 +37,7 @@ use settings::{Environment, Purpose, Settings};
 use stop::AtOnce;
 
 use crate::build::progress::{Event, Progress as _};
+use crate::rootfs::Escaped;
 use crate::sys;
 
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
@@ -56,7 +59,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let command = args::command_of(&arguments);
     let line = match CommandLine::try_parse_from(&arguments) {
         Ok(line) => line,
-        Err(error) => return usage(&error, command, colour),
+        Err(error) => return usage(&error, &arguments, command, colour),
     };
     match run(line.command, &environment, colour, &at_once) {
         Ok(code) => code,
@@ -104,7 +107,7 @@ fn run(
 }
 
 /// Help goes to standard output and is no failure; everything else is one.
-fn usage(error: &clap::Error, command: &str, colour: Colour) -> ExitCode {
+fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Colour) -> ExitCode {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
@@ -121,6 +124,12 @@ fn usage(error: &clap::Error, command: &str, colour: Colour) -> ExitCode {
             "unknown command `{command}`"
         ))
         .hint(format!("`builder --help` lists the commands; a directory to build is written `./{command}`")),
+        (ErrorKind::InvalidUtf8, ..) => {
+            let odd = arguments.iter().filter(|argument| argument.to_str().is_none());
+            let odd: Vec<String> =
+                odd.map(|argument| format!("`{}`", Escaped::new(argument.as_bytes()))).collect();
+            Failure::new(format!("{} is not UTF-8, and is no path", odd.join(" or ")))
+        }
         _ => {
             let _ = error.print();
             return match error.kind() {

@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
+
 use super::failure::Failure;
 use super::hints::service_failure;
 use super::settings::Settings;
@@ -13,7 +15,7 @@ use crate::image::manifest::{EncodedImage, Image};
 use crate::image::reference::Reference;
 use crate::sandbox::in_place::PRIVATE_DIRECTORY;
 use crate::store::export::{Content, Export, ExportError};
-use crate::store::{StoreError, archive, layout};
+use crate::store::{StoreError, archive, is_of_kernel, layout};
 use crate::transfer::Images;
 
 /// What the build itself writes must not be part of its context.
@@ -56,13 +58,12 @@ pub(super) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Res
             return Err(Failure::new(message).of_flag(flag));
         }
     }
-    if let Some(path) = &settings.digest_file {
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let existing = absolute.ancestors().skip(1).find(|directory| directory.exists());
-        if let Some(file) = existing.filter(|directory| !directory.is_dir()) {
-            let message =
-                format!("`{}` cannot be made: `{}` is not a directory", path.display(), file.display());
-            return Err(Failure::new(message).of_flag("--digest-file"));
+    for (flag, path) in settings.outputs() {
+        // Of an archive that is there another takes its place.
+        let written = if flag == "--tar-path" { Written::Replaced } else { Written::There };
+        if let Some(why) = obstacle(path, written) {
+            let message = format!("`{}` cannot be written: {why}", path.display());
+            return Err(Failure::new(message).of_flag(flag).hint("write it somewhere else"));
         }
     }
     let mut taken = vec![(real(&found.path), "the Dockerfile")];
@@ -82,6 +83,37 @@ pub(super) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Res
         taken.push((place, flag));
     }
     Ok(())
+}
+
+/// What becomes of an output that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// It is written to.
+    There,
+    /// Its directory gets another of its name.
+    Replaced,
+}
+
+/// Why nothing can be written to `path`, as far as that is known without trying.
+fn obstacle(path: &Path, written: Written) -> Option<String> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let is_file = absolute.is_file();
+    if absolute.exists() && (written == Written::There || !is_file) {
+        return access(&absolute, Access::WRITE_OK);
+    }
+    let directory = absolute.ancestors().skip(1).find(|directory| directory.exists())?;
+    if !directory.is_dir() {
+        return Some(format!("`{}` is not a directory", directory.display()));
+    }
+    if is_of_kernel(directory) {
+        return Some(format!("`{}` has only what the kernel puts there", directory.display()));
+    }
+    access(directory, Access::WRITE_OK | Access::EXEC_OK)
+}
+
+fn access(path: &Path, wanted: Access) -> Option<String> {
+    let error = rustix::fs::access(path, wanted).err()?;
+    Some(format!("`{}`: {}", path.display(), std::io::Error::from(error)))
 }
 
 /// Where `path` really is; what of it does not exist yet is taken as it stands.
@@ -209,4 +241,30 @@ fn push(
         progress.tell(&Event::Note(&format!("pushed {name}@{}", encoded.manifest.digest)));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_can_be_written_is_known_before() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, words) in [
+            (place.path().join("new/deep/name"), None),
+            (file.clone(), None),
+            (file.join("x"), Some("file` is not a directory")),
+            ("/dev/null".into(), None),
+            ("/dev/null/x".into(), Some("`/dev/null` is not a directory")),
+            ("/proc/x/y".into(), Some("`/proc` has only what the kernel puts there")),
+        ] {
+            for written in [Written::There, Written::Replaced] {
+                let found = obstacle(&path, written);
+                assert_eq!(found.is_some(), words.is_some(), "{path:?} {found:?}");
+                assert!(found.unwrap_or_default().contains(words.unwrap_or_default()), "{path:?}");
+            }
+        }
+    }
 }

@@ -178,7 +178,7 @@ impl Settings {
                 .hint("add --destination NAME, or --no-push"));
         }
         let build_args = build_args(&args.build_arg, environment)?;
-        let snapshotter = snapshotter(args, environment)?;
+        let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let settings = Self {
             request: PlanRequest {
                 build_args,
@@ -204,7 +204,7 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             store: store(args.store.as_deref(), environment)?,
-            isolation: isolation(args, environment)?,
+            isolation: isolation_preference(args.isolation.as_deref(), environment)?,
             hints: environment.hints(),
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
@@ -363,14 +363,33 @@ fn networks(args: &BuildArgs) -> Result<Networks, Failure> {
     Ok(Networks { unnamed, host })
 }
 
-fn snapshotter(args: &BuildArgs, environment: &Environment) -> Result<Preference, Failure> {
-    let named = args.snapshotter.clone().or_else(|| environment.text("BUILDER_SNAPSHOTTER"));
-    named.map_or(Ok(Preference::Auto), |text| Preference::parse(&text))
+/// `--snapshotter`, or what the environment says.
+pub(super) fn snapshotter_preference(
+    flag: Option<&str>,
+    environment: &Environment,
+) -> Result<Preference, Failure> {
+    let named = named(("--snapshotter", flag), "BUILDER_SNAPSHOTTER", environment);
+    named.map_or(Ok(Preference::Auto), |(source, text)| Preference::parse(source, &text))
 }
 
-fn isolation(args: &BuildArgs, environment: &Environment) -> Result<isolation::Preference, Failure> {
-    let named = args.isolation.clone().or_else(|| environment.text("BUILDER_ISOLATION"));
-    named.map_or(Ok(isolation::Preference::Auto), |text| isolation::Preference::parse(&text))
+/// `--isolation`, or what the environment says.
+pub(super) fn isolation_preference(
+    flag: Option<&str>,
+    environment: &Environment,
+) -> Result<isolation::Preference, Failure> {
+    let named = named((isolation::FLAG, flag), "BUILDER_ISOLATION", environment);
+    named
+        .map_or(Ok(isolation::Preference::Auto), |(source, text)| isolation::Preference::parse(source, &text))
+}
+
+/// What a flag or else a variable has been given, with the name of the one that was.
+fn named(
+    (flag, given): (&'static str, Option<&str>),
+    variable: &'static str,
+    environment: &Environment,
+) -> Option<(&'static str, String)> {
+    let given = given.map(|text| (flag, text.to_owned()));
+    given.or_else(|| environment.text(variable).map(|text| (variable, text)))
 }
 
 /// The store: the one that was `given`, that of the environment, or the usual one.
@@ -582,5 +601,16 @@ mod tests {
         let name = format!("r.example/a@sha256:{}", "0".repeat(64));
         assert!(destinations(&[name]).is_err());
         assert_eq!(destinations(&["r.example/a".to_owned()]).unwrap()[0].tag(), Some("latest"));
+    }
+
+    #[test]
+    fn who_set_a_variable_is_not_told_of_a_flag() {
+        let environment = Environment::of(&[("BUILDER_ISOLATION", "x"), ("BUILDER_SNAPSHOTTER", "y")]);
+        let message = |failure: Failure| failure.message;
+        let isolation = |flag| isolation_preference(flag, &environment).map_err(message).unwrap_err();
+        assert_eq!(isolation(None), "BUILDER_ISOLATION: `x` is no way to keep steps apart");
+        assert_eq!(isolation(Some("z")), "--isolation: `z` is no way to keep steps apart");
+        let snapshotter = snapshotter_preference(None, &environment).map_err(message).unwrap_err();
+        assert_eq!(snapshotter, "BUILDER_SNAPSHOTTER: `y` is no snapshotter");
     }
 }

@@ -32,10 +32,10 @@ pub(super) enum Preference {
 }
 
 impl Preference {
-    /// Reads BuildKit's words.
-    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+    /// Reads BuildKit's words, which `source`, a flag or a variable, has.
+    pub(super) fn parse(source: &str, text: &str) -> Result<Self, Failure> {
         let words = [("auto", Self::Auto), ("overlayfs", Self::Overlay), ("native", Self::Native)];
-        word("--snapshotter", "snapshotter", text, &words)
+        word(source, "snapshotter", text, &words)
     }
 
     /// The most layers of an image, as far as that can be told before anything was tried.
@@ -201,12 +201,12 @@ mod tests {
         for (text, choice) in
             [("auto", Preference::Auto), ("overlayfs", Preference::Overlay), ("native", Preference::Native)]
         {
-            assert_eq!(Preference::parse(text).unwrap(), choice);
+            assert_eq!(Preference::parse("--snapshotter", text).unwrap(), choice);
         }
         let words = ["full", "redo", "time"].map(|text| comparison(text).unwrap());
         assert_eq!(words, [Comparison::Content, Comparison::Metadata, Comparison::Metadata]);
         assert_eq!(
-            Preference::parse("overlay").unwrap_err().message,
+            Preference::parse("--snapshotter", "overlay").unwrap_err().message,
             "--snapshotter: `overlay` is no snapshotter"
         );
         let error = comparison("fast").unwrap_err();

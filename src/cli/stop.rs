@@ -1,5 +1,6 @@
 //! Stopping in an orderly way when a signal asks for it.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
+use super::progress::Colour;
 use crate::sandbox::{Cancel, exit_when_dispensable};
 use crate::sys;
 
@@ -36,8 +38,7 @@ impl AtOnce {
         let armed = Arc::new(AtomicBool::new(true));
         for signal in SIGNALS {
             // Fails for signals only that nobody can handle.
-            let _ =
-                signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&armed));
+            let _ = sys::end_at_signal(signal, Arc::clone(&armed), line_for(signal));
         }
         Self(armed)
     }
@@ -62,7 +63,7 @@ impl AtOnce {
                 let noted = signal_hook::flag::register_usize(signal, Arc::clone(&came), number);
                 let ending = match second {
                     Second::AtOnce { echo } => {
-                        Some(sys::end_at_second_signal(signal, 128 + signal, Arc::clone(&first), echo))
+                        Some(sys::end_at_second_signal(signal, line_for(signal), Arc::clone(&first), echo))
                     }
                     Second::Waits => None,
                 };
@@ -78,7 +79,10 @@ impl AtOnce {
             signal_hook::low_level::unregister(id);
         }
         match i32::try_from(came.load(Ordering::SeqCst)) {
-            Ok(signal @ 1..) => exit_when_dispensable(128 + signal),
+            Ok(signal @ 1..) => {
+                let _ = std::io::stderr().write_all(line_for(signal).as_bytes());
+                exit_when_dispensable(128 + signal)
+            }
             _ => result,
         }
     }
@@ -165,6 +169,11 @@ impl Stop {
     }
 }
 
+/// What is said of that where nothing else is.
+fn line_for(signal: i32) -> String {
+    stopped(signal).render(Colour::No)
+}
+
 /// The end that somebody asked for. The exit code is that of a shell whose command is ended by the signal.
 fn stopped(signal: i32) -> Failure {
     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
@@ -239,5 +248,6 @@ mod tests {
         let text = String::from_utf8_lossy(&output.stdout);
         let lines: Vec<&str> = text.lines().filter(|line| ["begun", "done"].contains(line)).collect();
         assert_eq!(lines, said, "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "error: stopped by SIGTERM\n", "{output:?}");
     }
 }

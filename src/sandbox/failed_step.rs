@@ -31,6 +31,10 @@ impl SandboxError {
                 };
                 Some(format!("remove the device from the image before, {unprivileged}, which has such rules"))
             }
+            // Those of a pod are given by its node.
+            Self::UnknownId { file, .. } => {
+                (place != Place::Pod).then(|| format!("more are given in {file}"))
+            }
             Self::Spawn(source) => of_program(Errno::from_io_error(source)?).map(str::to_owned),
             _ => None,
         }

@@ -239,9 +239,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// The process is to run as somebody who does not exist in this user namespace.
-    #[error(
-        "the process needs {kind} {id}, but this user namespace has only {kind}s {available}; more are given in {file}"
-    )]
+    #[error("the process needs {kind} {id}, but this user namespace has only {kind}s {available}")]
     UnknownId {
         /// `user` or `group`.
         kind: &'static str,

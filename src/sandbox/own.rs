@@ -21,10 +21,10 @@ use rustix::process::{Pid, getpid};
 use rustix::thread::{CapabilitySet, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
-use super::allowed::GIVING;
+use super::allowed::{GIVING, NEEDED};
 use super::child::{Step, during};
 use super::probe::Place;
-use super::refusal::{self, Act, Attempt, Facts, Refusal};
+use super::refusal::{self, Act, Attempt, Facts, Refusal, Remedy};
 use super::subordinate::Subordinate;
 use crate::children::Asked;
 use crate::rootfs::{IdMap, Owner};
@@ -58,10 +58,57 @@ pub struct Own {
     pub identity: Identity,
     /// Which ids there are.
     pub ids: IdMap,
-    /// Why there are fewer ids than was wished for, and how to get more; one line.
-    pub shortage: Option<String>,
+    /// Why there are fewer ids than was wished for.
+    pub shortage: Option<Shortage>,
     /// What was tried and what came of it, for whoever looks for a fault; one line.
     pub detail: String,
+}
+
+/// Why there are fewer ids than was wished for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    users: String,
+    groups: String,
+    reason: Reason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reason {
+    /// Root lacks these, with which it could map all that it has itself.
+    Capabilities(CapabilitySet),
+    /// Nobody gives the user any, in words for who has a machine.
+    Words(String),
+}
+
+impl Shortage {
+    /// Which there are and how to get more, in one line of the words of `place`.
+    #[must_use]
+    pub fn at(&self, place: Place) -> String {
+        format!(
+            "only users {} and groups {} can be used here, steps that need others fail: {}",
+            self.users,
+            self.groups,
+            self.remedy(place)
+        )
+    }
+
+    /// How to get more, in the words of `place`.
+    #[must_use]
+    pub fn remedy(&self, place: Place) -> String {
+        match (&self.reason, place) {
+            (Reason::Capabilities(lacking), _) => {
+                let explanation = Refusal::lacking(*lacking).at(place);
+                let remedy = explanation.remedy().map(|remedy| format!(": {remedy}")).unwrap_or_default();
+                format!("{}{remedy}", explanation.cause)
+            }
+            // There are neither newuidmap nor files that give anybody ids.
+            (Reason::Words(_), Place::Pod) => {
+                let root = Refusal::new("").and(Remedy::Root).at(place).remedy().unwrap_or_default();
+                format!("{root} give it all ids (with spec.hostUsers: false none of the node's)")
+            }
+            (Reason::Words(words), _) => words.clone(),
+        }
+    }
 }
 
 /// Why there is no namespace.
@@ -140,6 +187,12 @@ pub fn may_give_files() -> bool {
     rustix::process::geteuid().is_root() && capabilities().contains(GIVING)
 }
 
+/// Whether this process may do what builder and a step cannot do without as root: give files to others, and become one of
+/// them.
+pub(super) fn has_what_root_needs() -> bool {
+    rustix::process::geteuid().is_root() && capabilities().contains(NEEDED)
+}
+
 /// Moves this process into a user namespace of its own, unless it may mount where it is. For the rest see
 /// [`enter_user_namespace`].
 ///
@@ -181,7 +234,7 @@ pub fn enter_user_namespace(wish: Wish) -> Result<Own, OwnError> {
     sys::unshare(UnshareFlags::NEWUSER).map_err(|error| {
         OwnError::refused(Act::UserNamespace.named("make a user namespace"), &error, &Facts::read())
     })?;
-    let problem = helper.and_then(Helper::map).or(lacking);
+    let problem = helper.and_then(Helper::map).map(Reason::Words).or(lacking);
     let read = || IdMap::of_this_process().map_err(OwnError::Unknown);
     map_own(caller, &read()?).map_err(|(attempt, error)| {
         // In there everybody may do everything, and who is not mapped is nobody.
@@ -193,15 +246,17 @@ pub fn enter_user_namespace(wish: Wish) -> Result<Own, OwnError> {
     let detail = format!("in a user namespace with users {} and groups {}", ids.users(), ids.groups());
     Ok(match problem {
         None => Own { identity, ids, shortage: None, detail },
-        Some(problem) => {
-            let first = problem.lines().next().unwrap_or_default();
-            let shortage = format!(
-                "note: only users {} and groups {} can be used here, steps that need others fail: {first}",
-                ids.users(),
-                ids.groups()
-            );
-            let detail = format!("{detail}; {}", problem.replace('\n', "; "));
-            Own { identity, ids, shortage: Some(shortage), detail }
+        Some(reason) => {
+            let detail = match &reason {
+                Reason::Capabilities(lacking) => format!("{detail}; {}", Refusal::lacking(*lacking).cause),
+                Reason::Words(words) => format!("{detail}; {}", words.replace('\n', "; ")),
+            };
+            let reason = match reason {
+                Reason::Words(words) => Reason::Words(words.lines().next().unwrap_or_default().to_owned()),
+                capabilities => capabilities,
+            };
+            let [users, groups] = [ids.users().to_string(), ids.groups().to_string()];
+            Own { identity, ids, shortage: Some(Shortage { users, groups, reason }), detail }
         }
     })
 }
@@ -216,11 +271,15 @@ enum Writer {
 }
 
 impl Writer {
-    fn of(caller: Owner, ids: &IdMap, capabilities: CapabilitySet) -> Result<Self, String> {
-        if caller == Owner::ROOT && capabilities.contains(CapabilitySet::SETUID | CapabilitySet::SETGID) {
+    fn of(caller: Owner, ids: &IdMap, capabilities: CapabilitySet) -> Result<Self, Reason> {
+        let lacking = (CapabilitySet::SETUID | CapabilitySet::SETGID).difference(capabilities);
+        if caller == Owner::ROOT && lacking.is_empty() {
             return Ok(Self::Caller { users: ids.users().identity(), groups: ids.groups().identity() });
         }
-        Subordinate::of(caller).map(Self::Programs).map_err(|lacking| lacking.to_string())
+        Subordinate::of(caller).map(Self::Programs).map_err(|problem| match caller.uid {
+            0 if !lacking.is_empty() => Reason::Capabilities(lacking),
+            _ => Reason::Words(problem.to_string()),
+        })
     }
 
     fn write(&self, process: Pid) -> Result<(), String> {

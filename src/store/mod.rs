@@ -9,6 +9,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::PROC_SUPER_MAGIC;
+
 use crate::image::digest::{Digest, Mismatch};
 use crate::image::document::DocumentError;
 use crate::image::shown;
@@ -79,6 +81,14 @@ pub enum StoreError {
         /// Why not.
         #[source]
         source: io::Error,
+    },
+    /// There can be no store in that place.
+    #[error("there can be no store at `{}`: {why}; choose another place with `--store`", path.display())]
+    Impossible {
+        /// The place.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// A directory where a file belongs.
     #[error("cannot {action} `{}`: the store has a file there, not a directory; delete it", path.display())]
@@ -217,6 +227,7 @@ impl Store {
     /// [`StoreError`] when `root` cannot be written to, belongs to something else or to a newer version, or is on a file
     /// system without locks.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
+        check_place(root)?;
         make_root(root)?;
         // Later changes of the current directory must not move the store.
         let root = std::path::absolute(root).map_err(StoreError::io("find", root))?;
@@ -284,6 +295,32 @@ impl Store {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+/// Whether there could be a store at `root`, as far as that is known without making one.
+///
+/// # Errors
+/// [`StoreError::Impossible`].
+pub fn check_place(root: &Path) -> Result<(), StoreError> {
+    let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let Some(there) = absolute.ancestors().find(|path| path.exists()) else { return Ok(()) };
+    let why = match there {
+        there if !there.is_dir() => format!("`{}` is not a directory", there.display()),
+        there if is_of_kernel(there) => {
+            format!("`{}` has only what the kernel puts there", there.display())
+        }
+        _ => return Ok(()),
+    };
+    Err(StoreError::Impossible { path: root.to_owned(), why })
+}
+
+/// Whether `directory` is one of /proc or /sys.
+#[must_use]
+pub fn is_of_kernel(directory: &Path) -> bool {
+    /// `SYSFS_MAGIC` of linux/magic.h.
+    const SYSFS: u64 = 0x6265_6572;
+    let kinds = [PROC_SUPER_MAGIC as u64, SYSFS];
+    rustix::fs::statfs(directory).is_ok_and(|found| kinds.contains(&(found.f_type as u64)))
 }
 
 /// Makes the store's own directory for its owner alone: images may hold what not everybody on the machine may read. One
@@ -364,6 +401,24 @@ fn check_empty(root: &Path) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_there_can_be_no_store_is_said_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (root, why) in [
+            (PathBuf::from("/dev/null"), "/dev/null` is not a directory"),
+            (PathBuf::from("/proc/x"), "`/proc` has only what the kernel puts there"),
+            (file.clone(), "file` is not a directory"),
+            (file.join("x/y"), "file` is not a directory"),
+        ] {
+            let error = Store::open(&root).unwrap_err().to_string();
+            assert!(error.starts_with("there can be no store at `") && error.contains(why), "{error}");
+            assert!(error.ends_with("choose another place with `--store`"), "{error}");
+        }
+        check_place(&dir.path().join("new/store")).unwrap();
+    }
 
     #[test]
     fn a_store_is_made_once_and_opened_again() {

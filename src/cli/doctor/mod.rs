@@ -11,7 +11,11 @@ use std::process::ExitCode;
 use super::args::DoctorArgs;
 use super::failure::Failure;
 use super::isolation::{Choice, Chosen, PROGRAM};
-use super::settings::{Environment, ROOT_STORE, host_platform, requested_platform, store};
+use super::limits::Limits;
+use super::settings::{
+    Environment, ROOT_STORE, host_platform, isolation_preference, requested_platform, snapshotter_preference,
+    store,
+};
 use super::snapshotter::word;
 use super::stop::AtOnce;
 use crate::image::platform::Platform;
@@ -46,6 +50,10 @@ impl DoctorSettings {
         let words = [("text", Format::Text), ("json", Format::Json)];
         let host = host_platform();
         let texts = args.custom_platform.iter().flat_map(|list| list.split(','));
+        // What a build would be refused for.
+        isolation_preference(None, environment)?;
+        snapshotter_preference(None, environment)?;
+        Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &[])?;
         let asked = texts.map(|text| requested_platform(text, &host).map(|requested| requested.normalised));
         Ok(Self {
             format: word("--output", "format", &args.output, &words)?,
@@ -118,6 +126,6 @@ fn isolation(place: Place, site: &Site) -> (Isolation, Option<Chosen>) {
         strategies.push(Tried::new(strategy, tried));
     }
     let selected = chosen.map(|chosen| chosen.strategy);
-    let files = selected.is_some() || may_give_files();
+    let files = site.is_usable() && (selected.is_some() || may_give_files());
     (Isolation { selected, files, strategies }, chosen)
 }

@@ -35,12 +35,17 @@ pub(super) fn look(host: &Platform, asked: &[Platform]) -> Vec<report::Platform>
         }
     }
     let (host, registrations) = (Host::current(), Registrations::current());
-    platforms.iter().map(|platform| look_at(platform, &host, &registrations)).collect()
+    let look = |platform: &Platform| report::Platform {
+        asked: asked.contains(platform),
+        ..look_at(platform, &host, &registrations)
+    };
+    platforms.iter().map(look).collect()
 }
 
 fn look_at(platform: &Platform, host: &Host, registrations: &Registrations) -> report::Platform {
     let mut found = report::Platform {
         platform: platform.to_string(),
+        asked: false,
         how: How::Missing,
         handler: None,
         warnings: Vec::new(),

@@ -120,6 +120,9 @@ pub(super) enum Snapshotter {
 #[derive(Debug, Serialize)]
 pub(super) struct Platform {
     pub(super) platform: String,
+    /// Whether somebody asked for it: what nobody asked for is told in one line, if it does not work.
+    #[serde(skip)]
+    pub(super) asked: bool,
     pub(super) how: How,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) handler: Option<Handler>,

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::report::{self, Snapshotter};
 use crate::children;
+use crate::cli::advice::advice_for_unwritable;
 use crate::cli::failure::Failure;
 use crate::cli::isolation::{Chosen, Surroundings};
 use crate::cli::snapshotter::overlay_refusal;
@@ -15,7 +16,8 @@ use crate::layer::Limits;
 use crate::sandbox::mount_table::{MountTable, forbids_execution};
 use crate::sandbox::probe::Place;
 use crate::store::janitor::Janitor;
-use crate::store::workspace::Workspace;
+use crate::store::workspace::{Workspace, WorkspaceError};
+use crate::store::{StoreError, check_place};
 
 /// A place to try things in: on the file system of the store, if that can be written to.
 pub(super) struct Site {
@@ -24,8 +26,8 @@ pub(super) struct Site {
     /// What is nearest to it and exists.
     near: PathBuf,
     workspace: Option<Arc<Workspace>>,
-    /// Why it is elsewhere, if it is.
-    unwritable: Option<String>,
+    /// Why there can be no store, and what to do.
+    refused: Option<(String, String)>,
 }
 
 impl Site {
@@ -36,15 +38,30 @@ impl Site {
         let within = store.join("tmp");
         let near = within.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned();
         let make = |directory: &Path| Workspace::create_hidden(directory, Some(&janitor)).map(Arc::new);
-        let (workspace, unwritable) = match make(&near) {
-            Ok(workspace) => (Some(workspace), None),
-            Err(error) => {
-                let failure = Failure::from_error(&error);
-                let cause = [vec![failure.message], failure.causes].concat().join(": ");
-                (make(temporary).ok(), Some(cause))
-            }
+        let elsewhere = || "name a directory that can be written to with --store".to_owned();
+        let place = match check_place(store) {
+            Err(StoreError::Impossible { why, .. }) => Err((why, elsewhere())),
+            Err(error) => Err((error.to_string(), elsewhere())),
+            Ok(()) => make(&near).map_err(|error| {
+                let (WorkspaceError::Create { cause, .. }
+                | WorkspaceError::Lock { cause, .. }
+                | WorkspaceError::Sweep { cause, .. }
+                | WorkspaceError::Janitor(cause)) = error;
+                let volume = advice_for_unwritable(cause.kind(), store);
+                let advice = volume.map_or_else(elsewhere, |volume| format!("{volume}; or {}", elsewhere()));
+                (format!("`{}` cannot be written to: {cause}", near.display()), advice)
+            }),
         };
-        Ok(Self { store: store.to_owned(), near, workspace, unwritable })
+        let (workspace, refused) = match place {
+            Ok(workspace) => (Some(workspace), None),
+            Err(refused) => (make(temporary).ok(), Some(refused)),
+        };
+        Ok(Self { store: store.to_owned(), near, workspace, refused })
+    }
+
+    /// Whether there can be a store.
+    pub(super) fn is_usable(&self) -> bool {
+        self.refused.is_none()
     }
 
     /// Where things can be tried.
@@ -63,9 +80,9 @@ impl Site {
             cause: None,
             advice: None,
         };
-        if let Some(cause) = &self.unwritable {
+        if let Some((cause, advice)) = &self.refused {
             found.cause = Some(cause.clone());
-            found.advice = Some("name a directory that can be written to with --store".to_owned());
+            found.advice = Some(advice.clone());
             return found;
         }
         found.snapshotter = Some(Snapshotter::Native);

@@ -29,7 +29,7 @@ pub(super) fn render(report: &Report) -> String {
     for tried in &report.isolation.strategies {
         strategy(&mut text, tried, report.isolation.selected);
     }
-    paragraph(&mut text, "", 0, &verdict(&report.isolation));
+    paragraph(&mut text, "", 0, &verdict(&report.isolation, &report.store));
     if report.isolation.strategies.iter().any(|tried| !tried.manifest.is_empty()) {
         let marks = "+ is a field of the pod's manifest (securityContext: the container's); a way needs all of its fields.";
         paragraph(&mut text, "", 0, marks);
@@ -37,16 +37,24 @@ pub(super) fn render(report: &Report) -> String {
     text.push('\n');
     store(&mut text, &report.store);
     text.push_str("\nHow programs for other platforms run:\n");
-    for platform in &report.platforms {
+    let nothing = |platform: &&Platform| platform.how == How::Missing && !platform.asked;
+    for platform in report.platforms.iter().filter(|platform| !nothing(platform)) {
         emulation(&mut text, platform);
+    }
+    let others: Vec<&str> =
+        report.platforms.iter().filter(nothing).map(|platform| platform.platform.as_str()).collect();
+    if !others.is_empty() {
+        paragraph(&mut text, &format!("  {:<25}", "not"), INDENT, &others.join(", "));
     }
     // Said once: with the next platform, no more than its name is another.
     let unknown = report.platforms.iter().find(|platform| platform.how == How::Unknown);
     if let Some(cause) = unknown.and_then(|platform| platform.cause.as_deref()) {
         paragraph(&mut text, "", 0, &format!("> unknown: {cause}; a build tries"));
     }
-    let missing =
-        report.platforms.iter().find(|platform| platform.how == How::Missing && platform.advice.is_some());
+    let missing = report
+        .platforms
+        .iter()
+        .find(|platform| platform.asked && platform.how == How::Missing && platform.advice.is_some());
     if let Some(advice) = missing.and_then(|platform| platform.advice.as_deref()) {
         paragraph(&mut text, "", 0, &format!("> {advice}"));
     }
@@ -54,7 +62,10 @@ pub(super) fn render(report: &Report) -> String {
 }
 
 /// What a build does here.
-fn verdict(isolation: &Isolation) -> String {
+fn verdict(isolation: &Isolation, store: &Store) -> String {
+    if store.snapshotter.is_none() {
+        return "Every build fails: it has no place for its store.".to_owned();
+    }
     let on_request = isolation.strategies.iter().find(|tried| tried.works && !tried.automatic);
     let without = if isolation.files {
         "one without it needs nothing of this"
@@ -98,7 +109,7 @@ fn how(tried: &Tried, details: &Details) -> String {
     let mut words = proc.to_owned();
     // Which there are is part of why there are not more.
     if let Some(shortage) = &details.shortage {
-        let _ = write!(words, "; {}", shortage.strip_prefix("note: ").unwrap_or(shortage));
+        let _ = write!(words, "; {shortage}");
     } else if details.user_namespace != UserNamespace::None {
         let _ = write!(words, "; users {}", details.users);
         if details.groups != details.users {
@@ -179,6 +190,18 @@ mod tests {
     use super::*;
     use crate::sandbox::Explanation;
 
+    fn some_store(snapshotter: Option<Snapshotter>) -> Store {
+        Store {
+            path: "/s".to_owned(),
+            exists: false,
+            file_system: None,
+            snapshotter,
+            noexec: false,
+            cause: None,
+            advice: None,
+        }
+    }
+
     fn wrapped(head: &str, indent: usize, words: &str) -> String {
         let mut text = String::new();
         paragraph(&mut text, head, indent, words);
@@ -209,8 +232,10 @@ mod tests {
             (None, true, nothing(), "A build with a RUN fails; one without it needs nothing of this."),
             (None, false, nothing(), "A build with a RUN fails; and so does one that copies files."),
         ] {
-            let found = verdict(&Isolation { selected, files, strategies });
+            let isolation = Isolation { selected, files, strategies };
+            let found = verdict(&isolation, &some_store(Some(Snapshotter::Native)));
             assert!(found.contains(words), "{found}");
+            assert!(verdict(&isolation, &some_store(None)).starts_with("Every build fails"));
         }
     }
 
@@ -226,7 +251,7 @@ mod tests {
         };
         let explanation = Explanation { cause: String::new(), manifest: Vec::new(), advice: None };
         let tried = Tried::new(Strategy::UserNamespace, Err(explanation));
-        for shortage in [None, Some("note: only users 0-9 can be used here")] {
+        for shortage in [None, Some("only users 0-9 can be used here")] {
             let words = how(&tried, &details(shortage));
             assert_eq!(words.matches("0-9").count(), 1, "{words}");
         }

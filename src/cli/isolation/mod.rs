@@ -16,16 +16,17 @@ use crate::build::Plan;
 use crate::build::step::{PlannedStep, Step};
 use crate::context::FoundDockerfile;
 use crate::sandbox::own;
-use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, Working, is_own_image};
-use crate::sandbox::{Explanation, Filter, ProcView, SandboxError, Strategy};
+use crate::sandbox::probe::{Care, Ground, Obstacle, Place, Way, Working, is_own_image, network_refusal};
+use crate::sandbox::{Explanation, Filter, Network, ProcView, SandboxError, Strategy};
 use crate::store::Store;
+use crate::store::janitor::Janitor;
 use crate::store::workspace::Workspace;
 
 /// What becomes the supervisor of a step. Not the program's path: an upgrade meanwhile would put another program there.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
 
 /// The flag, for messages.
-const FLAG: &str = "--isolation";
+pub(super) const FLAG: &str = "--isolation";
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,13 +38,13 @@ pub(super) enum Preference {
 }
 
 impl Preference {
-    /// Reads the value of `--isolation`.
-    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+    /// Reads the value of `--isolation`, or of the variable `source`.
+    pub(super) fn parse(source: &str, text: &str) -> Result<Self, Failure> {
         let mut words = vec![("auto", Self::Auto)];
         words.extend(Strategy::ALL.map(|strategy| (strategy.name(), Self::Only(strategy))));
-        match word(FLAG, "way to keep steps apart", text, &words)? {
+        match word(source, "way to keep steps apart", text, &words)? {
             Self::Only(strategy @ Strategy::SecondContainer) => {
-                Err(Failure::new(format!("`{strategy}` is not in this version yet")).of_flag(FLAG))
+                Err(Failure::new(format!("`{strategy}` is not in this version yet")).of_flag(source))
             }
             preference => Ok(preference),
         }
@@ -91,6 +92,7 @@ impl Choice {
     pub(super) fn of(strategy: Strategy) -> Self {
         match strategy {
             Strategy::InPlace if !is_own_image() => Self::OnRequest,
+            Strategy::SecondContainer => Self::OnRequest,
             _ => Self::Automatic,
         }
     }
@@ -101,7 +103,9 @@ impl Isolation {
     /// thread.
     pub(super) fn of_build(settings: &Settings, store: &Store) -> Result<Self, Failure> {
         let place = Place::find(settings.hints);
-        let temporary = Workspace::create(&store.temporary(), None)
+        // Whatever ends this process meanwhile, nothing is left.
+        let janitor = Janitor::start().map_err(|error| Failure::from_error(&error))?;
+        let temporary = Workspace::create(&store.temporary(), Some(&janitor))
             .map_err(|error| Failure::from_error(&error).advised(store.root()))?;
         let ground = Ground { program: Path::new(PROGRAM), directory: temporary.path(), place };
         match settings.isolation {
@@ -175,8 +179,19 @@ impl Isolation {
 
     /// Whether what `plan` wants can be done here.
     pub(super) fn check(&self, plan: &Plan, found: &FoundDockerfile) -> Result<(), Failure> {
-        if self.chosen.is_some() {
-            return Ok(());
+        if let Some(strategy) = self.strategy() {
+            let alone = |step: &Step| matches!(step, Step::Run(run) if run.network == Network::None);
+            let (Some(step), Some(explanation)) = (first(plan, alone), network_refusal(strategy, self.place))
+            else {
+                return Ok(());
+            };
+            let message = format!("a RUN cannot have a network of its own here: {}", explanation.cause);
+            let failure = Failure::new(message);
+            let failure = match explanation.remedy() {
+                Some(remedy) => failure.hint(remedy),
+                None => failure,
+            };
+            return Err(Refused(failure).at(step, found));
         }
         if let Some(step) = first(plan, |step| matches!(step, Step::Run(_))) {
             return Err(self.refusal("a RUN cannot be kept apart from the builder here").at(step, found));
@@ -285,12 +300,12 @@ mod tests {
 
     #[test]
     fn the_words_are_the_strategies_names() {
-        assert_eq!(Preference::parse("auto").unwrap(), Preference::Auto);
-        assert_eq!(Preference::parse("in-place").unwrap(), Preference::Only(Strategy::InPlace));
-        let error = Preference::parse("second-container").unwrap_err();
+        assert_eq!(Preference::parse(FLAG, "auto").unwrap(), Preference::Auto);
+        assert_eq!(Preference::parse(FLAG, "in-place").unwrap(), Preference::Only(Strategy::InPlace));
+        let error = Preference::parse(FLAG, "second-container").unwrap_err();
         assert_eq!(error.message, "--isolation: `second-container` is not in this version yet");
-        let error = Preference::parse("docker").unwrap_err();
-        assert_eq!(error.message, "--isolation: `docker` is no way to keep steps apart");
+        let error = Preference::parse("BUILDER_ISOLATION", "docker").unwrap_err();
+        assert_eq!(error.message, "BUILDER_ISOLATION: `docker` is no way to keep steps apart");
         assert!(error.hint.unwrap().starts_with("auto, mount-namespace, user-namespace, "));
     }
 

@@ -18,7 +18,10 @@ fn needed(strategy: Strategy) -> CapabilitySet {
         // Mounts are not all: what lies above the new root is covered by way of chroot(2).
         Strategy::MountNamespace => NEEDED | CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT,
         Strategy::UserNamespace => MAPPING,
-        Strategy::Chroot => NEEDED | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT,
+        // It works without SETFCAP, but setcap(8) and packages whose programs have capabilities do not.
+        Strategy::Chroot => {
+            NEEDED | CapabilitySet::MKNOD | CapabilitySet::SYS_CHROOT | CapabilitySet::SETFCAP
+        }
         Strategy::SecondContainer | Strategy::InPlace => NEEDED,
     }
 }
@@ -31,7 +34,9 @@ pub(super) fn explain(strategy: Strategy, obstacle: &Obstacle, facts: &Facts) ->
         Obstacle::NoAdministrator => Refusal::lacking(CapabilitySet::SYS_ADMIN),
         Obstacle::Powerless => {
             let lacking = needed(strategy).difference(facts.capabilities);
-            Refusal::new("root lacks capabilities that it usually has").and(Remedy::Capabilities(lacking))
+            let usual = refusal::names(lacking & NEEDED, "CAP_").join(", ");
+            Refusal::new(format!("root lacks {usual}, which it usually has"))
+                .and(Remedy::Capabilities(lacking))
         }
         Obstacle::NoContainer => Refusal::new("this is no container: the root would be that of the machine")
             .and(Remedy::Words("run it in a container".to_owned())),
@@ -73,6 +78,11 @@ fn complete(mut refusal: Refusal, strategy: Strategy, facts: &Facts) -> Refusal 
     // Others need none, or could not use them.
     if !lacking.is_empty() && (facts.uid == 0 || refusal.remedies.contains(&Remedy::Root)) {
         refusal = refusal.and(Remedy::Capabilities(lacking));
+    }
+    let administers =
+        |one: &Remedy| matches!(one, Remedy::Capabilities(set) if set.contains(CapabilitySet::SYS_ADMIN));
+    if facts.no_gain && refusal.remedies.iter().any(administers) {
+        refusal = refusal.and(Remedy::Escalation);
     }
     match strategy {
         // AppArmor's usual profile for containers forbids mounts.
@@ -119,6 +129,7 @@ mod tests {
         const ADMIN: &str = "securityContext.capabilities.add: [SYS_ADMIN]";
         const SECCOMP: &str = "securityContext.seccompProfile: {type: Unconfined}";
         const ROOT: &str = "securityContext.runAsUser: 0";
+        const NON_ROOT: &str = "securityContext.runAsNonRoot: false";
         use Strategy::{Chroot, InPlace, MountNamespace, UserNamespace};
         let filtered = || Facts { filtered: true, ..facts() };
         let without = |capabilities: CapabilitySet, facts: Facts| Facts {
@@ -140,9 +151,16 @@ mod tests {
                 Obstacle::NotRoot { uid: 1000 },
                 facts(),
                 "user 1000 is not root",
-                &[ROOT, ADMIN],
+                &[ROOT, NON_ROOT, ADMIN],
             ),
-            (Chroot, Obstacle::NotRoot { uid: 1000 }, facts(), "user 1000 is not root", &[ROOT]),
+            (Chroot, Obstacle::NotRoot { uid: 1000 }, facts(), "user 1000 is not root", &[ROOT, NON_ROOT]),
+            (
+                MountNamespace,
+                Obstacle::NotRoot { uid: 1000 },
+                Facts { no_gain: true, ..facts() },
+                "not root",
+                &[ROOT, NON_ROOT, ADMIN, "securityContext.allowPrivilegeEscalation: true"],
+            ),
             // With AppArmor, mounts would be the next to be refused.
             (
                 MountNamespace,
@@ -188,7 +206,7 @@ mod tests {
                 act(Act::ChangeRoot, Errno::PERM),
                 without(crio, filtered()),
                 "no CAP_SYS_CHROOT",
-                &["securityContext.capabilities.add: [SYS_CHROOT, MKNOD]"],
+                &["securityContext.capabilities.add: [SYS_CHROOT, MKNOD, SETFCAP]"],
             ),
             (
                 UserNamespace,
@@ -242,6 +260,13 @@ mod tests {
                 without(CapabilitySet::CHOWN, inside()),
                 "root lacks",
                 &["securityContext.capabilities.add: [CHOWN]", "spec.hostUsers: true"],
+            ),
+            (
+                Chroot,
+                Obstacle::Powerless,
+                without(CapabilitySet::SETUID, facts()),
+                "root lacks CAP_SETUID, which",
+                &["securityContext.capabilities.add: [SETUID]"],
             ),
             // The five that root cannot do without, and no more.
             (

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 pub use place::{Hints, Place, is_own_image};
@@ -155,11 +156,13 @@ impl Ground<'_> {
                 Err(Obstacle::NotRoot { uid })
             }
             Strategy::MountNamespace if !own::may_mount() => Err(Obstacle::NoAdministrator),
-            Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace if !own::may_give_files() => {
+            Strategy::MountNamespace | Strategy::Chroot | Strategy::InPlace
+                if !own::has_what_root_needs() =>
+            {
                 Err(Obstacle::Powerless)
             }
             Strategy::Chroot if forbids_execution(self.directory) => Err(Obstacle::NoExecution),
-            Strategy::InPlace => told(|| try_root(self.program)),
+            Strategy::InPlace => told(|| try_root(self.program, self.place)),
             Strategy::MountNamespace | Strategy::UserNamespace | Strategy::Chroot => {
                 self.in_child(strategy, care)
             }
@@ -193,16 +196,16 @@ impl Ground<'_> {
         let own = own.map_err(|error| obstacle_of(&error))?;
         if strategy == Strategy::Chroot {
             try_step(&Chroot::new(self.program, self.directory), root)?;
-            return Ok(working(own, Way::Chroot));
+            return Ok(working(own, Way::Chroot, self.place));
         }
         sys::enter_private_mounts().map_err(|error| obstacle_of(&OwnError::of_mounts(&error)))?;
         if clear {
-            return Ok(working(own, Way::Namespaces(ProcView::Own)));
+            return Ok(working(own, Way::Namespaces(ProcView::Own), self.place));
         }
         let try_with = |proc| try_step(&Isolated::new(self.program, proc), root).map(|()| proc);
         let proc = try_with(ProcView::Own)
             .or_else(|first| try_with(ProcView::Shared).map_err(|second| first.or(second)))?;
-        Ok(working(own, Way::Namespaces(proc)))
+        Ok(working(own, Way::Namespaces(proc), self.place))
     }
 }
 
@@ -232,9 +235,27 @@ fn refused(attempt: impl Into<Attempt>) -> impl FnOnce(Errno) -> Obstacle {
     move |error| Obstacle::Refused { attempt, errno: error.raw_os_error() }
 }
 
-fn working(own: Own, way: Way) -> Working {
+fn working(own: Own, way: Way, place: Place) -> Working {
     let ids = [own.ids.users().to_string(), own.ids.groups().to_string()];
-    Working { way, filter: way.filter(), identity: own.identity, ids, shortage: own.shortage }
+    Working {
+        way,
+        filter: way.filter(),
+        identity: own.identity,
+        ids,
+        shortage: own.shortage.map(|shortage| shortage.at(place)),
+    }
+}
+
+/// Why a step that is kept apart by `strategy` cannot have a network of its own, as far as the capabilities of this process,
+/// which has not entered any namespace of users, tell.
+#[must_use]
+pub fn network_refusal(strategy: Strategy, place: Place) -> Option<Explanation> {
+    let facts = Facts::read();
+    let lacks = !facts.capabilities.contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN);
+    (lacks && strategy != Strategy::UserNamespace).then(|| {
+        let attempt = Act::NetworkNamespace.named("make a network namespace");
+        explain::explain_step(strategy, &attempt, Errno::PERM, &facts).at(place)
+    })
 }
 
 /// What it means that a step which is kept apart by `strategy` failed in `attempt` with `errno`.
@@ -270,11 +291,11 @@ fn try_step(sandbox: &dyn Sandbox, root: &Path) -> Result<(), Obstacle> {
 }
 
 /// Whether a step can run in the root of this container: see [`in_place::try_in`].
-fn try_root(program: &Path) -> Result<Working, Obstacle> {
+fn try_root(program: &Path, place: Place) -> Result<Working, Obstacle> {
     let own = own::stay().map_err(|error| obstacle_of(&error))?;
     in_place::try_in(Path::new("/"), program, |sandbox, root| try_step(sandbox, root))
         .map_err(obstacle_in_root)??;
-    Ok(working(own, Way::InPlace))
+    Ok(working(own, Way::InPlace, place))
 }
 
 fn obstacle_in_root(error: InPlaceError) -> Obstacle {

@@ -22,6 +22,8 @@ pub(in crate::sandbox) struct Facts {
     pub(in crate::sandbox) in_chroot: bool,
     /// Whether a filter of system calls is in force.
     pub(in crate::sandbox) filtered: bool,
+    /// Whether no program that it starts can gain anything (no_new_privs).
+    pub(in crate::sandbox) no_gain: bool,
     /// Whether the caller's own id is missing in the namespace it is in.
     pub(in crate::sandbox) unmapped: bool,
     /// The AppArmor profile or the security context that confines the process.
@@ -52,6 +54,7 @@ impl Facts {
                     && !root.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
             }),
             filtered: is_filtered(),
+            no_gain: status_says("NoNewPrivs:", "1"),
             unmapped: ids.as_ref().is_ok_and(|ids| !ids.users().contain(uid) || !ids.groups().contain(gid)),
             confined: confined(),
             hidden_proc: MountTable::current().is_ok_and(|mounts| hides_proc(&mounts)),
@@ -81,6 +84,7 @@ impl Facts {
             apparmor: None,
             in_chroot: false,
             filtered: false,
+            no_gain: false,
             unmapped: false,
             confined: None,
             in_user_namespace: false,
@@ -93,8 +97,12 @@ impl Facts {
 
 /// Whether a filter of system calls is in force for this process.
 pub(in crate::sandbox) fn is_filtered() -> bool {
+    status_says("Seccomp:", "2")
+}
+
+fn status_says(name: &str, value: &str) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))
+    status.lines().any(|line| line.split_whitespace().eq([name, value]))
 }
 
 /// What this process, or what it starts, can ever be allowed to do.

@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 pub use act::{Act, Attempt};
 pub(super) use facts::{Facts, is_filtered};
 pub use remedy::Explanation;
-pub(super) use remedy::Remedy;
+pub(super) use remedy::{Remedy, names};
 
 /// Why something was refused, and what would make it possible, whatever is around the process: see [`Refusal::at`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,6 +14,8 @@ pub(in crate::sandbox) enum Remedy {
     Root,
     /// It has these capabilities, too.
     Capabilities(CapabilitySet),
+    /// What it starts may gain something. The API server refuses CAP_SYS_ADMIN without.
+    Escalation,
     /// No filter of system calls.
     NoFilter,
     /// No profile of AppArmor.
@@ -40,6 +42,7 @@ impl Remedy {
     fn field(&self) -> Option<String> {
         Some(match self {
             Self::Root => "securityContext.runAsUser: 0".to_owned(),
+            Self::Escalation => "securityContext.allowPrivilegeEscalation: true".to_owned(),
             Self::Capabilities(set) => {
                 format!("securityContext.capabilities.add: [{}]", names(*set, "").join(", "))
             }
@@ -55,6 +58,7 @@ impl Remedy {
     fn option(&self) -> Option<String> {
         Some(match self {
             Self::Root => "--user 0".to_owned(),
+            Self::Escalation => "--security-opt no-new-privileges=false".to_owned(),
             Self::Capabilities(set) => names(*set, "--cap-add ").join(" "),
             Self::NoFilter => "--security-opt seccomp=unconfined".to_owned(),
             Self::NoProfile => "--security-opt apparmor=unconfined".to_owned(),
@@ -68,6 +72,7 @@ impl Remedy {
     fn action(&self) -> Option<String> {
         Some(match self {
             Self::Root => "run it as root".to_owned(),
+            Self::Escalation => "run it without no_new_privs".to_owned(),
             Self::Capabilities(set) => {
                 let usual = set.intersects(NEEDED).then(|| "its usual capabilities".to_owned());
                 let others = names(set.difference(NEEDED), "CAP_");
@@ -92,7 +97,7 @@ impl Remedy {
     }
 }
 
-fn names(set: CapabilitySet, before: &str) -> Vec<String> {
+pub(in crate::sandbox) fn names(set: CapabilitySet, before: &str) -> Vec<String> {
     set.iter_names().map(|(name, _)| format!("{before}{name}")).collect()
 }
 
@@ -126,7 +131,14 @@ impl Refusal {
         let remedies = self.remedies.iter();
         let mut advice: Vec<String> = Vec::new();
         match place {
-            Place::Pod => explanation.manifest.extend(remedies.clone().filter_map(Remedy::field)),
+            Place::Pod => {
+                explanation.manifest.extend(remedies.clone().filter_map(Remedy::field));
+                // Who keeps a pod from running as root keeps it from being started then.
+                if let Some(root) = self.remedies.iter().position(|one| *one == Remedy::Root) {
+                    let field = "securityContext.runAsNonRoot: false".to_owned();
+                    explanation.manifest.insert((root + 1).min(explanation.manifest.len()), field);
+                }
+            }
             Place::Container => {
                 let options: Vec<String> = remedies.clone().filter_map(Remedy::option).collect();
                 if !options.is_empty() {
