@@ -132,7 +132,22 @@ fn what_the_pod_hides_cannot_be_used_and_is_said() {
         let words = build(name, name);
         let finished = pod.run(&words.iter().map(String::as_str).collect::<Vec<_>>()).exited(1);
         assert!(finished.says(&["is not the image's", "choose another path"]), "{}", finished.stderr);
+        assert!(finished.says(&[" --> ", "Dockerfile:"]), "{}", finished.stderr);
     }
+}
+
+#[test]
+fn what_no_step_sees_of_its_image_is_said() {
+    if !pod::available("what_no_step_sees_of_its_image_is_said") {
+        return;
+    }
+    let pod = Pod::new(Profile::Crio);
+    let steps = "COPY Dockerfile /data/app/\nRUN true\nCOPY Dockerfile /data/more/\nCOPY Dockerfile /app/\n";
+    pod.write("context/Dockerfile", dockerfile(&format!("FROM {{busybox}}\n{steps}")));
+    let words = build("context", "out");
+    let finished = pod.run(&words.iter().map(String::as_str).collect::<Vec<_>>()).success();
+    let said = |path: &str| finished.says(&["no RUN sees", path, "(line 2)"]);
+    assert!(said("`/data/app`") && !said("`/data/more`") && !said("`/app`"), "{}", finished.stderr);
 }
 
 #[test]

@@ -146,6 +146,9 @@ impl Build<'_> {
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
             }
+            for (span, detail) in grounds.hidden(&plan, &self.opened.found, settings)? {
+                progress.tell(&Event::Warning { rule: "isolation", span: Some(span), detail: &detail });
+            }
             let chosen = self.isolation.chosen();
             if let Some(warning) = secrets::warning(&plan, &self.secrets, chosen, workspace.path()) {
                 progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });

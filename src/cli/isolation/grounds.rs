@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Isolation, PROGRAM};
+use super::{Isolation, PROGRAM, hidden};
+use crate::build::Plan;
 use crate::cli::failure::Failure;
 use crate::cli::settings::Settings;
+use crate::context::FoundDockerfile;
+use crate::dockerfile::Span;
 use crate::sandbox::in_place::{self, Claim, kept_in_place};
 use crate::sandbox::probe::Way;
 use crate::sandbox::{Chroot, InPlace, Isolated, ProcView, Sandbox};
@@ -67,6 +70,19 @@ impl Grounds {
             Steps::InPlace(claim) => Box::new(in_place(claim, settings).within(names)),
             Steps::None => return None,
         })
+    }
+
+    /// What `plan` puts where no RUN sees it: the lines of the Dockerfile, and what to say of each.
+    pub(in crate::cli) fn hidden(
+        &self,
+        plan: &Plan,
+        found: &FoundDockerfile,
+        settings: &Settings,
+    ) -> Result<Vec<(Span, String)>, Failure> {
+        match &self.steps {
+            Steps::InPlace(claim) => hidden::find(plan, &in_place(claim, settings), found),
+            Steps::Namespaces(_) | Steps::Chroot | Steps::None => Ok(Vec::new()),
+        }
     }
 
     /// What to tell the user before steps run in place.

@@ -1,6 +1,7 @@
 //! How a build keeps its steps apart: as it was told, or in the strongest way that works here.
 
 mod grounds;
+mod hidden;
 mod surroundings;
 
 use std::fmt::Write as _;

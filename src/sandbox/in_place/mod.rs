@@ -101,6 +101,16 @@ impl<'a> InPlace<'a> {
         Ok(seen)
     }
 
+    /// The path that stays, and is or holds `path`, so that a step sees what the container has there; none for what is the
+    /// kernel's.
+    ///
+    /// # Errors
+    /// When it cannot be found out what is mounted.
+    pub fn hiding(&self, path: &GuestPath) -> Result<Option<GuestPath>, InPlaceError> {
+        let fixed = Fixed::find(self.claim.root(), &self.protected)?;
+        Ok(fixed.holder_of(path).filter(|holder| !is_of_kernel(holder)).cloned())
+    }
+
     /// Whether the step uses what the container hides from it.
     fn check(&self, fixed: &Fixed, root: &Rootfs, process: &Process) -> Result<(), SandboxError> {
         let used = std::iter::once(&process.cwd).chain(process.mounts.iter().map(|mount| &mount.target));
