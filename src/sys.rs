@@ -577,9 +577,21 @@ pub fn install_system_call_filter(program: &[libc::sock_filter]) -> io::Result<(
 /// Ends this process as [`end_at_once`] does, with the code of a shell whose command `signal` has ended, after `line` was
 /// written to standard error. May be called in signal context.
 fn end_with_line(signal: i32, line: &str) -> ! {
-    // SAFETY: the bytes are there while the call reads them.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    write_last(line);
     end_at_once(128 + signal)
+}
+
+/// Writes `line`, which fits in a page, to standard error, unless that would have to wait: nobody may be reading. May be
+/// called in signal context.
+pub fn write_last(line: &str) {
+    let mut error = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: both calls are allowed in signal context, and what they are given is there meanwhile.
+    unsafe {
+        // A pipe is writable when a page has room in it.
+        if libc::poll(&raw mut error, 1, 0) == 1 && error.revents & libc::POLLOUT != 0 {
+            libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+        }
+    }
 }
 
 /// Ends this process with `line` when `signal` comes while `armed` is set.
@@ -592,7 +604,7 @@ pub fn end_at_signal(signal: i32, armed: Arc<AtomicBool>, line: String) -> io::R
             end_with_line(signal, &line);
         }
     };
-    // SAFETY: what is done in signal context (atomics, write, _exit) is allowed there, and cannot panic.
+    // SAFETY: what is done in signal context (atomics, poll, write, _exit) is allowed there, and cannot panic.
     unsafe { signal_hook::low_level::register(signal, act) }
 }
 
@@ -620,7 +632,7 @@ pub fn end_at_second_signal(
             end_with_line(signal, &line);
         }
     };
-    // SAFETY: what is done in signal context (clock_gettime, atomics, write, _exit) is allowed there, and cannot panic.
+    // SAFETY: what is done in signal context (clock_gettime, atomics, poll, write, _exit) is allowed there, and cannot panic.
     unsafe { signal_hook::low_level::register(signal, act) }
 }
 

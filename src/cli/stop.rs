@@ -1,6 +1,5 @@
 //! Stopping in an orderly way when a signal asks for it.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -80,7 +79,7 @@ impl AtOnce {
         }
         match i32::try_from(came.load(Ordering::SeqCst)) {
             Ok(signal @ 1..) => {
-                let _ = std::io::stderr().write_all(line_for(signal).as_bytes());
+                sys::write_last(&line_for(signal));
                 exit_when_dispensable(128 + signal)
             }
             _ => result,
