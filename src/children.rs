@@ -1,4 +1,4 @@
-//! Children of this process: those that somebody here waits for, and the orphans that nobody does.
+//! Children of this process: whom somebody waits for, who is forked to say one thing, and the orphans that nobody waits for.
 //!
 //! Process 1 of a pid namespace, which this program is in most containers, becomes the parent of every process there whose
 //! own parent has ended: of what `kubectl exec` left running, for instance. When such an orphan ends it stays in the table

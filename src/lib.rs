@@ -8,7 +8,7 @@
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
 //! | 0 | [`limit`] | a limit that the user may raise | – |
 //! | 0 | [`text`] | text from outside, fit for a message | – |
-//! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does | `sys` |
+//! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does; forked children that have one thing to say | `sys` |
 //! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
 //! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit`, `text` |

@@ -93,16 +93,7 @@ pub(in crate::sandbox) fn take_over(root: &Path, step: OwnedFd) {
         let private = enter(directory.as_fd(), PRIVATE_DIRECTORY.as_bytes())?;
         // Let go at once: another builder is to wait for `step`, not to give up.
         drop(lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive)?);
-        Ok::<_, io::Error>(Claim {
-            place,
-            root,
-            directory,
-            private,
-            _lock: None,
-            repaired: Repaired::Nothing,
-            began: now(),
-            copied: Mutex::default(),
-        })
+        Ok::<_, io::Error>(Claim::begin(place, root, directory, private, None))
     })();
     // There is nobody to be told; what is left undone is up to the next builder.
     let _ = taken.map(|mut claim| claim.repair());
@@ -172,21 +163,22 @@ impl Claim {
                 if let Some(survivors) = living {
                     return Err(InPlaceError::Alive(survivors));
                 }
-                let (lock, repaired) = (Some(lock), Repaired::Nothing);
-                let (began, copied) = (now(), Mutex::default());
-                return Ok(Self {
-                    place,
-                    root: tree,
-                    directory,
-                    private,
-                    _lock: lock,
-                    repaired,
-                    began,
-                    copied,
-                });
+                return Ok(Self::begin(place, tree, directory, private, Some(lock)));
             }
         }
         Err(InPlaceError::Busy { lock: place.join(LOCK) })
+    }
+
+    /// One from now on.
+    fn begin(
+        place: PathBuf,
+        root: Rootfs,
+        directory: OwnedFd,
+        private: OwnedFd,
+        lock: Option<OwnedFd>,
+    ) -> Self {
+        let (repaired, began, copied) = (Repaired::Nothing, now(), Mutex::default());
+        Self { place, root, directory, private, _lock: lock, repaired, began, copied }
     }
 
     /// The directory for all trees of stages (to be the workspace's): those elsewhere cannot be exchanged. Nothing is in it

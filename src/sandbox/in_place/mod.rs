@@ -163,9 +163,9 @@ impl Sandbox for InPlace<'_> {
             confinement: Confinement::InPlace { devices },
             process: &process.without_files(),
         };
-        // Where a root would be, of which there is no other, goes what says that the step is not over.
         // While there is output, there is a supervisor; it may take for ever to get rid of it.
         let mut output = |stream, bytes: &[u8]| exchange.spared(|| output(stream, bytes));
+        // Where a root would be, of which there is no other, goes what says that the step is not over.
         let result = command.run(step.as_fd(), &mut output, cancel);
         if let Err(SandboxError::Survivors(survivors)) = &result {
             // Whatever is moved now could be led astray. The journal has it all: a restarted container has another root,

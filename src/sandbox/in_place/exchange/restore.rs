@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::directory::Moved;
 use super::{Exchange, READ};
 use crate::rootfs::visit::{Names, open_exact};
-use crate::rootfs::{FileKind, GuestPath, metadata_at};
+use crate::rootfs::{GuestPath, metadata_at};
 use crate::sandbox::in_place::claim::{ASIDE, Claim, KEPT, LEFT};
 use crate::sandbox::in_place::identity::{Identity, bring_home, is_at};
 use crate::sandbox::in_place::moving::act;
@@ -177,30 +177,26 @@ impl Exchange<'_> {
 
     /// Whether all of it has come with an image or a step of this builder.
     fn is_nobodys(&self, directory: BorrowedFd<'_>, name: &[u8]) -> bool {
-        let top = GuestPath::root().child(name);
-        let mut waiting = VecDeque::from([top.clone()]);
-        let is_young = |at: BorrowedFd<'_>, name: &[u8]| {
-            Identity::of(at, name)
-                .is_ok_and(|found| found.birth().is_some_and(|time| self.claim.is_since(time)))
+        let young = |at: BorrowedFd<'_>, name: &[u8]| {
+            let found = Identity::of(at, name).ok()?;
+            found.birth().is_some_and(|time| self.claim.is_since(time)).then_some(found)
         };
-        let mut searched = 0;
-        if !is_young(directory, name) {
-            return false;
+        let Some(top) = young(directory, name) else { return false };
+        let mut waiting = VecDeque::new();
+        if top.is_directory() {
+            waiting.push_back(GuestPath::root().child(name));
         }
+        let mut searched = 0;
         while let Some(place) = waiting.pop_front() {
-            let is_directory = place != top
-                || metadata_at(directory, name).is_ok_and(|found| found.kind == FileKind::Directory);
-            if !is_directory {
-                continue;
-            }
             let Ok(here) = open_exact(directory, &place, READ) else { return false };
             let Ok(names) = Names::in_directory(here.as_fd()) else { return false };
             for name in names.iter() {
                 searched += 1;
-                if searched > SEARCHED || !is_young(here.as_fd(), name) {
+                if searched > SEARCHED {
                     return false;
                 }
-                if metadata_at(here.as_fd(), name).is_ok_and(|found| found.kind == FileKind::Directory) {
+                let Some(found) = young(here.as_fd(), name) else { return false };
+                if found.is_directory() {
                     waiting.push_back(place.child(name));
                 }
             }
