@@ -32,6 +32,10 @@ fn files(pod: &Pod) -> String {
     dump(&pod.root(), Times::Shown)
 }
 
+/// For a script that hears from a step by its descriptor 3. To open it for reading only would wait for the step to write, and
+/// the shell gives that up when a child ends: as process 1 it is told of the end of each detached process of the builder.
+const OPEN_FIFO: &str = "rm -f /data/fifo; mkfifo /data/fifo; exec 3<>/data/fifo";
+
 /// Runs a script as the first process of the container; it must succeed.
 fn script(pod: &Pod, script: &str) -> String {
     let finished = pod.run(&["sh", "-e", "-c", script]).success();
@@ -238,9 +242,9 @@ fn a_killed_builder_is_repaired_by_the_next() {
             let output = script(
                 &pod,
                 &format!(
-                    "rm -f /data/fifo; mkfifo /data/fifo
+                    "{OPEN_FIFO}
                      builder --isolation=in-place --no-push --context=/data/hangs & builder=$!
-                     read -r supervisor </data/fifo
+                     read -r supervisor <&3
                      # The container's programs are aside, but not the shell's own commands.
                      kill -STOP {victim}; kill -9 {victim}; wait $builder || echo builder ended with $?
                      {wait}
@@ -294,7 +298,8 @@ fn two_signals_while_files_change_places_leave_the_container_its_own() {
     let before = without_directory_times(&files(&pod));
     let output = script(
         &pod,
-        "mkfifo /data/fifo; exec 3<>/data/fifo
+        &format!(
+            "{OPEN_FIFO}
          builder --isolation=in-place --no-push --context=/data/runs & builder=$!
          while ! test -e /.builder-in-place/aside/entry-0; do :; done
          kill -TERM $builder
@@ -302,7 +307,8 @@ fn two_signals_while_files_change_places_leave_the_container_its_own() {
          read -r -t 1 x <&3 || :
          kill -TERM $builder 2>/dev/null || :
          wait $builder || echo builder ended with $?
-         set -- /entry-*; echo $# entries are back",
+         set -- /entry-*; echo $# entries are back"
+        ),
     );
     assert!(output.contains("builder ended with 143"), "{output}");
     assert!(output.contains(&format!("\n{ENTRIES} entries are back")), "{output}");
@@ -322,14 +328,16 @@ fn no_command_takes_the_files_of_an_image_for_the_containers() {
     let before = without_directory_times(&files(&pod));
     let output = script(
         &pod,
-        "mkfifo /data/fifo
+        &format!(
+            "{OPEN_FIFO}
          builder --isolation=in-place --no-push --context=/data/hangs & builder=$!
-         read -r supervisor </data/fifo
+         read -r supervisor <&3
          builder plan --context=/data/good && exit 5
          builder doctor && exit 6
          builder --isolation=chroot --no-push --context=/data/good && exit 7
          kill -STOP $supervisor $builder; kill -9 $supervisor $builder; wait $builder || :
-         builder plan --context=/data/good >/data/plan",
+         builder plan --context=/data/good >/data/plan"
+        ),
     );
     assert_eq!(output.matches("another builder runs a step in it").count(), 3, "{output}");
     assert_eq!(output.matches("wait until that builder has ended").count(), 3, "{output}");
