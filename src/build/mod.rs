@@ -26,6 +26,7 @@ mod selection;
 pub mod services;
 mod stage;
 pub mod step;
+mod survey;
 
 pub use error::{BuildError, BuildErrorKind};
 pub use execute::execute;
