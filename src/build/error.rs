@@ -40,6 +40,9 @@ pub enum BuildErrorKind {
     /// Something of the Dockerfile language that this version does not have.
     #[error("{0} is not supported yet")]
     Unsupported(String),
+    /// `# syntax=` names another language.
+    #[error("the frontend `{0}` is not known: only the language of `docker/dockerfile` is")]
+    Frontend(String),
     /// An instruction that cannot be what it says.
     #[error("{0}")]
     Invalid(String),
@@ -84,10 +87,12 @@ pub enum BuildErrorKind {
     #[error(transparent)]
     Path(#[from] GuestPathError),
     /// A base image, or its layers.
-    #[error("cannot use the image `{reference}`")]
+    #[error("cannot use the image `{reference}`{}", near.as_ref().map(|near| format!(" (did you mean the stage `{near}`?)")).unwrap_or_default())]
     Image {
         /// Which.
         reference: String,
+        /// A stage with a similar name.
+        near: Option<String>,
         /// Why not.
         #[source]
         source: ServiceError,

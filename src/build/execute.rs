@@ -199,7 +199,7 @@ impl<'a> Executor<'a> {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)
             };
             self.lost.set(image.layers().iter().any(is_lost));
-            BuildErrorKind::Image { reference: reference.to_owned(), source }
+            BuildErrorKind::Image { reference: reference.to_owned(), near: None, source }
         })
     }
 }

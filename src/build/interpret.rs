@@ -9,14 +9,14 @@ use super::error::{BuildError, BuildErrorKind};
 use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
-use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
+use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope, resembling};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Run,
     RunAction, Security, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
-    expand_words, parse_ports, signal_number, suggest,
+    expand_words, parse_ports, signal_number,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -166,7 +166,7 @@ impl<'a> Interpreter<'a> {
     fn note_undefined(&mut self, span: Span, names: &[String]) {
         // An ARG without a value is no mistake: someone may give it one.
         for name in names.iter().filter(|name| !self.scope.is_declared(name)) {
-            let near = suggest(name, &self.scope.names().collect::<Vec<_>>());
+            let near = resembling(name, self.scope.names(), self.warnings.len());
             self.warnings.push(Warning::undefined_variable(span, name, near));
         }
     }

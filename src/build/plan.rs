@@ -15,7 +15,7 @@ use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
     self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, Violation,
-    Warning, expand,
+    Warning, expand, suggest,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
@@ -135,7 +135,7 @@ impl Planner<'_> {
             image.strip_prefix("docker.io/").unwrap_or(image).split([':', '@']).next().unwrap_or_default();
         match name {
             "docker/dockerfile" | "docker/dockerfile-upstream" | "dockerfile.v0" | "" => Ok(()),
-            _ => Err(BuildError::at(span, BuildErrorKind::Unsupported(format!("the frontend `{image}`")))),
+            _ => Err(BuildError::at(span, BuildErrorKind::Frontend(image.to_owned()))),
         }
     }
 
@@ -264,7 +264,13 @@ impl Planner<'_> {
             return Ok(base.clone());
         }
         let base = self.source.resolve(&reference, &wanted).map_err(|source| {
-            BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
+            let stages: Vec<&str> =
+                self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
+            let near = suggest(name, &stages).map(str::to_owned);
+            BuildError::at(
+                Some(span),
+                BuildErrorKind::Image { reference: reference.to_string(), near, source },
+            )
         })?;
         self.resolved.push((reference.clone(), wanted, base.clone()));
         if let Some(found) = &base.foreign {

@@ -3,12 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::dockerfile::suggest;
+
 /// Proxy variables that RUN gets without an ARG when they are given as build arguments (Dockerfile reference,
 /// Predefined ARGs).
 const PROXIES: [&str; 5] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"];
 
 /// ARGs that say something to the builder and are no variables: neither an expansion nor a RUN sees them.
 const NOT_VARIABLES: [&str; 2] = ["BUILDKIT_SBOM_SCAN_CONTEXT", "BUILDKIT_SBOM_SCAN_STAGE"];
+
+/// The variable among `names` that may have been meant by `name`; `warnings` are there already.
+///
+/// Of very many warnings and variables only the first are looked at: comparing each with each takes hours in a file of
+/// the largest size.
+pub(super) fn resembling<'n>(
+    name: &str,
+    names: impl Iterator<Item = &'n str>,
+    warnings: usize,
+) -> Option<&'n str> {
+    if warnings > 200 { None } else { suggest(name, &names.take(1000).collect::<Vec<_>>()) }
+}
 
 /// Whether RUN gets the build argument `name` without an ARG.
 #[must_use]

@@ -157,4 +157,6 @@ pub struct ParseError {
     pub message: String,
     /// The word that may have been meant.
     pub suggestion: Option<String>,
+    /// What to do, where the message does not say it.
+    pub hint: Option<String>,
 }
