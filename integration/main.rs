@@ -24,6 +24,7 @@ mod dockerfile_cases;
 mod doctor;
 mod emulation_trial;
 mod examples;
+mod fuzz_replay;
 mod ground_state;
 mod hostile_layers;
 mod layering;

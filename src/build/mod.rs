@@ -27,6 +27,7 @@ pub mod services;
 mod stage;
 mod stages;
 pub mod step;
+mod survey;
 
 pub use error::{BuildError, BuildErrorKind};
 pub use execute::execute;
