@@ -87,12 +87,12 @@ pub enum BuildErrorKind {
     #[error(transparent)]
     Path(#[from] GuestPathError),
     /// A base image, or its layers.
-    #[error("cannot use the image `{reference}`{}", near.as_ref().map(|near| format!(" (did you mean the stage `{near}`?)")).unwrap_or_default())]
+    #[error("cannot use the image `{reference}`{clue}")]
     Image {
         /// Which.
         reference: String,
-        /// A stage with a similar name.
-        near: Option<String>,
+        /// What the Dockerfile says of it, to be appended: a stage with a similar name; else empty.
+        clue: String,
         /// Why not.
         #[source]
         source: ServiceError,
@@ -174,6 +174,9 @@ pub enum BuildErrorKind {
         /// What to do.
         fix: String,
     },
+    /// The kernel gives no more descriptors, for instance.
+    #[error("cannot begin to build")]
+    Begin(#[source] std::io::Error),
     /// The build was told to stop.
     #[error("interrupted")]
     Cancelled,

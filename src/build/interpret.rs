@@ -535,6 +535,7 @@ mod tests {
     use crate::image::matching::{Asked, MatchMode};
     use crate::image::platform::{Platform, Requested};
     use crate::image::reference::Reference;
+    use crate::sandbox::Cancel;
     use crate::store::unpacked::Chain;
 
     /// No image is there.
@@ -545,7 +546,7 @@ mod tests {
             Err("there is no such image".into())
         }
 
-        fn unpack(&self, _: &Image) -> Result<Chain, ServiceError> {
+        fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
             Err("nothing is unpacked while planning".into())
         }
     }
@@ -661,6 +662,12 @@ mod tests {
             ),
             ("FROM scratch AS unused\nCOPY --from=7 a b\nFROM scratch", 2, "invalid stage index 7"),
             ("FROM scratch\nCOPY --from=-1 a b", 2, "invalid stage index -1"),
+            ("FROM scratch AS build\nFROM biuld", 2, "(did you mean the stage `build`?)"),
+            (
+                "FROM build\nFROM scratch AS build\nFROM scratch\nCOPY --from=0 a b",
+                1,
+                "(the stage `build` is defined only later)",
+            ),
             ("FROM scratch AS A\nFROM A", 2, "the stage is called `a`, write it like that"),
             ("ARG a=${b:?boom}\nFROM scratch", 1, "b: boom"),
             ("FROM scratch\nENV $none=1", 2, "ENV names can not be blank"),

@@ -25,6 +25,7 @@ pub mod scope;
 mod selection;
 pub mod services;
 mod stage;
+mod stages;
 pub mod step;
 mod survey;
 

@@ -46,7 +46,7 @@ pub(super) fn named_by(instruction: &Instruction) -> Vec<Named<'_>> {
 
 /// The last stage called `name` among the first `before`.
 pub(super) fn stage_named(file: &Dockerfile, name: &str, before: usize) -> Option<usize> {
-    file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(name))
+    file.stage_named(name, before)
 }
 
 /// What stage `index` means by a name.

@@ -264,13 +264,8 @@ impl Planner<'_> {
             return Ok(base.clone());
         }
         let base = self.source.resolve(&reference, &wanted).map_err(|source| {
-            let stages: Vec<&str> =
-                self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
-            let near = suggest(name, &stages).map(str::to_owned);
-            BuildError::at(
-                Some(span),
-                BuildErrorKind::Image { reference: reference.to_string(), near, source },
-            )
+            let (reference, clue) = (reference.to_string(), self.clue(name));
+            BuildError::at(Some(span), BuildErrorKind::Image { reference, clue, source })
         })?;
         self.resolved.push((reference.clone(), wanted, base.clone()));
         if let Some(found) = &base.foreign {
@@ -283,6 +278,16 @@ impl Planner<'_> {
             ));
         }
         Ok(base)
+    }
+
+    /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
+    fn clue(&self, name: &str) -> String {
+        let stages: Vec<&str> =
+            self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
+        if stages.contains(&name) {
+            return format!(" (the stage `{name}` is defined only later)");
+        }
+        suggest(name, &stages).map_or_else(String::new, |near| format!(" (did you mean the stage `{near}`?)"))
     }
 
     /// What is wrong with a name that is neither a stage nor an image. Docker keeps the names of stages in lower case, and

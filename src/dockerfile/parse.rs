@@ -116,6 +116,7 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
         global_args: Vec::new(),
         stages: Vec::new(),
         warnings: Vec::new(),
+        named: BTreeMap::new(),
     };
     let mut casing = Casing::default();
     let last = read.statements.last().map_or(start, |statement| statement.span);
@@ -130,6 +131,9 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
         match (value, dockerfile.stages.last_mut()) {
             (Instruction::From(from), _) => {
                 let name = from.name.clone();
+                if let Some(name) = &name {
+                    dockerfile.named.entry(name.clone()).or_default().push(dockerfile.stages.len());
+                }
                 let from = Located { value: from, span, text };
                 dockerfile.stages.push(Stage { from, name, instructions: Vec::new() });
             }
