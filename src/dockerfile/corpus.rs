@@ -524,6 +524,9 @@ fn files_of_the_largest_size_are_read() {
     assert!(error.message.starts_with("Chaining ONBUILD"));
     let error = fill("FROM a\n", "<<<<<<<<<<\\\n", MOST).unwrap_err();
     assert!(error.message.len() < 1000);
+    let error = fill("FROM a\n", "RUN\n", MOST / 8).unwrap_err();
+    assert_eq!(error.message, "the Dockerfile has more than 100000 instructions");
+    assert_eq!(error.span, Span::line(100_001));
     assert!(parse(&vec![b'\n'; MOST + 1]).unwrap_err().message.contains("at most 4194304 are read"));
 }
 

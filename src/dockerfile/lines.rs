@@ -10,6 +10,10 @@ use super::{Escape, PairSyntax, ParseError, Span, Text};
 /// The longest line, without its line end.
 pub(super) const MAX_LINE: usize = 65535;
 
+/// The most instructions of a file, as many as an image's history may have rows. Each takes some kilobytes until the image
+/// is described, so a file of the largest size could take gigabytes.
+pub(super) const MOST_INSTRUCTIONS: usize = 100_000;
+
 /// An instruction whose rest is split, but not understood yet.
 pub(super) struct Statement {
     pub(super) span: Span,
@@ -97,6 +101,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Statements, ParseError> {
         } else if line.is_empty() {
             comments.clear();
         } else {
+            if statements.len() == MOST_INSTRUCTIONS {
+                let message = format!("the Dockerfile has more than {MOST_INSTRUCTIONS} instructions");
+                return Err(Problem::from(message).at(span));
+            }
             let comments = std::mem::take(&mut comments);
             statements.push(statement(&mut reader, line, directives.escape(), comments)?);
         }
