@@ -27,6 +27,7 @@ mod ground_state;
 mod hostile_layers;
 mod layering;
 mod memory;
+mod named_contexts;
 mod ordinary_user;
 mod own_image;
 mod pods;

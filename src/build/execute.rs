@@ -13,6 +13,7 @@ use super::recall::Count;
 use super::services::{ServiceError, Services};
 use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan};
 use crate::cache::{CacheKey, RememberedLayer};
+use crate::context::Context;
 use crate::image::digest::Digest;
 use crate::image::manifest::{Image, Origin};
 use crate::sandbox::emulation;
@@ -113,7 +114,9 @@ pub(super) struct Executor<'a> {
     /// Whether files could not be had because a remembered layer is lost.
     lost: Cell<bool>,
     /// The build context as mounts show it.
-    pub(super) context: ContextViews<'a>,
+    context: ContextViews<'a>,
+    /// The named contexts of the plan as mounts show them.
+    named: Vec<ContextViews<'a>>,
 }
 
 impl<'a> Executor<'a> {
@@ -131,6 +134,11 @@ impl<'a> Executor<'a> {
             told: BTreeSet::new(),
             lost: Cell::new(false),
             context: ContextViews::new(services.context, services.workspace),
+            named: services
+                .contexts
+                .iter()
+                .map(|context| ContextViews::new(context, services.workspace))
+                .collect(),
         }
     }
 
@@ -163,6 +171,20 @@ impl<'a> Executor<'a> {
             return done;
         }
         self.done[&below].clone()
+    }
+
+    /// The context whose files `from` means, as mounts show it; none where it means a stage or an image.
+    pub(super) fn views_of(&self, from: &CopyFrom) -> Option<&ContextViews<'a>> {
+        match from {
+            CopyFrom::Context => Some(&self.context),
+            CopyFrom::Named(position) => self.named.get(*position),
+            CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => None,
+        }
+    }
+
+    /// The context whose files `from` means; none where it means a stage or an image.
+    pub(super) fn context_of(&self, from: &CopyFrom) -> Option<&'a Context> {
+        self.views_of(from).map(ContextViews::context)
     }
 
     pub(super) fn stop_if_cancelled(&self) -> Result<(), BuildErrorKind> {

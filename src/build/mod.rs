@@ -13,6 +13,8 @@ mod interpret;
 pub mod key;
 pub mod mount;
 mod mounted;
+pub mod named_contexts;
+mod needed;
 pub mod network;
 mod origin;
 mod perform;
@@ -25,6 +27,7 @@ pub mod scope;
 mod selection;
 pub mod services;
 mod stage;
+mod stage_order;
 pub mod step;
 
 pub use error::{BuildError, BuildErrorKind};

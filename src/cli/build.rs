@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::advice::advice_for_store;
+use super::contexts::{self, OpenContexts};
 use super::failed_step::FailedStep;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
@@ -38,6 +39,8 @@ use crate::transfer::{Images, Unpacking};
 /// What both commands begin with.
 struct Opened {
     context: Context,
+    /// The directories among the named contexts.
+    named: OpenContexts,
     found: FoundDockerfile,
     file: Dockerfile,
 }
@@ -84,6 +87,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     // Who is forked for that does not speak for itself of a signal that all get.
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
+    contexts::reopen(&mut opened.named, settings)?;
     let stop = Stop::new(at_once)?;
     let result =
         Build { settings, progress: &progress, opened, secrets, isolation, entered, stop: &stop }.run(&store);
@@ -108,13 +112,20 @@ impl Build<'_> {
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
         let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
-        self.run_in(&grounds, store, &client).map_err(|failure| failure.advised(store.root()))?;
+        let named = std::mem::take(&mut self.opened.named);
+        self.run_in(&grounds, store, &client, named).map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
 
     /// Builds with temporary files at `grounds`.
-    fn run_in(&self, grounds: &Grounds, store: &Store, client: &Client) -> Result<(), Failure> {
+    fn run_in(
+        &self,
+        grounds: &Grounds,
+        store: &Store,
+        client: &Client,
+        mut named: OpenContexts,
+    ) -> Result<(), Failure> {
         let settings = self.settings;
         let workspace = &grounds.workspace;
         let progress: &dyn Progress = &**self.progress;
@@ -154,7 +165,8 @@ impl Build<'_> {
                 progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
             }
         }
-        let image = self.execute(&plan, &images, &*snapshotter, grounds)?;
+        let contexts = contexts::used(&plan, &mut named, settings)?;
+        let image = self.execute(&plan, &images, &*snapshotter, grounds, &contexts)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -164,6 +176,7 @@ impl Build<'_> {
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
         grounds: &Grounds,
+        contexts: &[Context],
     ) -> Result<Image, Failure> {
         let sandbox = grounds.sandbox(self.settings);
         let services = Services {
@@ -176,6 +189,7 @@ impl Build<'_> {
             reuse: self.settings.reuse,
             restriction: restriction(&self.entered.own.ids),
             context: &self.opened.context,
+            contexts,
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),
@@ -260,7 +274,7 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
     context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
     let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
         .map_err(|error| build_failure(&error.into(), &found))?;
-    Ok(Opened { context, found, file })
+    Ok(Opened { context, named: contexts::open(settings)?, found, file })
 }
 
 /// A client that tells of waits and of odd answers.
@@ -281,7 +295,7 @@ fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Resul
         .map_err(|error| build_failure(&error, &opened.found))?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(&**base),
-        StageBase::Scratch | StageBase::Stage(_) => None,
+        StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
     });
     for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
         images.progress.tell(&Event::Note(note));
@@ -298,6 +312,10 @@ fn warn(plan: &Plan, progress: &dyn Progress) {
         });
     }
     warn_of_arguments(plan, progress);
+    for name in &plan.unknown_stages {
+        let detail = format!("`{name}` has no effect: the Dockerfile has no such stage");
+        progress.tell(&Event::Warning { rule: "--no-cache-filter", span: None, detail: &detail });
+    }
 }
 
 fn warn_of_arguments(plan: &Plan, progress: &dyn Progress) {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::args::BuildArgs;
+use super::contexts;
 use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
@@ -92,6 +93,8 @@ pub(super) struct Settings {
     pub(super) context: PathBuf,
     /// Whether anybody named that directory.
     pub(super) context_given: Given,
+    /// The directories of named contexts, by number.
+    pub(super) context_directories: BTreeMap<usize, PathBuf>,
     /// The Dockerfile, if named.
     pub(super) dockerfile: Option<PathBuf>,
     /// Names to push to; none with `--no-push`.
@@ -179,10 +182,12 @@ impl Settings {
         }
         let build_args = build_args(&args.build_arg, environment)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
+        let contexts = contexts::parse(&args.build_context, &host)?;
         let settings = Self {
             request: PlanRequest {
                 build_args,
                 target: args.target.clone().filter(|target| !target.is_empty()),
+                contexts: contexts.names,
                 labels: labels(&args.label)?,
                 platform,
                 asked,
@@ -191,12 +196,14 @@ impl Settings {
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
                 most_layers: snapshotter.most_layers(),
                 networks: networks(args)?,
+                no_cache: no_cache_filter(args)?,
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
                 (None, None) => Given::No,
                 _ => Given::Yes,
             },
+            context_directories: contexts.directories,
             dockerfile: dockerfile(args)?,
             push: if args.no_push { Vec::new() } else { names.clone() },
             names,
@@ -217,7 +224,9 @@ impl Settings {
         };
         let given = [("--store", settings.store.as_path()), ("--context", &settings.context)];
         let dockerfile = settings.dockerfile.as_deref().map(|path| ("--dockerfile", path));
-        check_not_private(given.into_iter().chain(dockerfile).chain(settings.outputs()))?;
+        let contexts = settings.context_directories.values();
+        let contexts = contexts.map(|directory| ("--build-context", directory.as_path()));
+        check_not_private(given.into_iter().chain(contexts).chain(dockerfile).chain(settings.outputs()))?;
         Ok(settings)
     }
 }
@@ -341,6 +350,18 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
             }
         })
         .collect()
+}
+
+/// `--no-cache-filter`. As for docker, it is one or the other.
+fn no_cache_filter(args: &BuildArgs) -> Result<BTreeSet<String>, Failure> {
+    let failed = |message| Err(Failure::new(message).of_flag("--no-cache-filter"));
+    if args.no_cache && !args.no_cache_filter.is_empty() {
+        return failed("it says nothing beside --no-cache, which runs every step of all stages");
+    }
+    if args.no_cache_filter.iter().any(String::is_empty) {
+        return failed("the name of a stage is empty");
+    }
+    Ok(args.no_cache_filter.iter().cloned().collect())
 }
 
 /// `--network` and `--allow`. As with docker, who asks for the host's network has allowed it.
