@@ -14,6 +14,7 @@ use crate::context::{Context, ContextError};
 use crate::image::digest::Digest;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::store::workspace::{Scratch, Workspace};
 
 /// The flag, for messages.
 const FLAG: &str = "--build-context";
@@ -174,6 +175,13 @@ pub(super) fn used(
         used.push(context);
     }
     Ok(used)
+}
+
+/// A context without files, for who gives a Dockerfile alone, and what holds it.
+pub(super) fn empty(workspace: &Workspace) -> Result<(Context, Scratch), Failure> {
+    let scratch = workspace.scratch("context").map_err(|error| Failure::from_error(&error))?;
+    let context = Context::open_dir(scratch.path()).map_err(|error| Failure::from_error(&error))?;
+    Ok((context, scratch))
 }
 
 fn of_context(error: &ContextError, settings: &Settings, number: usize) -> Failure {

@@ -101,6 +101,9 @@ pub enum ContextError {
         #[source]
         source: RootfsError,
     },
+    /// A stream that is an archive, where a Dockerfile was expected.
+    #[error("{}: this is an archive, not a Dockerfile", .0.display())]
+    Archive(PathBuf),
     /// Rules that cannot be followed.
     #[error("`{}` is not valid", path.display())]
     Ignore {
@@ -125,16 +128,29 @@ pub struct FoundDockerfile {
     pub path: PathBuf,
     /// The content.
     pub content: Vec<u8>,
-    place: Place,
+    pub(super) place: Place,
+}
+
+impl FoundDockerfile {
+    /// The file that it was read from; none where it came as a stream.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self.place {
+            Place::Inside(_) | Place::Outside(_) => Some(&self.path),
+            Place::Stream => None,
+        }
+    }
 }
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// In the context: links are resolved inside it.
     Inside(GuestPath),
     /// Elsewhere: a path of the user, who may use links.
     Outside(PathBuf),
+    /// Nowhere: it was handed over.
+    Stream,
 }
 
 /// A directory from which COPY and ADD read. What is in it is not trusted: links never lead out of it.
@@ -275,6 +291,7 @@ impl Context {
             let place = match &dockerfile.place {
                 Place::Inside(path) => Place::Inside(GuestPath::clamp(&with_suffix(path.as_bytes())).ok()?),
                 Place::Outside(path) => Place::Outside(suffixed(path)),
+                Place::Stream => return None,
             };
             Some((shown, place))
         });
@@ -311,6 +328,7 @@ impl Context {
     fn read(&self, shown: &Path, place: &Place, limit: Limit) -> Result<Option<Vec<u8>>, ContextError> {
         match place {
             Place::Outside(path) => read_outside(path, limit),
+            Place::Stream => Ok(None),
             Place::Inside(path) => self.read_inside(shown, path, limit),
         }
     }
