@@ -20,6 +20,7 @@ mod build_outputs;
 mod build_reuse;
 mod build_run;
 mod dockerfile_cases;
+mod dockerfile_sources;
 mod doctor;
 mod emulation_trial;
 mod examples;
