@@ -19,6 +19,7 @@ mod build_failures;
 mod build_outputs;
 mod build_reuse;
 mod build_run;
+mod build_stages;
 mod dockerfile_cases;
 mod dockerfile_sources;
 mod doctor;

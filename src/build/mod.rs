@@ -28,6 +28,7 @@ mod selection;
 pub mod services;
 mod stage;
 mod stage_order;
+mod stages;
 pub mod step;
 
 pub use error::{BuildError, BuildErrorKind};
