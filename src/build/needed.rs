@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{BuildError, BuildErrorKind};
-use super::origin::{ImageName, Names, Origin, named_by};
+use super::origin::{ImageName, Names, Origin, circle, named_by};
 use super::plan::{Planner, one_line};
 use super::services::{Base, Wanted};
 use super::stage_order::in_order;
@@ -64,12 +64,7 @@ impl Planner<'_> {
             open.extend(others.iter().filter(|other| !needed.contains_key(other)));
             needs.insert(index, others);
         }
-        let order = in_order(&needs).map_err(|index| {
-            let stage = &self.file.stages[index];
-            let name = stage.name.clone().unwrap_or_else(|| format!("stage-{index}"));
-            let message = format!("circular dependency detected on stage: {name}");
-            BuildError::at(Some(stage.from.span), BuildErrorKind::Invalid(message))
-        })?;
+        let order = in_order(&needs).map_err(|index| circle(self.file, index))?;
         Ok(order.into_iter().filter_map(|index| Some((index, needed.remove(&index)?))).collect())
     }
 

@@ -1,10 +1,17 @@
 //! What FROM, `--from` of COPY and `from` of a mount name: a context, a stage, an image, or nothing at all.
 
-use super::error::BuildErrorKind;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::{BuildError, BuildErrorKind};
 use super::named_contexts::{ContextValue, LayoutImageName, NamedContexts};
-use crate::dockerfile::{Dockerfile, Instruction, Text};
+use super::stage_order::in_order;
+use crate::dockerfile::{Dockerfile, Instruction, Located, Text};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+
+/// BuildKit's words.
+const VARIABLES: &str = "variable expansion is not supported for --from, define a new stage with FROM using ARG from \
+                         global scope as a workaround";
 
 /// What a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,10 +156,7 @@ impl Names<'_> {
         let file = self.file;
         let invalid = |message: String| Err(BuildErrorKind::Invalid(message));
         if named.reader == Reader::Copy && named.name.has_variables() {
-            return invalid(
-                "variable expansion is not supported for --from, define a new stage with FROM using ARG from global scope as a workaround"
-                    .to_owned(),
-            );
+            return invalid(VARIABLES.to_owned());
         }
         let name = named.name.to_string();
         let lower = name.to_lowercase();
@@ -190,6 +194,62 @@ impl Names<'_> {
     }
 }
 
+/// Checks what cannot be, be the stage needed or not: names with variables, numbers that no stage has, circles.
+///
+/// # Errors
+/// [`BuildErrorKind::Invalid`] with the lines.
+pub(super) fn check_references(names: Names<'_>, platform: &Platform) -> Result<(), BuildError> {
+    let Names { file, contexts } = names;
+    let mut needs: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (index, stage) in file.stages.iter().enumerate() {
+        let base = stage.from.value.image.to_string();
+        let mut others: BTreeSet<usize> = stage_named(file, &base, index).into_iter().collect();
+        for located in &stage.instructions {
+            for named in named_by(&located.value) {
+                let at = |kind| BuildError::at(Some(located.span), kind);
+                let Some(other) = reference(file, named, index).map_err(at)? else { continue };
+                others.insert(other);
+            }
+        }
+        let is_replaced = stage.name.as_ref().is_some_and(|name| contexts.find(name, platform).is_some());
+        needs.insert(index, if is_replaced { BTreeSet::new() } else { others });
+    }
+    match in_order(&needs) {
+        Ok(_) => Ok(()),
+        Err(index) => Err(circle(file, index)),
+    }
+}
+
+/// The stage that a name means in stage `index`, wherever it is; none for an image.
+fn reference(file: &Dockerfile, named: Named<'_>, index: usize) -> Result<Option<usize>, BuildErrorKind> {
+    let name = named.name.to_string();
+    if named.reader == Reader::Copy {
+        if named.name.has_variables() {
+            return Err(BuildErrorKind::Invalid(VARIABLES.to_owned()));
+        }
+        if let Ok(number) = name.parse::<usize>() {
+            let message = || BuildErrorKind::Invalid(format!("invalid stage index {number}"));
+            return if number < file.stages.len() { Ok(Some(number)) } else { Err(message()) };
+        }
+    }
+    let lower = name.to_lowercase();
+    Ok(stage_named(file, &lower, index).or_else(|| stage_named(file, &lower, file.stages.len())))
+}
+
+/// Stage `index` needs itself, directly or through others: the line that says so, or else its FROM.
+pub(super) fn circle(file: &Dockerfile, index: usize) -> BuildError {
+    let stage = &file.stages[index];
+    let name = stage.name.clone().unwrap_or_else(|| format!("stage-{index}"));
+    let names_itself = |located: &&Located<Instruction>| {
+        named_by(&located.value)
+            .into_iter()
+            .any(|named| matches!(reference(file, named, index), Ok(Some(other)) if other == index))
+    };
+    let span = stage.instructions.iter().find(names_itself).map_or(stage.from.span, |located| located.span);
+    let message = format!("circular dependency detected on stage: {name}");
+    BuildError::at(Some(span), BuildErrorKind::Invalid(message))
+}
+
 /// The image called `name`, or none.
 fn image(name: &str) -> Result<Origin, BuildErrorKind> {
     if name == "scratch" {
@@ -204,4 +264,46 @@ pub(super) fn available(file: &Dockerfile) -> String {
     let names = file.stages.iter().filter_map(|stage| stage.name.as_ref());
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     if names.is_empty() { "no named stage".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dockerfile::parse;
+
+    fn checked(dockerfile: &str, contexts: &[&str]) -> Result<(), (usize, String)> {
+        let host = Platform::new("linux", "amd64", None);
+        let mut known = NamedContexts::default();
+        for name in contexts {
+            known.add(name, ContextValue::Files, &host).unwrap();
+        }
+        let file = parse(dockerfile.as_bytes()).unwrap();
+        check_references(Names { file: &file, contexts: &known }, &host)
+            .map_err(|error| (error.span.unwrap().first_line, error.to_string()))
+    }
+
+    #[test]
+    fn references_that_cannot_be_are_told_in_every_stage() {
+        let circle =
+            |line: usize, stage: &str| (line, format!("circular dependency detected on stage: {stage}"));
+        for (dockerfile, expected) in [
+            ("FROM a\nCOPY --from=$x a b\nFROM b\n", (2, VARIABLES.to_owned())),
+            ("FROM a\nCOPY --from=2 a b\nFROM b\n", (2, "invalid stage index 2".to_owned())),
+            ("FROM a\nENV a=b\nCOPY --from=0 a b\nFROM b\n", circle(3, "stage-0")),
+            ("FROM a AS x\nRUN --mount=from=X,target=/m y\nFROM b\n", circle(2, "x")),
+            ("FROM a AS x\nCOPY --from=y a b\nFROM x AS y\nFROM b\n", circle(1, "x")),
+        ] {
+            assert_eq!(checked(dockerfile, &[]), Err(expected), "{dockerfile}");
+        }
+        for dockerfile in [
+            "FROM a\nCOPY --from=later a b\nFROM b AS later\n",
+            "FROM a\nCOPY --from=1 a b\nFROM b\n",
+            "FROM a\nRUN --mount=from=7,target=/m x\n",
+            "FROM a AS x\nFROM b AS x\nCOPY --from=x a b\n",
+        ] {
+            assert_eq!(checked(dockerfile, &[]), Ok(()), "{dockerfile}");
+        }
+        let circle = "FROM a AS x\nCOPY --from=y a b\nFROM x AS y\n";
+        assert!(checked(circle, &[]).is_err() && checked(circle, &["y"]).is_ok());
+    }
 }

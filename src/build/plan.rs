@@ -9,7 +9,7 @@ use super::interpret::{Interpreted, Interpreter, Sources};
 use super::named_contexts::NamedContexts;
 use super::needed::{Needed, NeededBase};
 use super::network::Networks;
-use super::origin::{ImageName, Named, Origin, Reader, available, named_by, stage_named};
+use super::origin::{ImageName, Named, Origin, Reader, available, check_references, named_by, stage_named};
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Reuse, Wanted};
 use super::step::{
@@ -81,6 +81,7 @@ pub fn plan(
         resolved: Vec::new(),
     };
     planner.check_frontend()?;
+    check_references(planner.names(), &request.platform.normalised)?;
     planner.declare_globals()?;
     planner.check_defaults();
     let target = planner.target()?;

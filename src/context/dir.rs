@@ -222,8 +222,8 @@ impl Context {
     }
 
     /// Reads the Dockerfile. A name counts from the current directory if it is there (as for `docker build`), else from
-    /// the context (as for kaniko); without one it is `Dockerfile` or else `dockerfile` in the context. Ignore rules do
-    /// not apply to it.
+    /// the context (as for kaniko); without one it is `Dockerfile` in the context. In place of a `Dockerfile` that is not
+    /// there, `dockerfile` will do. Ignore rules do not apply to it.
     ///
     /// # Errors
     /// When there is none, or it is no regular file, too large or a link out of the context.
@@ -249,9 +249,16 @@ impl Context {
         let Some(named) = named else {
             return ["Dockerfile", "dockerfile"].iter().filter_map(|name| inside(Path::new(name))).collect();
         };
-        let mut candidates = vec![(named.to_owned(), self.place_of(named))];
-        if named.is_relative() {
-            candidates.extend(inside(named));
+        let mut names = vec![named.to_owned()];
+        if named.file_name().is_some_and(|name| name == "Dockerfile") {
+            names.push(named.with_file_name("dockerfile"));
+        }
+        let mut candidates = Vec::new();
+        for name in names {
+            candidates.push((name.clone(), self.place_of(&name)));
+            if name.is_relative() {
+                candidates.extend(inside(&name));
+            }
         }
         candidates
     }
@@ -449,8 +456,12 @@ mod tests {
     fn the_default_dockerfile_may_be_in_lower_case() {
         let tree = Tree::new(&[("ctx/dockerfile", "low")]);
         assert_eq!(tree.dockerfile(None).unwrap(), "low");
+        assert_eq!(tree.dockerfile(Some("Dockerfile")).unwrap(), "low");
+        assert_eq!(tree.dockerfile(Some(tree.path("ctx/Dockerfile").to_str().unwrap())).unwrap(), "low");
+        assert!(tree.dockerfile(Some("Other")).is_err());
         std::fs::write(tree.path("ctx/Dockerfile"), "cap").unwrap();
         assert_eq!(tree.dockerfile(None).unwrap(), "cap");
+        assert_eq!(tree.dockerfile(Some("Dockerfile")).unwrap(), "cap");
         let tree = Tree::new(&[("ctx/other", "")]);
         let error = tree.dockerfile(None).unwrap_err();
         assert!(
