@@ -53,9 +53,8 @@ fn the_first_failure_stops_the_other_stages() {
     let finished = build(&builder, &context, &["--jobs=3"]).exited(7);
     assert!(began.elapsed() < Duration::from_secs(100), "{}", finished.stderr);
     assert!(finished.says(&["Dockerfile:7"]), "{}", finished.stderr);
-    for stopped in ["[long]", "[reads]"] {
-        assert!(finished.says(&[stopped, "stopped: another stage has failed"]), "{}", finished.stderr);
-    }
+    // The one that would read it may not have begun.
+    assert!(finished.says(&["[long]", "stopped: another stage has failed"]), "{}", finished.stderr);
     assert!(!finished.stderr.contains("touch /never"), "{}", finished.stderr);
     traces::assert_none(builder.store());
 }

@@ -25,6 +25,7 @@ mod dockerfile_sources;
 mod doctor;
 mod emulation_trial;
 mod examples;
+mod fuzz_replay;
 mod ground_state;
 mod hostile_layers;
 mod layering;

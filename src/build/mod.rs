@@ -30,6 +30,7 @@ mod stage;
 mod stage_order;
 mod stages;
 pub mod step;
+mod survey;
 
 pub use error::{BuildError, BuildErrorKind};
 pub use execute::execute;

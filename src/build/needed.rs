@@ -8,9 +8,10 @@ use super::plan::{Planner, one_line};
 use super::services::{Base, Wanted};
 use super::stage_order::in_order;
 use super::step::{CopyFrom, UsedContext};
-use crate::dockerfile::{self, Instruction, Located, Span, Stage, Warning};
+use super::survey::Surveyed;
+use crate::dockerfile::{self, Instruction, Located, Span, Warning};
 use crate::image::matching::Asked;
-use crate::image::platform::{Platform, Requested};
+use crate::image::platform::Platform;
 
 /// Triggers that one base may bring.
 const MOST_TRIGGERS: usize = 10_000;
@@ -71,14 +72,11 @@ impl Planner<'_> {
     fn stage(&mut self, index: usize) -> Result<Needed, BuildError> {
         let stage = &self.file.stages[index];
         let span = stage.from.span;
-        let from = &stage.from.value;
-        let name = self.expand_global(span, &from.image)?;
-        if name.is_empty() {
-            let message = format!("base name ({}) should not be blank", from.image);
-            return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
-        }
-        let (platform, asked) = self.stage_platform(stage)?;
-        let name = name.to_string();
+        let Surveyed { name, platform } = self.froms[index].clone();
+        let (platform, asked) = match platform {
+            Some(platform) => (platform, Asked::Explicitly),
+            None => (self.request.platform.normalised.clone(), self.request.asked),
+        };
         let at = |kind| BuildError::at(Some(span), kind);
         let instead = self.names().in_place_of(index, &platform).map_err(at)?;
         let is_replaced = instead.is_some();
@@ -114,22 +112,6 @@ impl Planner<'_> {
             self.contexts.push(UsedContext { name, number });
             self.contexts.len() - 1
         })
-    }
-
-    /// The platform of a stage's base, and whether somebody named it.
-    fn stage_platform(&mut self, stage: &Stage) -> Result<(Platform, Asked), BuildError> {
-        let Some(written) = &stage.from.value.platform else {
-            return Ok((self.request.platform.normalised.clone(), self.request.asked));
-        };
-        let span = stage.from.span;
-        let text = self.expand_global(span, written)?;
-        if text.is_empty() {
-            let message = format!("empty platform value from expression {written}");
-            return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
-        }
-        let requested = Requested::parse(&text.to_string_lossy(), &self.request.host);
-        let requested = requested.map_err(|error| BuildError::at(Some(span), error))?;
-        Ok((requested.normalised, Asked::Explicitly))
     }
 
     fn resolve(

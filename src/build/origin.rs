@@ -10,7 +10,7 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 
 /// BuildKit's words.
-const VARIABLES: &str = "variable expansion is not supported for --from, define a new stage with FROM using ARG from \
+pub(super) const VARIABLES: &str = "variable expansion is not supported for --from, define a new stage with FROM using ARG from \
                          global scope as a workaround";
 
 /// What a name stands for.
@@ -139,8 +139,18 @@ impl Names<'_> {
         // Stages have lower-case names; as in BuildKit, `FROM Build` is not `build`.
         match stage_named(self.file, name, index) {
             Some(base) => Ok(Origin::Stage(base)),
-            None => image(name),
+            None => image(name).map_err(|kind| self.no_image(name, kind)),
         }
+    }
+
+    /// What is wrong with a name that is neither a stage nor an image. Docker keeps the names of stages in lower case, and
+    /// compares with what FROM says as it is written.
+    fn no_image(&self, name: &str, kind: BuildErrorKind) -> BuildErrorKind {
+        let lower = name.to_lowercase();
+        if lower == name || stage_named(self.file, &lower, self.file.stages.len()).is_none() {
+            return kind;
+        }
+        BuildErrorKind::Invalid(format!("{kind}; the stage is called `{lower}`, write it like that"))
     }
 
     /// What stage `index`, whose files are for `platform`, means by a name.
@@ -194,46 +204,37 @@ impl Names<'_> {
     }
 }
 
-/// Checks what cannot be, be the stage needed or not: names with variables, numbers that no stage has, circles.
+/// Checks that no stage needs itself, be it needed or not. `bases` is what their FROM names.
 ///
 /// # Errors
 /// [`BuildErrorKind::Invalid`] with the lines.
-pub(super) fn check_references(names: Names<'_>, platform: &Platform) -> Result<(), BuildError> {
+pub(super) fn check_circles<'n>(
+    names: Names<'_>,
+    bases: impl Iterator<Item = &'n str>,
+    platform: &Platform,
+) -> Result<(), BuildError> {
     let Names { file, contexts } = names;
     let mut needs: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-    for (index, stage) in file.stages.iter().enumerate() {
-        let base = stage.from.value.image.to_string();
-        let mut others: BTreeSet<usize> = stage_named(file, &base, index).into_iter().collect();
-        for located in &stage.instructions {
-            for named in named_by(&located.value) {
-                let at = |kind| BuildError::at(Some(located.span), kind);
-                let Some(other) = reference(file, named, index).map_err(at)? else { continue };
-                others.insert(other);
-            }
-        }
+    for (index, (stage, base)) in file.stages.iter().zip(bases).enumerate() {
+        let named = stage.instructions.iter().flat_map(|located| named_by(&located.value));
+        let read = named.filter_map(|named| reference(file, named, index));
+        let others = stage_named(file, base, index).into_iter().chain(read).collect();
         let is_replaced = stage.name.as_ref().is_some_and(|name| contexts.find(name, platform).is_some());
         needs.insert(index, if is_replaced { BTreeSet::new() } else { others });
     }
-    match in_order(&needs) {
-        Ok(_) => Ok(()),
-        Err(index) => Err(circle(file, index)),
-    }
+    in_order(&needs).map(|_| ()).map_err(|index| circle(file, index))
 }
 
 /// The stage that a name means in stage `index`, wherever it is; none for an image.
-fn reference(file: &Dockerfile, named: Named<'_>, index: usize) -> Result<Option<usize>, BuildErrorKind> {
-    let name = named.name.to_string();
-    if named.reader == Reader::Copy {
-        if named.name.has_variables() {
-            return Err(BuildErrorKind::Invalid(VARIABLES.to_owned()));
-        }
-        if let Ok(number) = name.parse::<usize>() {
-            let message = || BuildErrorKind::Invalid(format!("invalid stage index {number}"));
-            return if number < file.stages.len() { Ok(Some(number)) } else { Err(message()) };
-        }
+fn reference(file: &Dockerfile, named: Named<'_>, index: usize) -> Option<usize> {
+    let (name, count) = (named.name.to_string(), file.stages.len());
+    if named.reader == Reader::Copy
+        && let Ok(number) = name.parse::<usize>()
+    {
+        return Some(number).filter(|number| *number < count);
     }
     let lower = name.to_lowercase();
-    Ok(stage_named(file, &lower, index).or_else(|| stage_named(file, &lower, file.stages.len())))
+    stage_named(file, &lower, index).or_else(|| stage_named(file, &lower, count))
 }
 
 /// Stage `index` needs itself, directly or through others: the line that says so, or else its FROM.
@@ -241,9 +242,7 @@ pub(super) fn circle(file: &Dockerfile, index: usize) -> BuildError {
     let stage = &file.stages[index];
     let name = stage.name.clone().unwrap_or_else(|| format!("stage-{index}"));
     let names_itself = |located: &&Located<Instruction>| {
-        named_by(&located.value)
-            .into_iter()
-            .any(|named| matches!(reference(file, named, index), Ok(Some(other)) if other == index))
+        named_by(&located.value).into_iter().any(|named| reference(file, named, index) == Some(index))
     };
     let span = stage.instructions.iter().find(names_itself).map_or(stage.from.span, |located| located.span);
     let message = format!("circular dependency detected on stage: {name}");
@@ -278,27 +277,26 @@ mod tests {
             known.add(name, ContextValue::Files, &host).unwrap();
         }
         let file = parse(dockerfile.as_bytes()).unwrap();
-        check_references(Names { file: &file, contexts: &known }, &host)
+        let bases: Vec<String> = file.stages.iter().map(|stage| stage.from.value.image.to_string()).collect();
+        let names = Names { file: &file, contexts: &known };
+        check_circles(names, bases.iter().map(String::as_str), &host)
             .map_err(|error| (error.span.unwrap().first_line, error.to_string()))
     }
 
     #[test]
-    fn references_that_cannot_be_are_told_in_every_stage() {
-        let circle =
-            |line: usize, stage: &str| (line, format!("circular dependency detected on stage: {stage}"));
-        for (dockerfile, expected) in [
-            ("FROM a\nCOPY --from=$x a b\nFROM b\n", (2, VARIABLES.to_owned())),
-            ("FROM a\nCOPY --from=2 a b\nFROM b\n", (2, "invalid stage index 2".to_owned())),
-            ("FROM a\nENV a=b\nCOPY --from=0 a b\nFROM b\n", circle(3, "stage-0")),
-            ("FROM a AS x\nRUN --mount=from=X,target=/m y\nFROM b\n", circle(2, "x")),
-            ("FROM a AS x\nCOPY --from=y a b\nFROM x AS y\nFROM b\n", circle(1, "x")),
+    fn circles_are_told_in_every_stage() {
+        for (dockerfile, line, stage) in [
+            ("FROM a\nENV a=b\nCOPY --from=0 a b\nFROM b\n", 3, "stage-0"),
+            ("FROM a AS x\nRUN --mount=from=X,target=/m y\nFROM b\n", 2, "x"),
+            ("FROM a AS x\nCOPY --from=y a b\nFROM x AS y\nFROM b\n", 1, "x"),
         ] {
-            assert_eq!(checked(dockerfile, &[]), Err(expected), "{dockerfile}");
+            let expected = format!("circular dependency detected on stage: {stage}");
+            assert_eq!(checked(dockerfile, &[]), Err((line, expected)), "{dockerfile}");
         }
         for dockerfile in [
             "FROM a\nCOPY --from=later a b\nFROM b AS later\n",
             "FROM a\nCOPY --from=1 a b\nFROM b\n",
-            "FROM a\nRUN --mount=from=7,target=/m x\n",
+            "FROM a\nRUN --mount=from=0,target=/m x\n",
             "FROM a AS x\nFROM b AS x\nCOPY --from=x a b\n",
         ] {
             assert_eq!(checked(dockerfile, &[]), Ok(()), "{dockerfile}");

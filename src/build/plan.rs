@@ -9,16 +9,17 @@ use super::interpret::{Interpreted, Interpreter, Sources};
 use super::named_contexts::NamedContexts;
 use super::needed::{Needed, NeededBase};
 use super::network::Networks;
-use super::origin::{ImageName, Named, Origin, Reader, available, check_references, named_by, stage_named};
+use super::origin::{ImageName, Named, Origin, Reader, available, check_circles, named_by, stage_named};
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Reuse, Wanted};
 use super::step::{
     Archives, CopyFrom, CopyStep, Layering, Plan, PlannedStep, Row, StageBase, StagePlan, Step, UsedContext,
 };
+use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
     self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, TransferKind,
-    Violation, Warning, expand, suggest,
+    Violation, Warning, expand,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
@@ -75,15 +76,18 @@ pub fn plan(
         ignore,
         source,
         globals: Globals::new(request.build_args.clone(), automatic(file, request)),
+        froms: Vec::new(),
         warnings: Vec::new(),
         images: Vec::new(),
         contexts: Vec::new(),
         resolved: Vec::new(),
     };
     planner.check_frontend()?;
-    check_references(planner.names(), &request.platform.normalised)?;
     planner.declare_globals()?;
     planner.check_defaults();
+    planner.froms = survey(file, &planner.globals, &request.host, &mut planner.warnings)?;
+    let bases = planner.froms.iter().map(|from| from.name.as_str());
+    check_circles(planner.names(), bases, &request.platform.normalised)?;
     let target = planner.target()?;
     let needed = planner.needed(target)?;
     planner.interpret(needed)
@@ -107,6 +111,8 @@ pub(super) struct Planner<'a> {
     ignore: &'a IgnoreRules,
     pub(super) source: &'a dyn ImageSource,
     globals: Globals,
+    /// The FROM of each stage.
+    pub(super) froms: Vec<Surveyed>,
     pub(super) warnings: Vec<Warning>,
     pub(super) images: Vec<Base>,
     pub(super) contexts: Vec<UsedContext>,
@@ -136,7 +142,10 @@ impl Planner<'_> {
                 let name = name.to_string();
                 let default = match default {
                     Some(default) if self.globals.build_arg(&name).is_none() => {
-                        Some(self.expand_global(argument.span, default)?.to_string())
+                        let expanded = self.expanded(default, &self.globals);
+                        let expanded =
+                            expanded.map_err(|error| BuildError::at(Some(argument.span), error))?;
+                        Some(expanded.text.to_string())
                     }
                     _ => None,
                 };
@@ -169,16 +178,6 @@ impl Planner<'_> {
     fn expanded(&self, text: &Text, globals: &Globals) -> Result<Expanded, ExpandError> {
         let lookup = |name: &str| globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
         expand(text, self.file.escape, &lookup)
-    }
-
-    pub(super) fn expand_global(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
-        let expanded =
-            self.expanded(text, &self.globals).map_err(|error| BuildError::at(Some(span), error))?;
-        for name in &expanded.undefined {
-            let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
-            self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
-        }
-        Ok(expanded.text)
     }
 
     /// The number of the stage that is asked for.

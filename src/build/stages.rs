@@ -36,7 +36,7 @@ struct State {
     built: BTreeSet<usize>,
     /// Those of them that somebody may still want.
     done: BTreeMap<usize, Done>,
-    /// For each, how many stages that need it have not ended; the build itself needs the result.
+    /// For each, how many stages will still need it; the build itself needs the result.
     users: Vec<usize>,
     /// The first failure, with the stage that it is of.
     failure: Option<(usize, BuildError)>,
@@ -52,6 +52,12 @@ impl Needs {
             stage.steps.iter().flat_map(|step| stages_read(step.step.reads())).collect();
         let reads_base = base.is_some_and(|base| reads.contains(&base));
         Self { base, all: base.into_iter().chain(reads).collect(), reads_base }
+    }
+
+    /// The stages that must be there until this one has ended; the one it stands on alone only until it has begun.
+    fn to_the_end(&self) -> impl Iterator<Item = usize> {
+        let only_begins = self.base.filter(|_| !self.reads_base);
+        self.all.iter().copied().filter(move |needed| Some(*needed) != only_begins)
     }
 }
 
@@ -129,10 +135,10 @@ impl Stages {
                 if state.users[position] > 0 {
                     state.done.insert(position, done);
                 }
-                for needed in &self.needs[position].all {
-                    state.users[*needed] -= 1;
-                    if state.users[*needed] == 0 {
-                        let_go.extend(state.done.remove(needed));
+                for needed in self.needs[position].to_the_end() {
+                    state.users[needed] -= 1;
+                    if state.users[needed] == 0 {
+                        let_go.extend(state.done.remove(&needed));
                     }
                 }
             }
@@ -168,15 +174,15 @@ impl Stages {
     }
 
     /// What the stage at `position`, which stands on another one, begins with: that one, handed over for good where nobody
-    /// else uses it.
+    /// else will use it. Asked once for each stage.
     pub(super) fn below(&self, position: usize) -> Option<Done> {
         let Needs { base, reads_base, .. } = &self.needs[position];
         let base = (*base)?;
         let mut state = self.state();
-        if state.users[base] == 1 && !reads_base {
-            return state.done.remove(&base);
+        if !reads_base {
+            state.users[base] -= 1;
         }
-        state.done.get(&base).cloned()
+        if state.users[base] == 0 { state.done.remove(&base) } else { state.done.get(&base).cloned() }
     }
 
     /// What `look` finds in the stage at `position`, which is built and needed; none if it is not.
