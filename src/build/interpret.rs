@@ -10,7 +10,7 @@ use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
-use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
+use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, Row, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
@@ -88,7 +88,8 @@ impl<'a> Interpreter<'a> {
         let (created_by, step) =
             self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
         self.check_size().map_err(|kind| BuildError::at(Some(span), kind))?;
-        self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, step });
+        let row = Row::Instruction;
+        self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, row, step });
         Ok(())
     }
 
@@ -556,6 +557,8 @@ mod tests {
         let request = PlanRequest {
             build_args: BTreeMap::from([("GIVEN".to_owned(), "given".to_owned())]),
             target: None,
+            contexts: crate::build::named_contexts::NamedContexts::default(),
+            no_cache: std::collections::BTreeSet::new(),
             labels: Vec::new(),
             platform: Requested::parse("linux/amd64", &host).unwrap(),
             asked: Asked::ByDefault,

@@ -141,10 +141,10 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
 
-/// Files of a context get another owner. Which stage or image it is does not count: its files do.
+/// Files of a context get another owner. Which context, stage or image it is does not count: its files do.
 fn origin(from: &CopyFrom) -> &'static str {
     match from {
-        CopyFrom::Context => "context",
+        CopyFrom::Context | CopyFrom::Named(_) => "context",
         CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => "tree",
     }
 }
@@ -635,6 +635,7 @@ mod tests {
             span: Span::line(1),
             instruction: String::new(),
             created_by: row.map(str::to_owned),
+            row: super::super::step::Row::Instruction,
             step: Step::Config,
         };
         let of = |rows: &[Option<&str>]| {

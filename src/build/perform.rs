@@ -66,7 +66,7 @@ impl Executor<'_> {
         onto: &Rootfs,
     ) -> Result<(), BuildErrorKind> {
         let view = self.view(&step.from, stage, Purpose::Step)?;
-        let from = self.source_tree(view.as_ref());
+        let from = self.source_tree(&step.from, view.as_ref());
         let chown = step
             .chown
             .as_deref()
@@ -101,12 +101,12 @@ impl Executor<'_> {
         }
     }
 
-    /// Where COPY reads: in `view`, or else in the build context.
-    pub(super) fn source_tree<'t>(&'t self, view: Option<&'t View>) -> SourceTree<'t> {
-        let context = self.services.context;
+    /// Where COPY reads: in `view`, or else in the context that `from` means.
+    pub(super) fn source_tree<'t>(&'t self, from: &CopyFrom, view: Option<&'t View>) -> SourceTree<'t> {
         match view {
             Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
             None => {
+                let context = self.context_of(from).unwrap_or(self.services.context);
                 SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
             }
         }
@@ -123,6 +123,9 @@ impl Executor<'_> {
     pub(super) fn place_of(&self, from: &CopyFrom) -> String {
         match from {
             CopyFrom::Context => "the build context".to_owned(),
+            CopyFrom::Named(position) => {
+                format!("the build context `{}`", self.plan.contexts[*position].name)
+            }
             CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
             CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
             CopyFrom::Image(position) => {
@@ -131,7 +134,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The tree that COPY or a mount reads, unless it is the build context.
+    /// The tree that COPY or a mount reads, unless it is a build context.
     pub(super) fn view(
         &self,
         from: &CopyFrom,
@@ -139,7 +142,7 @@ impl Executor<'_> {
         purpose: Purpose,
     ) -> Result<Option<View>, BuildErrorKind> {
         match from {
-            CopyFrom::Context => Ok(None),
+            CopyFrom::Context | CopyFrom::Named(_) => Ok(None),
             from => {
                 let chain = self.chain_read(from, stage, purpose)?;
                 Ok(Some(self.services.snapshotter.view(&chain)?))
@@ -155,7 +158,7 @@ impl Executor<'_> {
         purpose: Purpose,
     ) -> Result<Chain, BuildErrorKind> {
         match from {
-            CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => Ok(Chain::empty()),
             CopyFrom::Stage(position) => self.chain_of(*position, stage, purpose),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];

@@ -118,7 +118,7 @@ impl Executor<'_> {
         let Some(own) = self.group_key(run, next, next, &parent, Files::Needed)? else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
-        if self.services.reuse == Reuse::No {
+        if self.reuse(run.stage) == Reuse::No {
             return Ok(Recalled::Open(Work { key: Some(own), _turn: None }));
         }
         if let Some(found) = self.search(run, next, &parent) {
@@ -135,6 +135,14 @@ impl Executor<'_> {
         match self.search(run, next, &parent) {
             Some(found) => Ok(Recalled::Found(found)),
             None => Ok(Recalled::Open(Work { key: Some(own), _turn: turn })),
+        }
+    }
+
+    /// Whether results of earlier builds are used for `stage`.
+    fn reuse(&self, stage: &StagePlan) -> Reuse {
+        match self.services.reuse {
+            Reuse::No => Reuse::No,
+            Reuse::Yes => stage.reuse,
         }
     }
 
@@ -200,7 +208,7 @@ impl Executor<'_> {
             selections.iter().map(|selection| self.tree_of(selection.from())).collect();
         let mut contents: Vec<Option<Digest>> = vec![None; selections.len()];
         for (number, selection) in selections.iter().enumerate() {
-            if *selection.from() == CopyFrom::Context {
+            if self.context_of(selection.from()).is_some() {
                 let fingerprint = self.fingerprint(selection, stage)?;
                 contents[number] = Some(fingerprint.content.clone());
                 taken.push(Taken { position, selection: number, fingerprint });
@@ -228,7 +236,7 @@ impl Executor<'_> {
         if keys.content.is_some() {
             return Ok(keys.content);
         }
-        if self.services.reuse == Reuse::Yes {
+        if self.reuse(stage) == Reuse::Yes {
             match self.services.cache.content(&keys.definition) {
                 Ok(Some(content)) => return Ok(Some(content)),
                 Ok(None) => {}
@@ -253,7 +261,7 @@ impl Executor<'_> {
     /// The tree that a step selects files in.
     fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
-            CopyFrom::Context | CopyFrom::Scratch => None,
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => None,
             CopyFrom::Stage(position) => {
                 self.stages.look(*position, |done| key::tree(done.image.layers())).flatten()
             }
@@ -388,7 +396,7 @@ impl Executor<'_> {
         let (Some(start), Clock::Machine) = (start, self.plan.clock) else { return now };
         let (stages, _) = self.plan.descent(stage);
         let key = key::time(start, stages.iter().rev().flat_map(|stage| &stage.steps));
-        if self.services.reuse == Reuse::Yes {
+        if self.reuse(stage) == Reuse::Yes {
             match self.services.cache.lookup(&key) {
                 Ok(Some(result)) => return result.created,
                 Ok(None) => {}

@@ -3,6 +3,7 @@
 pub mod dir;
 pub mod glob;
 pub mod ignore;
+mod stream;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
 pub use ignore::{IgnoreError, IgnoreRules};
