@@ -79,7 +79,9 @@ impl Executor<'_> {
             destination: &step.destination,
             workdir: &step.workdir,
             chown,
-            chmod: step.chmod,
+            chmod: step.chmod.as_ref(),
+            exclude: step.excluded(),
+            parents: step.parents,
         };
         let now = self.plan.clock.now();
         match step.archives {

@@ -5,4 +5,4 @@ pub mod glob;
 pub mod ignore;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
-pub use ignore::{IgnoreError, IgnoreRules};
+pub use ignore::{IgnoreError, IgnoreRules, Verdict};
