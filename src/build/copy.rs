@@ -336,7 +336,7 @@ impl<'a> Copier<'a> {
             if existing.is_some_and(|kind| kind != FileKind::Directory) {
                 return Err(CopyError::CannotCopyToNonDirectory { path: target });
             }
-            let filter = Filter::new(&self.request.from, path, self.request.exclude, only.as_ref());
+            let filter = Filter::new(&self.request.from, path, self.request.exclude, only.as_deref());
             return self.place_directory(path, metadata, &filter, target);
         }
         let target = match existing {

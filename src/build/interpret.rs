@@ -11,7 +11,7 @@ use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
-use super::step::{Archives, CopyFrom, CopyStep, Exclude, PlannedStep, RunStep, Step, WorkdirStep};
+use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
@@ -413,6 +413,8 @@ impl<'a> Interpreter<'a> {
             chmod: expanded.chmod.as_ref().map(|text| Mode::parse(&text.to_string_lossy())).transpose()?,
             exclude: exclude(kind, written)?,
             parents: if written.parents { Parents::Kept } else { Parents::Dropped },
+            // As in BuildKit, which then copies as if it were not there.
+            onto: if written.link && expanded.chmod.is_none() { Onto::Nothing } else { Onto::Stage },
         };
         Ok((Some(row), Step::Copy(step)))
     }
@@ -472,11 +474,8 @@ fn healthcheck(check: &HealthCheck) -> Healthcheck {
 
 /// Flags that parse and would do nothing here.
 fn refuse_unsupported(kind: TransferKind, written: &Transfer) -> Result<(), BuildErrorKind> {
-    let flags = [
-        ("--link", written.link),
-        ("--checksum", written.checksum.is_some()),
-        ("--keep-git-dir", written.keep_git_dir.is_some()),
-    ];
+    let flags =
+        [("--checksum", written.checksum.is_some()), ("--keep-git-dir", written.keep_git_dir.is_some())];
     match flags.iter().find(|(_, used)| *used) {
         Some((flag, _)) => Err(BuildErrorKind::Unsupported(format!("{} {flag}", kind.keyword()))),
         None => Ok(()),

@@ -100,6 +100,13 @@ pub fn step_keys(
     StepKeys { definition, content }
 }
 
+/// What a step depends on that puts a layer on top of steps with the content key `parent`; the same step on nothing has the
+/// key `alone`.
+#[must_use]
+pub fn on_top(parent: &CacheKey, alone: &CacheKey) -> CacheKey {
+    keyed("on top").value("parent", hash(parent)).value("alone", hash(alone)).finish()
+}
+
 /// What several steps that make one layer depend on, the last of which has the content key `last`.
 #[must_use]
 pub fn together(last: &CacheKey) -> CacheKey {
@@ -133,6 +140,8 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         chmod,
         exclude,
         parents,
+        // It is what the key is put on top of: see [`on_top`].
+        onto: _,
     } = step;
     let archives = match archives {
         Archives::Extract => "extract",
@@ -269,7 +278,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::build::step::Exclude;
+    use crate::build::step::{Exclude, Onto};
     use crate::context::IgnoreRules;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
@@ -343,6 +352,7 @@ mod tests {
             chmod: None,
             exclude: exclude(&["*.o"]),
             parents: Parents::Dropped,
+            onto: Onto::Stage,
         }
     }
 
@@ -534,7 +544,7 @@ mod tests {
         Exclude { patterns: patterns.iter().map(|pattern| Text::from(*pattern)).collect(), rules }
     }
 
-    const COPY_FIELDS: [&str; 11] = [
+    const COPY_FIELDS: [&str; 12] = [
         "kind",
         "archives",
         "from",
@@ -546,6 +556,7 @@ mod tests {
         "chmod",
         "exclude",
         "parents",
+        "onto",
     ];
 
     /// What counts of COPY; the sources only where it is not known yet what they stand for.
@@ -581,6 +592,7 @@ mod tests {
             ("exclude: another", sources, |copy| copy.exclude = exclude(&["*.a"])),
             ("exclude: one more", sources, |copy| copy.exclude = exclude(&["*.o", "!x.o"])),
             ("parents: kept", true, |copy| copy.parents = Parents::Kept),
+            ("onto: nothing", false, |copy| copy.onto = Onto::Nothing),
         ]
     }
 
@@ -599,6 +611,7 @@ mod tests {
             chmod: _,
             exclude: _,
             parents: _,
+            onto: _,
         } = copy();
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
         let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
@@ -680,6 +693,10 @@ mod tests {
         assert_ne!(start(&image(&[]), None), start(&image(&[&a]), None));
         assert_ne!(start(&image(&[&a]), Some("0 user")), start(&image(&[&a]), None));
         assert_ne!(together(&parent()), parent());
+        let [one, other] = [keyed("one").finish(), keyed("other").finish()];
+        let keys =
+            [on_top(&one, &other), on_top(&other, &one), on_top(&one, &one), one.clone(), other.clone()];
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::mounted::Mounted;
 use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
-use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
+use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
 use crate::image::platform::Platform;
 use crate::limit::Limit;
 use crate::rootfs::{
@@ -52,12 +52,16 @@ impl Executor<'_> {
             Step::Workdir(workdir) => {
                 make_workdir(workdir, recording.root(), self.plan.clock.now(), self.services.limits.users)
             }
-            Step::Copy(copy) => self.copy(copy, stage, below, recording.root()),
+            Step::Copy(copy) => match copy.onto {
+                Onto::Stage => self.copy(copy, stage, below, recording.root()),
+                Onto::Nothing => self.copy_on_top(copy, stage, recording.root()),
+            },
             Step::Run(run) => self.run(run, stage, place, recording),
         }
     }
 
-    fn copy(
+    /// Copies to `onto`, where there is what `below` says.
+    pub(super) fn copy(
         &mut self,
         step: &CopyStep,
         stage: &StagePlan,

@@ -210,6 +210,17 @@ pub struct CopyStep {
     pub exclude: Exclude,
     /// Whether `--parents` is set.
     pub parents: Parents,
+    /// Whether `--link` is in force.
+    pub onto: Onto,
+}
+
+/// What a copy finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// The files of its stage.
+    Stage,
+    /// Nothing; its layer is put on top of the stage then.
+    Nothing,
 }
 
 impl CopyStep {

@@ -425,7 +425,7 @@ mod tests {
                 let path = entry.trim_end_matches('/');
                 let mut above = Verdict::default();
                 for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
-                    above = rules.verdict_below(above, path[..end].as_bytes());
+                    above = rules.verdict_below(above, &path.as_bytes()[..end]);
                 }
                 let path = path.as_bytes();
                 assert_eq!(above, rules.verdict(path), "{row}: {entry}");

@@ -226,7 +226,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
         self.add(head, Facts { content, witness: text(path.as_bytes()) })?;
         if metadata.kind == FileKind::Directory {
             self.links.clear();
-            let filter = Filter::new(self.sources.from, path, self.sources.exclude, only.as_ref());
+            let filter = Filter::new(self.sources.from, path, self.sources.exclude, only.as_deref());
             return walk(self.sources.from, &filter, path, self);
         }
         let (directory, name) = self.sources.from.root.parent(path).map_err(CopyError::Source)?;

@@ -1,6 +1,7 @@
 //! From what an instruction names to what is there: links, wildcards and `.dockerignore`.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::{CopyError, Excluded, Parents, SourceTree, child};
 use crate::context::glob::{DoubleStar, Glob};
@@ -18,7 +19,7 @@ pub(in crate::build) enum Selected<'a> {
         /// Never that of a symbolic link.
         metadata: Metadata,
         /// Of a directory, what is copied: paths in it; none is all.
-        only: Option<Glob>,
+        only: Option<Arc<Glob>>,
     },
     /// A here-document.
     Inline {
@@ -67,10 +68,12 @@ fn select_whole(
     let is_literal = !has_wildcard(pivot) && !has_wildcard(pattern);
     let only = match path.relative() {
         [] => None,
-        literal if is_literal => Some(Glob::literal(literal)),
+        literal if is_literal => Some(Arc::new(Glob::literal(literal))),
         pattern => {
             let glob = Glob::parse(pattern, DoubleStar::AnyDepth);
-            Some(glob.map_err(|source| CopyError::Pattern { written: Escaped::new(written), source })?)
+            let glob =
+                glob.map_err(|source| CopyError::Pattern { written: Escaped::new(written), source })?;
+            Some(Arc::new(glob))
         }
     };
     let mut pivots = Vec::new();
