@@ -45,7 +45,7 @@ impl Executor<'_> {
 
     /// Finds or makes the layer of a group that is one copy, and puts it on top of the stage.
     pub(super) fn link(
-        &mut self,
+        &self,
         run: &mut StageRun<'_>,
         group: usize,
         work: Work,
@@ -56,7 +56,7 @@ impl Executor<'_> {
         let key = run.keys.get(&group).and_then(GroupKey::linked).cloned();
         let (layer, created, own) = match key.as_ref().and_then(|key| self.linked_layer(key)) {
             Some(known) => {
-                self.count.found += 1;
+                self.count.add_found();
                 let place = &run.place(Some(position));
                 let instruction = &stage.steps[position].instruction;
                 self.services.progress.tell(&Event::Found { place, instruction });
@@ -64,7 +64,7 @@ impl Executor<'_> {
                 (known.layer, created, None)
             }
             None => {
-                self.count.done += 1;
+                self.count.add_done();
                 let made = self.layer_on_nothing(run, copy, position);
                 let (layer, chain) =
                     made.map_err(|kind| BuildError::at(Some(stage.steps[position].span), kind))?;
@@ -88,7 +88,7 @@ impl Executor<'_> {
     }
 
     fn layer_on_nothing(
-        &mut self,
+        &self,
         run: &StageRun<'_>,
         copy: &CopyStep,
         position: usize,
@@ -107,7 +107,7 @@ impl Executor<'_> {
     }
 
     /// The layer that the same step has left on an empty root, or on top of another stage.
-    fn linked_layer(&mut self, key: &CacheKey) -> Option<RememberedLayer> {
+    fn linked_layer(&self, key: &CacheKey) -> Option<RememberedLayer> {
         if self.services.reuse == Reuse::No {
             return None;
         }
@@ -121,7 +121,7 @@ impl Executor<'_> {
         }
     }
 
-    fn remember_linked(&mut self, key: CacheKey, layer: &Layer, created: &str) {
+    fn remember_linked(&self, key: CacheKey, layer: &Layer, created: &str) {
         let made = RememberedLayer { key: key.clone(), layer: layer.clone(), created: created.to_owned() };
         let result = Remembered { content: key.clone(), created: created.to_owned(), layers: vec![made] };
         if let Err(error) = self.services.cache.insert(&key, &result) {
@@ -158,7 +158,7 @@ impl Executor<'_> {
 
     /// Does a copy as a layer on top of what is in `onto`: for steps that have a layer together with others.
     pub(super) fn copy_on_top(
-        &mut self,
+        &self,
         copy: &CopyStep,
         stage: &StagePlan,
         onto: &Rootfs,
