@@ -14,6 +14,7 @@ use builder::image::manifest::Image;
 use builder::image::matching::{Asked, MatchMode};
 use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
+use builder::sandbox::Cancel;
 use builder::store::unpacked::Chain;
 
 /// What a target does with a text.
@@ -146,7 +147,7 @@ impl ImageSource for Nothing {
         Err("there is no such image".into())
     }
 
-    fn unpack(&self, _: &Image) -> Result<Chain, ServiceError> {
+    fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
         Err("nothing is unpacked while planning".into())
     }
 }

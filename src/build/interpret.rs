@@ -535,6 +535,7 @@ mod tests {
     use crate::image::matching::{Asked, MatchMode};
     use crate::image::platform::{Platform, Requested};
     use crate::image::reference::Reference;
+    use crate::sandbox::Cancel;
     use crate::store::unpacked::Chain;
 
     /// No image is there.
@@ -545,7 +546,7 @@ mod tests {
             Err("there is no such image".into())
         }
 
-        fn unpack(&self, _: &Image) -> Result<Chain, ServiceError> {
+        fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
             Err("nothing is unpacked while planning".into())
         }
     }
