@@ -4,11 +4,11 @@
 //! the Dockerfile every time. A step that copies from a stage or an image has, besides, a key for its definition, which
 //! is known without looking at any file.
 
-use super::copy::{self, Form};
+use super::copy::{self, Form, Parents};
 use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
-use crate::dockerfile::{Access, Need};
+use crate::dockerfile::{Access, Mode, Need};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
@@ -100,6 +100,13 @@ pub fn step_keys(
     StepKeys { definition, content }
 }
 
+/// What a step depends on that puts a layer on top of steps with the content key `parent`; the same step on nothing has the
+/// key `alone`.
+#[must_use]
+pub fn on_top(parent: &CacheKey, alone: &CacheKey) -> CacheKey {
+    keyed("on top").value("parent", hash(parent)).value("alone", hash(alone)).finish()
+}
+
 /// What several steps that make one layer depend on, the last of which has the content key `last`.
 #[must_use]
 pub fn together(last: &CacheKey) -> CacheKey {
@@ -121,7 +128,21 @@ fn of_workdir(step: &WorkdirStep) -> KeyHasher {
 
 fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     // COPY and ADD differ in what becomes of archives.
-    let CopyStep { kind: _, archives, from, sources, inline, destination, workdir, chown, chmod } = step;
+    let CopyStep {
+        kind: _,
+        archives,
+        from,
+        sources,
+        inline,
+        destination,
+        workdir,
+        chown,
+        chmod,
+        exclude,
+        parents,
+        // It is what the key is put on top of: see [`on_top`].
+        onto: _,
+    } = step;
     let archives = match archives {
         Archives::Extract => "extract",
         Archives::Keep => "keep",
@@ -135,9 +156,20 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     let key = key
         .value("origin", origin(from))
         .optional("chown", chown.as_ref())
-        .optional("chmod", chmod.map(u32::to_le_bytes))
+        .optional("chmod", chmod.as_ref().map(Mode::identity))
         .value("archives", archives)
         .list("inline", inline.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]));
+    let key = match parents {
+        Parents::Dropped => key,
+        Parents::Kept => key.value("parents", "kept"),
+    };
+    // As the sources: where it is known what is copied, what is not copied does not count.
+    let key = match files {
+        Elsewhere::Tree(_) if !exclude.patterns.is_empty() => {
+            key.list("exclude", exclude.patterns.iter().map(|pattern| pattern.as_bytes()))
+        }
+        _ => key,
+    };
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
 
@@ -246,6 +278,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::build::step::{Exclude, Onto};
+    use crate::context::IgnoreRules;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
@@ -316,6 +350,9 @@ mod tests {
             workdir: path("/w"),
             chown: None,
             chmod: None,
+            exclude: exclude(&["*.o"]),
+            parents: Parents::Dropped,
+            onto: Onto::Stage,
         }
     }
 
@@ -502,8 +539,25 @@ mod tests {
         assert_eq!(keys(&Step::Workdir(workdir())), 1);
     }
 
-    const COPY_FIELDS: [&str; 9] =
-        ["kind", "archives", "from", "sources", "inline", "destination", "workdir", "chown", "chmod"];
+    fn exclude(patterns: &[&str]) -> Exclude {
+        let rules = IgnoreRules::of_patterns(patterns.iter().map(|pattern| pattern.as_bytes())).unwrap();
+        Exclude { patterns: patterns.iter().map(|pattern| Text::from(*pattern)).collect(), rules }
+    }
+
+    const COPY_FIELDS: [&str; 12] = [
+        "kind",
+        "archives",
+        "from",
+        "sources",
+        "inline",
+        "destination",
+        "workdir",
+        "chown",
+        "chmod",
+        "exclude",
+        "parents",
+        "onto",
+    ];
 
     /// What counts of COPY; the sources only where it is not known yet what they stand for.
     fn copy_changes(sources: bool) -> Vec<Change<CopyStep>> {
@@ -528,8 +582,17 @@ mod tests {
             }),
             ("chown: empty", true, |copy| copy.chown = Some(String::new())),
             ("chown: someone", true, |copy| copy.chown = Some("1:2".to_owned())),
-            ("chmod: zero", true, |copy| copy.chmod = Some(0)),
-            ("chmod: other", true, |copy| copy.chmod = Some(0o755)),
+            ("chmod: zero", true, |copy| copy.chmod = Some(Mode::Octal(0))),
+            ("chmod: other", true, |copy| copy.chmod = Mode::parse("755").ok()),
+            ("chmod: changes", true, |copy| copy.chmod = Mode::parse("u=rwx,go=rx").ok()),
+            ("chmod: other changes", true, |copy| copy.chmod = Mode::parse("u=rwX,go=rx").ok()),
+            ("chmod: changes in another order", true, |copy| copy.chmod = Mode::parse("go=rx,u=rwX").ok()),
+            ("chmod: the same changes", false, |copy| copy.chmod = Mode::parse("og=xr,u=Xwr").ok()),
+            ("exclude: none", sources, |copy| copy.exclude = Exclude::default()),
+            ("exclude: another", sources, |copy| copy.exclude = exclude(&["*.a"])),
+            ("exclude: one more", sources, |copy| copy.exclude = exclude(&["*.o", "!x.o"])),
+            ("parents: kept", true, |copy| copy.parents = Parents::Kept),
+            ("onto: nothing", false, |copy| copy.onto = Onto::Nothing),
         ]
     }
 
@@ -546,6 +609,9 @@ mod tests {
             workdir: _,
             chown: _,
             chmod: _,
+            exclude: _,
+            parents: _,
+            onto: _,
         } = copy();
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
         let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
@@ -627,6 +693,10 @@ mod tests {
         assert_ne!(start(&image(&[]), None), start(&image(&[&a]), None));
         assert_ne!(start(&image(&[&a]), Some("0 user")), start(&image(&[&a]), None));
         assert_ne!(together(&parent()), parent());
+        let [one, other] = [keyed("one").finish(), keyed("other").finish()];
+        let keys =
+            [on_top(&one, &other), on_top(&other, &one), on_top(&one, &one), one.clone(), other.clone()];
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
     }
 
     #[test]

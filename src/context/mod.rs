@@ -6,4 +6,4 @@ pub mod ignore;
 mod stream;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
-pub use ignore::{IgnoreError, IgnoreRules};
+pub use ignore::{IgnoreError, IgnoreRules, Verdict};
