@@ -11,7 +11,9 @@ use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
-use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep};
+use super::step::{
+    Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep,
+};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
