@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use super::progress::Progress;
+use super::remote::RemoteFiles;
 use crate::cache::LayerCache;
 use crate::context::Context;
 use crate::image::digest::Digest;
@@ -110,6 +111,8 @@ pub struct Services<'a> {
     pub restriction: Option<String>,
     /// Where COPY reads.
     pub context: &'a Context,
+    /// Where ADD finds URLs and git repositories.
+    pub remote: &'a dyn RemoteFiles,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// When to stop.

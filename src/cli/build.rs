@@ -24,7 +24,7 @@ use crate::build::step::StageBase;
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::children::reap_orphans;
-use crate::context::{Context, FoundDockerfile};
+use crate::context::{Context, FoundDockerfile, Git};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::Image;
 use crate::layer::Marks;
@@ -33,6 +33,7 @@ use crate::rootfs::IdMap;
 use crate::sandbox::{SandboxError, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
+use crate::transfer::remote::{Known, Remotes};
 use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
@@ -166,6 +167,17 @@ impl Build<'_> {
         grounds: &Grounds,
     ) -> Result<Image, Failure> {
         let sandbox = grounds.sandbox(self.settings);
+        let remotes = Remotes {
+            client: images.client.http(),
+            git: Git::new(self.settings.git.clone()),
+            store: images.store,
+            workspace: &grounds.workspace,
+            secrets: &self.secrets,
+            limit: self.settings.limits.download,
+            cancel: &self.stop.cancel,
+            progress: images.progress,
+            known: Known::default(),
+        };
         let services = Services {
             source: images,
             workspace: &grounds.workspace,
@@ -176,6 +188,7 @@ impl Build<'_> {
             reuse: self.settings.reuse,
             restriction: restriction(&self.entered.own.ids),
             context: &self.opened.context,
+            remote: &remotes,
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),
