@@ -69,7 +69,14 @@ impl Site {
 /// Runs git in `directory` as somebody whom nothing is known of; gives what it says.
 pub(crate) fn git(directory: &Path, arguments: &[&str]) -> String {
     let output = Command::new("git")
-        .args(["-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "protocol.file.allow=always"])
+        .args([
+            "-c",
+            "user.name=Test",
+            "-c",
+            "user.email=test@example.com",
+            "-c",
+            "protocol.file.allow=always",
+        ])
         .args(["-c", "init.defaultBranch=master", "-c", "core.symlinks=true", "-c", "safe.directory=*"])
         .args(arguments)
         .current_dir(directory)
@@ -154,7 +161,10 @@ fn backend(root: &Path, seen: &Seen) -> Answer {
     let Some(end) = end else { return Answer::new(500) };
     let head = String::from_utf8_lossy(&output.stdout[..end]).into_owned();
     let pairs: Vec<(&str, &str)> = head.lines().filter_map(|line| line.split_once(": ")).collect();
-    let status = pairs.iter().find(|(name, _)| *name == "Status").map_or(200, |(_, value)| value[..3].parse().unwrap());
+    let status = pairs
+        .iter()
+        .find(|(name, _)| *name == "Status")
+        .map_or(200, |(_, value)| value[..3].parse().unwrap());
     let with = |answer: Answer, (name, value): &(&str, &str)| answer.with(name, value);
     let answer = pairs.iter().filter(|(name, _)| *name != "Status").fold(Answer::new(status), with);
     answer.body(output.stdout[end + 4..].to_vec())

@@ -110,7 +110,10 @@ pub fn together(last: &CacheKey) -> CacheKey {
 /// The key of a step's `parent` as that of a step which adds files from elsewhere has it: with the `identities` of these.
 #[must_use]
 pub fn with_remotes(parent: &CacheKey, identities: &[Digest]) -> CacheKey {
-    keyed("remote").value("parent", hash(parent)).list("identities", identities.iter().map(Digest::hex)).finish()
+    keyed("remote")
+        .value("parent", hash(parent))
+        .list("identities", identities.iter().map(Digest::hex))
+        .finish()
 }
 
 /// Where the time of an image is remembered that has no layers but those of its base, whose key is `start`.
@@ -128,7 +131,8 @@ fn of_workdir(step: &WorkdirStep) -> KeyHasher {
 
 fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     // COPY and ADD differ in what becomes of archives.
-    let CopyStep { kind: _, archives, from, sources, remotes, inline, destination, workdir, chown, chmod } = step;
+    let CopyStep { kind: _, archives, from, sources, remotes, inline, destination, workdir, chown, chmod } =
+        step;
     let archives = match archives {
         Archives::Extract => "extract",
         Archives::Keep => "keep",
@@ -528,8 +532,18 @@ mod tests {
         assert_eq!(keys(&Step::Workdir(workdir())), 1);
     }
 
-    const COPY_FIELDS: [&str; 10] =
-        ["kind", "archives", "from", "sources", "remotes", "inline", "destination", "workdir", "chown", "chmod"];
+    const COPY_FIELDS: [&str; 10] = [
+        "kind",
+        "archives",
+        "from",
+        "sources",
+        "remotes",
+        "inline",
+        "destination",
+        "workdir",
+        "chown",
+        "chmod",
+    ];
 
     /// What counts of COPY; the sources only where it is not known yet what they stand for.
     fn copy_changes(sources: bool) -> Vec<Change<CopyStep>> {
@@ -601,7 +615,8 @@ mod tests {
     fn what_is_elsewhere_counts_by_what_it_is() {
         let of = |identities: &[Digest]| with_remotes(&parent(), identities);
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
-        let keys = [&[][..], &[one.clone()], &[two.clone()], &[one.clone(), two.clone()], &[two, one]].map(of);
+        let keys =
+            [&[][..], &[one.clone()], &[two.clone()], &[one.clone(), two.clone()], &[two, one]].map(of);
         assert_eq!(std::collections::BTreeSet::from(keys.clone()).len(), keys.len());
         assert!(!keys.contains(&parent()));
     }

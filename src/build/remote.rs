@@ -138,7 +138,11 @@ fn digest(text: &str) -> Result<Digest, BuildErrorKind> {
 
 impl Executor<'_> {
     /// `parent` with what the sources that are elsewhere stand for now.
-    pub(super) fn with_remotes(&self, parent: &CacheKey, step: &CopyStep) -> Result<CacheKey, BuildErrorKind> {
+    pub(super) fn with_remotes(
+        &self,
+        parent: &CacheKey,
+        step: &CopyStep,
+    ) -> Result<CacheKey, BuildErrorKind> {
         let mut identities = Vec::new();
         for RemoteStep { remote, .. } in &step.remotes {
             self.services.progress.tell(&Event::Detail(&format!("asking for {}", remote.shown())));

@@ -6,9 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::header::{
-    HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, InvalidHeaderValue,
-};
+use reqwest::header::{HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, InvalidHeaderValue};
 use url::Url;
 
 use super::git_source::decoded;
@@ -145,9 +143,8 @@ pub struct Validators {
 
 impl Validators {
     fn of(response: &Response) -> Self {
-        let header = |name| {
-            response.header(name).filter(|value| value.len() <= LONGEST_VALIDATOR).map(str::to_owned)
-        };
+        let header =
+            |name| response.header(name).filter(|value| value.len() <= LONGEST_VALIDATOR).map(str::to_owned);
         Self { etag: header("etag"), last_modified: header("last-modified") }
     }
 

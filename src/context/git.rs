@@ -190,7 +190,7 @@ impl Repository<'_> {
             FileTimes::Commit => Some(inside.time_of(commit)?),
         };
         if keeps {
-            inside.tidy()?;
+            inside.tidy(commit)?;
         } else {
             remove(self.directory, "git")?;
         }
@@ -202,9 +202,11 @@ impl Repository<'_> {
     /// The directory that is wanted, with links resolved inside the checkout.
     fn subdirectory(&self, root: Rootfs, tree: &Path) -> Result<Tree, GitError> {
         use std::os::unix::ffi::OsStrExt as _;
-        let Some(written) = &self.source.subdirectory else { return Ok(Tree { root, path: tree.to_owned() }) };
-        let path = GuestPath::clamp(written.as_bytes())
-            .map_err(|source| GitError::Path(written.clone(), source))?;
+        let Some(written) = &self.source.subdirectory else {
+            return Ok(Tree { root, path: tree.to_owned() });
+        };
+        let path =
+            GuestPath::clamp(written.as_bytes()).map_err(|source| GitError::Path(written.clone(), source))?;
         let missing = |source| GitError::Subdirectory { directory: written.clone(), source };
         let directory = root.directory(&path).map_err(missing)?;
         let real = root.resolve(&path).map_err(missing)?;
@@ -336,12 +338,13 @@ impl Inside<'_> {
         time.map_err(|_| GitError::Answer(action.to_owned()))
     }
 
-    /// Takes what the fetching has left out of a `.git` that is kept.
-    fn tidy(&self) -> Result<(), GitError> {
-        for name in ["FETCH_HEAD", "ORIG_HEAD", "logs"] {
+    /// Takes what the fetching has left out of a `.git` that is kept. The index is made anew, without the numbers and times
+    /// of the files here: they will be others, and with them every checkout would give another layer.
+    fn tidy(&self, commit: &Commit) -> Result<(), GitError> {
+        for name in ["FETCH_HEAD", "ORIG_HEAD", "logs", "index"] {
             remove(self.repository, name)?;
         }
-        Ok(())
+        self.run("make an index", &["read-tree", &commit.id]).map(|_| ())
     }
 }
 

@@ -505,7 +505,8 @@ mod tests {
             assert_eq!(found.reference.as_deref(), reference, "{options}");
             assert_eq!(found.subdirectory.as_deref(), directory, "{options}");
         }
-        let found = parsed("https://h/r.git?keep-git-dir&submodules=0&mtime=commit&fetch-by-commit=1").unwrap();
+        let found =
+            parsed("https://h/r.git?keep-git-dir&submodules=0&mtime=commit&fetch-by-commit=1").unwrap();
         assert!(found.keeps_git_directory());
         assert_eq!(found.submodules, Submodules::Skip);
         assert_eq!((found.times, found.pinned), (FileTimes::Commit, Pinned::Yes));

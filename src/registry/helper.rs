@@ -110,12 +110,10 @@ pub(super) fn get(
 
 fn run(helpers: &Helpers, program: &Path, server: &str) -> Result<Outcome, HelperError> {
     let mut command = Command::new(program);
-    command
-        .arg("get")
-        .env_clear()
-        .envs(helpers.environment.iter().map(|(name, value)| (name, value)));
+    command.arg("get").env_clear().envs(helpers.environment.iter().map(|(name, value)| (name, value)));
     let end = Instant::now() + helpers.limit;
-    let outcome = run_program(&mut command, format!("{server}\n").as_bytes(), LONGEST, &|| Instant::now() >= end);
+    let outcome =
+        run_program(&mut command, format!("{server}\n").as_bytes(), LONGEST, &|| Instant::now() >= end);
     outcome.map_err(|source| HelperError::Run { source })?.ok_or(HelperError::Slow(helpers.limit))
 }
 

@@ -15,8 +15,7 @@ use crate::build::progress::{Event, Progress, size as shown_size};
 use crate::build::remote::{Remote, RemoteFiles};
 use crate::build::services::ServiceError;
 use crate::context::{
-    Commit, Download, Downloaded, Git, GitSource, Repository, Transport, UrlSource, Validators,
-    download,
+    Commit, Download, Downloaded, Git, GitSource, Repository, Transport, UrlSource, Validators, download,
 };
 use crate::http;
 use crate::image::descriptor::Descriptor;
@@ -209,7 +208,8 @@ impl Remotes<'_> {
         known: Option<&Validators>,
     ) -> Result<Downloaded<BlobWriter>, ServiceError> {
         let authorization = self.url_authorization(url);
-        let wanted = Download { source: url, authorization: authorization.as_deref(), known, limit: self.limit };
+        let wanted =
+            Download { source: url, authorization: authorization.as_deref(), known, limit: self.limit };
         let mut open = || self.blobs().writer().map_err(io::Error::other);
         let tell = |line: &str| self.progress.tell(&Event::Note(line));
         Ok(download(self.client, &wanted, &mut open, &tell)?)
@@ -259,7 +259,10 @@ impl Remotes<'_> {
 
     fn known_repository(&self, source: &GitSource) -> Arc<Mutex<KnownRepository>> {
         // All that is different gives different files.
-        let key = format!("{} {source:?} {:?} {:?} {:?}", source.remote, source.git_directory, source.submodules, source.times);
+        let key = format!(
+            "{} {source:?} {:?} {:?} {:?}",
+            source.remote, source.git_directory, source.submodules, source.times
+        );
         Arc::clone(lock(&self.known.repositories).entry(key).or_default())
     }
 
@@ -295,7 +298,8 @@ impl Remotes<'_> {
         }
         let commit = self.commit_in(source, &mut known)?;
         self.progress.tell(&Event::Detail(&format!("checking out {} of {}", commit.id, source.shown())));
-        let tree = self.with_repository(source, &mut known, |repository| Ok(repository.check_out(&commit)?))?;
+        let tree =
+            self.with_repository(source, &mut known, |repository| Ok(repository.check_out(&commit)?))?;
         let root = tree.root.try_clone()?;
         known.tree = Some(tree.root);
         Ok(root)

@@ -191,7 +191,8 @@ impl<'a> Session<'a> {
         if self.repository.source.transport == Transport::Https {
             set("GIT_SSL_CAINFO", self.certificates().as_os_str());
         }
-        for (name, value) in [("http_proxy", &options.proxies.http), ("https_proxy", &options.proxies.https)] {
+        for (name, value) in [("http_proxy", &options.proxies.http), ("https_proxy", &options.proxies.https)]
+        {
             if let Some(value) = value {
                 set(name, OsStr::new(value));
             }
@@ -213,7 +214,8 @@ impl<'a> Session<'a> {
 
     /// How ssh is run: it asks nobody. A host that it does not know yet is believed the first time.
     fn ssh(&self) -> OsString {
-        let mut command = OsString::from("ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new");
+        let mut command =
+            OsString::from("ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new");
         command.push(" -o ConnectTimeout=30 -o ServerAliveInterval=15 -o UserKnownHostsFile='");
         command.push(self.home.join("known_hosts"));
         if let Some(known) = &self.repository.git.options.known_hosts {
@@ -241,7 +243,9 @@ fn credentials(repository: &Repository<'_>) -> Result<(String, Vec<(String, OsSt
     let _ = url.set_password(None);
     // As BuildKit has it: a secret is for the repository, or for all of GitHub.
     let scope = match (repository.authorization, url.host_str()) {
-        (Some(_), Some("github.com" | "www.github.com")) | (None, _) => url.origin().ascii_serialization() + "/",
+        (Some(_), Some("github.com" | "www.github.com")) | (None, _) => {
+            url.origin().ascii_serialization() + "/"
+        }
         (Some(_), _) => url.to_string(),
     };
     let value = match (repository.authorization, from_url) {
@@ -260,8 +264,11 @@ fn credentials(repository: &Repository<'_>) -> Result<(String, Vec<(String, OsSt
 /// What git has to say of a failure, in one line and without secrets.
 fn complaint(stderr: &[u8], status: std::process::ExitStatus) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> =
-        text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:")).collect();
+    let lines: Vec<&str> = text
+        .split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("hint:"))
+        .collect();
     let first = lines.len().saturating_sub(SHOWN_LINES);
     let shown: Vec<String> = lines[first..]
         .iter()
