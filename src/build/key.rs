@@ -613,10 +613,11 @@ mod tests {
 
     #[test]
     fn what_is_elsewhere_counts_by_what_it_is() {
-        let of = |identities: &[Digest]| with_remotes(&parent(), identities);
+        let of = |identities: Vec<&Digest>| {
+            with_remotes(&parent(), &identities.into_iter().cloned().collect::<Vec<_>>())
+        };
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
-        let keys =
-            [&[][..], &[one.clone()], &[two.clone()], &[one.clone(), two.clone()], &[two, one]].map(of);
+        let keys = [vec![], vec![&one], vec![&two], vec![&one, &two], vec![&two, &one]].map(of);
         assert_eq!(std::collections::BTreeSet::from(keys.clone()).len(), keys.len());
         assert!(!keys.contains(&parent()));
     }
