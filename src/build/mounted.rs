@@ -79,7 +79,7 @@ impl Executor<'_> {
     ///
     /// # Errors
     /// When a source is not there, or a secret that must be there is not.
-    pub(super) fn mounted(&mut self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
+    pub(super) fn mounted(&self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
         let mut mounted = Mounted::default();
         for mount in &step.mounts {
             match mount {
@@ -94,12 +94,7 @@ impl Executor<'_> {
         Ok(mounted)
     }
 
-    fn bind(
-        &mut self,
-        bind: &BindStep,
-        stage: &StagePlan,
-        mounted: &mut Mounted,
-    ) -> Result<(), BuildErrorKind> {
+    fn bind(&self, bind: &BindStep, stage: &StagePlan, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
         let (tree, source, rights) = match &bind.from {
             CopyFrom::Context => {
                 let shown = self.of_context(bind)?;

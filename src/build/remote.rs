@@ -12,6 +12,7 @@ use crate::context::{GitDirectory, GitSource, UrlSource};
 use crate::dockerfile::{Text, Transfer, TransferKind};
 use crate::image::digest::{Digest, DigestError};
 use crate::rootfs::{GuestPath, Rootfs};
+use crate::sandbox::Cancel;
 
 /// Something elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,14 +44,14 @@ pub trait RemoteFiles: Sync {
     /// Finds out what it is now: equal identities stand for equal files. Fetches them only if there is no other way.
     ///
     /// # Errors
-    /// When it is not there, or not what it must be.
-    fn identify(&self, remote: &Remote) -> Result<Digest, ServiceError>;
+    /// When it is not there, or not what it must be; when `cancel` is on.
+    fn identify(&self, remote: &Remote, cancel: &Cancel) -> Result<Digest, ServiceError>;
 
     /// The files, in a directory: a single one for a URL, else those of the commit.
     ///
     /// # Errors
-    /// When they cannot be had.
-    fn fetch(&self, remote: &Remote) -> Result<Rootfs, ServiceError>;
+    /// When they cannot be had; when `cancel` is on.
+    fn fetch(&self, remote: &Remote, cancel: &Cancel) -> Result<Rootfs, ServiceError>;
 }
 
 /// A source of ADD that is elsewhere.
@@ -146,7 +147,7 @@ impl Executor<'_> {
         let mut identities = Vec::new();
         for RemoteStep { remote, .. } in &step.remotes {
             self.services.progress.tell(&Event::Detail(&format!("asking for {}", remote.shown())));
-            let identity = self.services.remote.identify(remote);
+            let identity = self.services.remote.identify(remote, &self.cancel);
             identities.push(identity.map_err(|source| self.not_fetched(remote, source))?);
         }
         Ok(super::key::with_remotes(parent, &identities))
@@ -161,7 +162,7 @@ impl Executor<'_> {
 
     /// Adds the sources of `step` one after the other, wherever they are: what comes later replaces what came before.
     pub(super) fn add_remotes(
-        &mut self,
+        &self,
         step: &CopyStep,
         stage: &StagePlan,
         below: Below,
@@ -186,7 +187,7 @@ impl Executor<'_> {
     ) -> Result<(), BuildErrorKind> {
         let shown = source.remote.shown();
         self.services.progress.tell(&Event::Detail(&format!("adding {shown}")));
-        let fetched = self.services.remote.fetch(&source.remote);
+        let fetched = self.services.remote.fetch(&source.remote, &self.cancel);
         let root = fetched.map_err(|error| self.not_fetched(&source.remote, error))?;
         let path = match &source.remote {
             Remote::File { url, .. } => GuestPath::root().child(&url.file_name()),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
@@ -117,6 +118,8 @@ pub(super) struct Settings {
     pub(super) comparison: Option<Comparison>,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
+    /// How many stages are built at once.
+    pub(super) jobs: NonZeroUsize,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
     /// How git is run.
@@ -213,6 +216,7 @@ impl Settings {
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
+            jobs: jobs(args.jobs),
             git: git(environment, &client),
             client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
@@ -260,6 +264,15 @@ pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requeste
     Requested::parse(text, host).map_err(|error| {
         Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
     })
+}
+
+/// How many stages are built at once, where `given` of them are asked for. A CPU that the container may not use does not count.
+fn jobs(given: Option<usize>) -> NonZeroUsize {
+    match given.map(NonZeroUsize::new) {
+        Some(Some(jobs)) => jobs,
+        Some(None) => NonZeroUsize::MAX,
+        None => std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+    }
 }
 
 fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {

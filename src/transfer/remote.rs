@@ -53,8 +53,6 @@ pub struct Remotes<'a> {
     pub secrets: &'a BTreeMap<String, Secret>,
     /// How large a file may be.
     pub limit: Limit,
-    /// When to stop.
-    pub cancel: &'a Cancel,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// What this build knows already.
@@ -99,7 +97,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl RemoteFiles for Remotes<'_> {
-    fn identify(&self, remote: &Remote) -> Result<Digest, ServiceError> {
+    fn identify(&self, remote: &Remote, cancel: &Cancel) -> Result<Digest, ServiceError> {
         match remote {
             // It is this file, or there will be an error.
             Remote::File { url, checksum: Some(checksum) } => {
@@ -109,11 +107,11 @@ impl RemoteFiles for Remotes<'_> {
                 let file = self.file(url, None)?;
                 Ok(identity(&("file", url.file_name(), file.digest, file.modified)))
             }
-            Remote::Git(source) => Ok(git_identity(source, &self.commit(source)?)),
+            Remote::Git(source) => Ok(git_identity(source, &self.commit(source, cancel)?)),
         }
     }
 
-    fn fetch(&self, remote: &Remote) -> Result<Rootfs, ServiceError> {
+    fn fetch(&self, remote: &Remote, cancel: &Cancel) -> Result<Rootfs, ServiceError> {
         match remote {
             Remote::File { url, checksum } => {
                 let file = self.file(url, checksum.as_ref())?;
@@ -123,7 +121,7 @@ impl RemoteFiles for Remotes<'_> {
                     if again == file { self.place(&file, &url.file_name()) } else { Err(error) }
                 })
             }
-            Remote::Git(source) => self.tree(source),
+            Remote::Git(source) => self.tree(source, cancel),
         }
     }
 }
@@ -270,17 +268,22 @@ impl Remotes<'_> {
     ///
     /// # Errors
     /// When the repository cannot be asked, or has nothing of the name.
-    pub fn commit(&self, source: &GitSource) -> Result<Commit, ServiceError> {
+    pub fn commit(&self, source: &GitSource, cancel: &Cancel) -> Result<Commit, ServiceError> {
         let known = self.known_repository(source);
         let mut known = lock(&known);
-        self.commit_in(source, &mut known)
+        self.commit_in(source, &mut known, cancel)
     }
 
-    fn commit_in(&self, source: &GitSource, known: &mut KnownRepository) -> Result<Commit, ServiceError> {
+    fn commit_in(
+        &self,
+        source: &GitSource,
+        known: &mut KnownRepository,
+        cancel: &Cancel,
+    ) -> Result<Commit, ServiceError> {
         if let Some(commit) = &known.commit {
             return Ok(commit.clone());
         }
-        let commit = self.with_repository(source, known, |repository| Ok(repository.resolve()?))?;
+        let commit = self.with_repository(source, known, cancel, |repository| Ok(repository.resolve()?))?;
         self.tell(&format!("{}: commit {}", source.shown(), commit.id));
         known.commit = Some(commit.clone());
         Ok(commit)
@@ -290,16 +293,16 @@ impl Remotes<'_> {
     ///
     /// # Errors
     /// When they cannot be had.
-    pub fn tree(&self, source: &GitSource) -> Result<Rootfs, ServiceError> {
+    pub fn tree(&self, source: &GitSource, cancel: &Cancel) -> Result<Rootfs, ServiceError> {
         let known = self.known_repository(source);
         let mut known = lock(&known);
         if let Some(tree) = &known.tree {
             return Ok(tree.try_clone()?);
         }
-        let commit = self.commit_in(source, &mut known)?;
+        let commit = self.commit_in(source, &mut known, cancel)?;
         self.progress.tell(&Event::Detail(&format!("checking out {} of {}", commit.id, source.shown())));
-        let tree =
-            self.with_repository(source, &mut known, |repository| Ok(repository.check_out(&commit)?))?;
+        let tree = self
+            .with_repository(source, &mut known, cancel, |repository| Ok(repository.check_out(&commit)?))?;
         let root = tree.root.try_clone()?;
         known.tree = Some(tree.root);
         Ok(root)
@@ -309,6 +312,7 @@ impl Remotes<'_> {
         &self,
         source: &GitSource,
         known: &mut KnownRepository,
+        cancel: &Cancel,
         act: impl FnOnce(&Repository<'_>) -> Result<T, ServiceError>,
     ) -> Result<T, ServiceError> {
         let directory = match &known.directory {
@@ -322,7 +326,7 @@ impl Remotes<'_> {
             source,
             authorization: authorization.as_deref(),
             directory: &directory,
-            stopped: &|| self.cancel.is_cancelled(),
+            stopped: &|| cancel.is_cancelled(),
         })
     }
 
