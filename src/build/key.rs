@@ -6,6 +6,7 @@
 
 use super::copy::{self, Form};
 use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::remote::RemoteStep;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
 use crate::dockerfile::{Access, Need};
@@ -106,6 +107,15 @@ pub fn together(last: &CacheKey) -> CacheKey {
     keyed("steps of one layer").value("last", hash(last)).finish()
 }
 
+/// The key of a step's `parent` as that of a step which adds files from elsewhere has it: with the `identities` of these.
+#[must_use]
+pub fn with_remotes(parent: &CacheKey, identities: &[Digest]) -> CacheKey {
+    keyed("remote")
+        .value("parent", hash(parent))
+        .list("identities", identities.iter().map(Digest::hex))
+        .finish()
+}
+
 /// Where the time of an image is remembered that has no layers but those of its base, whose key is `start`.
 #[must_use]
 pub fn time<'a>(start: &CacheKey, steps: impl IntoIterator<Item = &'a PlannedStep>) -> CacheKey {
@@ -121,7 +131,8 @@ fn of_workdir(step: &WorkdirStep) -> KeyHasher {
 
 fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     // COPY and ADD differ in what becomes of archives.
-    let CopyStep { kind: _, archives, from, sources, inline, destination, workdir, chown, chmod } = step;
+    let CopyStep { kind: _, archives, from, sources, remotes, inline, destination, workdir, chown, chmod } =
+        step;
     let archives = match archives {
         Archives::Extract => "extract",
         Archives::Keep => "keep",
@@ -138,7 +149,18 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         .optional("chmod", chmod.map(u32::to_le_bytes))
         .value("archives", archives)
         .list("inline", inline.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]));
+    let key = remotes.iter().fold(key, of_remote);
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
+}
+
+/// What it is and how it is called is in its identity, which the key of the step below is made with.
+fn of_remote(key: KeyHasher, step: &RemoteStep) -> KeyHasher {
+    let RemoteStep { after, archives, remote: _ } = step;
+    let archives = match archives {
+        Archives::Extract => "extract",
+        Archives::Keep => "keep",
+    };
+    key.value("remote after", after.to_le_bytes()).value("remote archives", archives)
 }
 
 /// Files of a context get another owner. Which context, stage or image it is does not count: its files do.
@@ -245,7 +267,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use super::super::remote::Remote;
     use super::*;
+    use crate::context::UrlSource;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
@@ -311,12 +335,18 @@ mod tests {
             archives: Archives::Keep,
             from: CopyFrom::Stage(0),
             sources: vec![Text::from("a"), Text::from("b")],
+            remotes: Vec::new(),
             inline: vec![(Text::from("EOF"), Text::from("body"))],
             destination: Text::from("d/"),
             workdir: path("/w"),
             chown: None,
             chmod: None,
         }
+    }
+
+    fn remote(after: usize, archives: Archives) -> RemoteStep {
+        let url = UrlSource::parse("http://h/x").unwrap();
+        RemoteStep { after, archives, remote: Remote::File { url, checksum: None } }
     }
 
     fn workdir() -> WorkdirStep {
@@ -502,8 +532,18 @@ mod tests {
         assert_eq!(keys(&Step::Workdir(workdir())), 1);
     }
 
-    const COPY_FIELDS: [&str; 9] =
-        ["kind", "archives", "from", "sources", "inline", "destination", "workdir", "chown", "chmod"];
+    const COPY_FIELDS: [&str; 10] = [
+        "kind",
+        "archives",
+        "from",
+        "sources",
+        "remotes",
+        "inline",
+        "destination",
+        "workdir",
+        "chown",
+        "chmod",
+    ];
 
     /// What counts of COPY; the sources only where it is not known yet what they stand for.
     fn copy_changes(sources: bool) -> Vec<Change<CopyStep>> {
@@ -528,6 +568,10 @@ mod tests {
             }),
             ("chown: empty", true, |copy| copy.chown = Some(String::new())),
             ("chown: someone", true, |copy| copy.chown = Some("1:2".to_owned())),
+            ("remotes: one", true, |copy| copy.remotes = vec![remote(0, Archives::Keep)]),
+            ("remotes: later", true, |copy| copy.remotes = vec![remote(1, Archives::Keep)]),
+            ("remotes: extracted", true, |copy| copy.remotes = vec![remote(0, Archives::Extract)]),
+            ("remotes: two", true, |copy| copy.remotes = vec![remote(0, Archives::Keep); 2]),
             ("chmod: zero", true, |copy| copy.chmod = Some(0)),
             ("chmod: other", true, |copy| copy.chmod = Some(0o755)),
         ]
@@ -541,6 +585,7 @@ mod tests {
             archives: _,
             from: _,
             sources: _,
+            remotes: _,
             inline: _,
             destination: _,
             workdir: _,
@@ -564,6 +609,17 @@ mod tests {
         ];
         let keys: std::collections::BTreeSet<_> = files.iter().map(|files| key(&step, files)).collect();
         assert_eq!(keys.len(), files.len());
+    }
+
+    #[test]
+    fn what_is_elsewhere_counts_by_what_it_is() {
+        let of = |identities: Vec<&Digest>| {
+            with_remotes(&parent(), &identities.into_iter().cloned().collect::<Vec<_>>())
+        };
+        let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
+        let keys = [vec![], vec![&one], vec![&two], vec![&one, &two], vec![&two, &one]].map(of);
+        assert_eq!(std::collections::BTreeSet::from(keys.clone()).len(), keys.len());
+        assert!(!keys.contains(&parent()));
     }
 
     #[test]

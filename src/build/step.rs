@@ -12,6 +12,7 @@ use crate::sandbox::Network;
 
 use super::clock::Clock;
 use super::mount::MountStep;
+use super::remote::RemoteStep;
 use super::scope::Variables;
 use super::services::{Base, Reuse};
 
@@ -211,7 +212,7 @@ pub struct WorkdirStep {
     pub user: String,
 }
 
-/// COPY, or ADD of files.
+/// COPY or ADD.
 #[derive(Debug)]
 pub struct CopyStep {
     /// Which instruction.
@@ -222,6 +223,8 @@ pub struct CopyStep {
     pub from: CopyFrom,
     /// Paths and patterns.
     pub sources: Vec<Text>,
+    /// Sources of ADD that are elsewhere.
+    pub remotes: Vec<RemoteStep>,
     /// Files that the Dockerfile holds: name and content.
     pub inline: Vec<(Text, Text)>,
     /// Where to.
