@@ -12,6 +12,8 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
 
+mod add_git;
+mod add_urls;
 mod base_selection;
 mod build_cache;
 mod build_cleanup;

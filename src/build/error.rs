@@ -8,6 +8,7 @@ use super::clues::Clues;
 use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
+use crate::context::GitSourceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
@@ -125,6 +126,18 @@ pub enum BuildErrorKind {
     /// ADD.
     #[error(transparent)]
     Add(#[from] AddError),
+    /// The name of a git repository.
+    #[error(transparent)]
+    GitSource(#[from] GitSourceError),
+    /// A source of ADD that is elsewhere.
+    #[error("cannot fetch `{remote}`")]
+    Remote {
+        /// Which, without credentials.
+        remote: String,
+        /// Why not.
+        #[source]
+        source: ServiceError,
+    },
     /// USER or `--chown`.
     #[error(transparent)]
     User(#[from] UserError),

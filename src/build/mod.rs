@@ -24,6 +24,7 @@ pub mod preview;
 pub mod progress;
 mod recall;
 mod redact;
+pub mod remote;
 pub mod scope;
 mod selection;
 pub mod services;

@@ -14,6 +14,7 @@ use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
 use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
+use crate::dockerfile::Text;
 use crate::image::platform::Platform;
 use crate::limit::Limit;
 use crate::rootfs::{
@@ -69,17 +70,49 @@ impl Executor<'_> {
         below: Below,
         onto: &Rootfs,
     ) -> Result<(), BuildErrorKind> {
+        if step.remotes.is_empty() {
+            self.copy_local(step, &step.sources, &step.inline, stage, (below, onto))
+        } else {
+            self.add_remotes(step, stage, below, onto)
+        }
+    }
+
+    /// Copies some of what is in the tree that the step reads, and some of its here-documents.
+    pub(super) fn copy_local(
+        &self,
+        step: &CopyStep,
+        paths: &[Text],
+        inline: &[(Text, Text)],
+        stage: &StagePlan,
+        target: (Below, &Rootfs),
+    ) -> Result<(), BuildErrorKind> {
+        let paths = paths.iter().map(|path| CopySource::Path(path));
+        let inline = inline.iter().map(|(name, content)| CopySource::Inline { name, content });
+        let sources: Vec<CopySource<'_>> = paths.chain(inline).collect();
+        if sources.is_empty() && !step.remotes.is_empty() {
+            return Ok(());
+        }
         let view = self.view(&step.from, stage, Purpose::Step)?;
         let from = self.source_tree(&step.from, view.as_ref());
+        self.copy_sources(step, sources, from, step.archives, target)
+    }
+
+    /// Copies `sources` in `from` as the step says.
+    pub(super) fn copy_sources(
+        &self,
+        step: &CopyStep,
+        sources: Vec<CopySource<'_>>,
+        from: SourceTree<'_>,
+        archives: Archives,
+        (below, onto): (Below, &Rootfs),
+    ) -> Result<(), BuildErrorKind> {
         let chown = step
             .chown
             .as_deref()
             .map(|text| chown(onto, text, below, self.services.limits.users))
             .transpose()?;
-        let paths = step.sources.iter().map(|path| CopySource::Path(path));
-        let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
         let request = CopyRequest {
-            sources: paths.chain(inline).collect(),
+            sources,
             from,
             destination: &step.destination,
             workdir: &step.workdir,
@@ -89,7 +122,7 @@ impl Executor<'_> {
             parents: step.parents,
         };
         let now = self.plan.clock.now();
-        match step.archives {
+        match archives {
             Archives::Keep => {
                 copy(&request, onto, now).map(|_| ()).map_err(|error| self.not_copied(step, error))
             }

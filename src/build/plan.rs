@@ -494,6 +494,7 @@ fn files_of_context(position: usize, name: &str, span: Span) -> PlannedStep {
         archives: Archives::Keep,
         from: CopyFrom::Named(position),
         sources: vec![Text::from(".")],
+        remotes: Vec::new(),
         inline: Vec::new(),
         destination: Text::from("/"),
         workdir: GuestPath::root(),

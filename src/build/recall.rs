@@ -219,6 +219,18 @@ impl Executor<'_> {
         taken: &mut Vec<Taken>,
     ) -> Result<Option<CacheKey>, BuildErrorKind> {
         let step = &stage.steps[position].step;
+        let with_remotes;
+        let parent = match step {
+            Step::Copy(copy) if !copy.remotes.is_empty() => {
+                // Somebody has to be asked, and that is not done before it is the step's turn.
+                if files == Files::Untouched {
+                    return Ok(None);
+                }
+                with_remotes = self.with_remotes(parent, copy)?;
+                &with_remotes
+            }
+            _ => parent,
+        };
         let selections = Selection::all(step);
         let trees: Vec<Option<ChainId>> =
             selections.iter().map(|selection| self.tree_of(selection.from())).collect();

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 
 use super::named_contexts::LayoutImageName;
 use super::progress::Progress;
+use super::remote::RemoteFiles;
 use crate::cache::LayerCache;
 use crate::context::Context;
 use crate::image::digest::Digest;
@@ -131,6 +132,8 @@ pub struct Services<'a> {
     pub context: &'a Context,
     /// The named contexts of the plan, in its order.
     pub contexts: &'a [Context],
+    /// Where ADD finds URLs and git repositories.
+    pub remote: &'a dyn RemoteFiles,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// When to stop.

@@ -14,6 +14,7 @@ use crate::sandbox::Network;
 use super::clock::Clock;
 use super::copy::Parents;
 use super::mount::MountStep;
+use super::remote::RemoteStep;
 use super::scope::Variables;
 use super::services::{Base, Reuse};
 
@@ -213,7 +214,7 @@ pub struct WorkdirStep {
     pub user: String,
 }
 
-/// COPY, or ADD of files.
+/// COPY or ADD.
 #[derive(Debug)]
 pub struct CopyStep {
     /// Which instruction.
@@ -224,6 +225,8 @@ pub struct CopyStep {
     pub from: CopyFrom,
     /// Paths and patterns.
     pub sources: Vec<Text>,
+    /// Sources of ADD that are elsewhere.
+    pub remotes: Vec<RemoteStep>,
     /// Files that the Dockerfile holds: name and content.
     pub inline: Vec<(Text, Text)>,
     /// Where to.

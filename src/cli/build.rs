@@ -26,7 +26,7 @@ use crate::build::step::StageBase;
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::children::reap_orphans;
-use crate::context::{Context, ContextError, FoundDockerfile, IgnoreRules};
+use crate::context::{Context, ContextError, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::Image;
 use crate::layer::Marks;
@@ -35,6 +35,7 @@ use crate::rootfs::IdMap;
 use crate::sandbox::{SandboxError, Secret, Strategy};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
+use crate::transfer::remote::{Known, Remotes};
 use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
@@ -208,6 +209,16 @@ impl Build<'_> {
         contexts: &Contexts<'_>,
     ) -> Result<Image, Failure> {
         let sandbox = grounds.sandbox(self.settings);
+        let remotes = Remotes {
+            client: images.client.http(),
+            git: Git::new(self.settings.git.clone()),
+            store: images.store,
+            workspace: &grounds.workspace,
+            secrets: &self.secrets,
+            limit: self.settings.limits.download,
+            progress: images.progress,
+            known: Known::default(),
+        };
         let services = Services {
             source: images,
             workspace: &grounds.workspace,
@@ -220,6 +231,7 @@ impl Build<'_> {
             restriction: restriction(&self.entered.own.ids),
             context: contexts.context,
             contexts: contexts.named,
+            remote: &remotes,
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),

@@ -21,6 +21,7 @@ use crate::build::PlanRequest;
 use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
+use crate::context::GitOptions;
 use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
@@ -124,6 +125,8 @@ pub(super) struct Settings {
     pub(super) jobs: NonZeroUsize,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
+    /// How git is run.
+    pub(super) git: GitOptions,
     /// What `--mount=type=secret` may ask for.
     pub(super) secrets: Vec<secrets::GivenSecret>,
     /// How much there may be of what is read and written.
@@ -208,6 +211,7 @@ impl Settings {
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let contexts = contexts::parse(&args.build_context, &host)?;
         let (context, dockerfile) = sources(args)?;
+        let client = client(args, environment)?;
         let settings = Self {
             request: PlanRequest {
                 build_args,
@@ -242,7 +246,8 @@ impl Settings {
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             jobs: jobs(args.jobs),
-            client: client(args, environment)?,
+            git: git(environment, &client),
+            client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
@@ -503,6 +508,18 @@ fn store_of_user(environment: &Environment, is_writable: impl Fn(&Path) -> bool)
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path)
         .map_err(|error| Failure::new(format!("`{}` is not a usable path: {error}", path.display())))
+}
+
+/// The `git` of this machine, which is told of proxies and certificates what our own requests are.
+fn git(environment: &Environment, client: &ClientOptions) -> GitOptions {
+    let known_hosts = environment.get("HOME").map(|home| Path::new(home).join(".ssh/known_hosts"));
+    GitOptions {
+        path: client.helpers.path.clone(),
+        proxies: client.http.proxies.clone(),
+        certificates: client.http.certificates.clone(),
+        agent: None,
+        known_hosts: known_hosts.filter(|path| path.is_file()),
+    }
 }
 
 fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, Failure> {

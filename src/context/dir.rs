@@ -456,12 +456,13 @@ mod tests {
     fn the_default_dockerfile_may_be_in_lower_case() {
         let tree = Tree::new(&[("ctx/dockerfile", "low")]);
         assert_eq!(tree.dockerfile(None).unwrap(), "low");
-        assert_eq!(tree.dockerfile(Some("Dockerfile")).unwrap(), "low");
         assert_eq!(tree.dockerfile(Some(tree.path("ctx/Dockerfile").to_str().unwrap())).unwrap(), "low");
         assert!(tree.dockerfile(Some("Other")).is_err());
         std::fs::write(tree.path("ctx/Dockerfile"), "cap").unwrap();
         assert_eq!(tree.dockerfile(None).unwrap(), "cap");
-        assert_eq!(tree.dockerfile(Some("Dockerfile")).unwrap(), "cap");
+        assert_eq!(tree.dockerfile(Some(tree.path("ctx/Dockerfile").to_str().unwrap())).unwrap(), "cap");
+        let tree = Tree::new(&[("ctx/in/the-context/dockerfile", "below")]);
+        assert_eq!(tree.dockerfile(Some("in/the-context/Dockerfile")).unwrap(), "below");
         let tree = Tree::new(&[("ctx/other", "")]);
         let error = tree.dockerfile(None).unwrap_err();
         assert!(

@@ -1,4 +1,6 @@
-//! Images between registries and the store: bases to build on, and destinations to push to.
+//! Images between registries and the store: bases to build on, and destinations to push to; files from elsewhere.
+
+pub mod remote;
 
 mod layouts;
 
