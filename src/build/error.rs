@@ -13,7 +13,7 @@ use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
 use crate::layer::LayerError;
-use crate::rootfs::{Escaped, GuestPathError, RootfsError, UserError};
+use crate::rootfs::{CopyTreeError, Escaped, GuestPath, GuestPathError, RootfsError, UserError};
 use crate::sandbox::{Exit, SandboxError};
 use crate::snapshot::SnapshotError;
 use crate::store::StoreError;
@@ -122,6 +122,17 @@ pub enum BuildErrorKind {
     /// A part of the build context that RUN mounts.
     #[error(transparent)]
     ContextView(#[from] ViewError),
+    /// What a new cache begins with.
+    #[error("cannot copy what a new cache begins with")]
+    Seed(#[source] CopyTreeError),
+    /// A part of a cache that is not there. BuildKit's words, and where it was looked for.
+    #[error("\"{path}\": not found in the cache `{id}`; a `from` can say what a new cache begins with")]
+    NotInCache {
+        /// Which part.
+        path: GuestPath,
+        /// Which cache.
+        id: String,
+    },
     /// A secret that a step must have. BuildKit's words.
     #[error("secret {0}: not found")]
     SecretMissing(String),

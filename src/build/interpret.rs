@@ -364,8 +364,11 @@ impl<'a> Interpreter<'a> {
         let workdir = self.current_workdir()?;
         let named = self.sources.from;
         let from = |name: &Text| named(Reader::Mount, name);
+        let namespace = self.scope.build_arg("BUILDKIT_CACHE_MOUNT_NS").unwrap_or_default().to_owned();
         let mut expand = |text: &Text| self.expanded(span, text);
-        Resolver { expand: &mut expand, from: &from, workdir: &workdir }.resolve(&run.mounts)
+        let mut resolver =
+            Resolver { expand: &mut expand, from: &from, workdir: &workdir, namespace: &namespace };
+        resolver.resolve(&run.mounts)
     }
 
     fn transfer(

@@ -5,10 +5,10 @@
 //! is known without looking at any file.
 
 use super::copy::{self, Form};
-use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::mount::{BindStep, CacheStep, MountStep, SecretStep, TmpfsStep};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
-use crate::dockerfile::{Access, Need};
+use crate::dockerfile::{Access, Need, Sharing};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
@@ -202,13 +202,34 @@ fn of_mount<'f>(
 ) -> KeyHasher {
     match mount {
         MountStep::Bind(BindStep { from, source, target, access }) => {
-            let access = match access {
-                Access::ReadOnly => "ro",
-                Access::ReadWrite => "rw",
-            };
-            let key =
-                key.value("bind", target.as_bytes()).value("origin", origin(from)).value("access", access);
+            let key = key
+                .value("bind", target.as_bytes())
+                .value("origin", origin(from))
+                .value("access", word_of(*access));
             of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
+        }
+        // What is in the cache is nobody's business either: only what a new one begins with counts.
+        MountStep::Cache(CacheStep { id, namespace, seed, source, target, sharing, made, access }) => {
+            let sharing = match sharing {
+                Sharing::Shared => "shared",
+                Sharing::Private => "private",
+                Sharing::Locked => "locked",
+            };
+            let made = made.iter().flat_map(|made| [made.mode, made.owner.uid, made.owner.gid]);
+            let key = key
+                .value("cache", target.as_bytes())
+                .value("namespace", namespace)
+                .value("id", id)
+                .value("sharing", sharing)
+                .list("made", made.map(u32::to_le_bytes))
+                .value("access", word_of(*access));
+            match seed {
+                None => key.value("source", source.as_bytes()),
+                Some(from) => {
+                    let key = key.value("origin", origin(from));
+                    of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
+                }
+            }
         }
         MountStep::Tmpfs(TmpfsStep { target, size }) => {
             key.value("tmpfs", target.as_bytes()).optional("size", size.map(u64::to_le_bytes))
@@ -225,6 +246,13 @@ fn of_mount<'f>(
                 .value("need", need)
                 .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes()))
         }
+    }
+}
+
+fn word_of(access: Access) -> &'static str {
+    match access {
+        Access::ReadOnly => "ro",
+        Access::ReadWrite => "rw",
     }
 }
 
@@ -245,6 +273,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use super::super::mount::Made;
     use super::*;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
@@ -280,6 +309,19 @@ mod tests {
     fn bind_step() -> BindStep {
         let (source, target) = (path("/src"), path("/m"));
         BindStep { from: CopyFrom::Stage(0), source, target, access: Access::ReadOnly }
+    }
+
+    fn cache_step() -> CacheStep {
+        CacheStep {
+            id: "id".to_owned(),
+            namespace: String::new(),
+            seed: Some(CopyFrom::Stage(0)),
+            source: path("/src"),
+            target: path("/c"),
+            sharing: Sharing::Shared,
+            made: None,
+            access: Access::ReadWrite,
+        }
     }
 
     fn tmpfs_step() -> TmpfsStep {
@@ -429,6 +471,30 @@ mod tests {
         ];
         let alone = |mount| key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Nothing);
         check(&["target", "size"], changes, tmpfs_step, |tmpfs| alone(MountStep::Tmpfs(tmpfs)));
+        let CacheStep { id: _, namespace: _, seed: _, source: _, target: _, sharing: _, made: _, access: _ } =
+            cache_step();
+        let cache_fields = ["id", "namespace", "seed", "source", "target", "sharing", "made", "access"];
+        let cache_changes = |source: bool| -> Vec<Change<CacheStep>> {
+            vec![
+                ("id: another", true, |cache| cache.id = "other".to_owned()),
+                ("namespace: one", true, |cache| cache.namespace = "n".to_owned()),
+                ("seed: another stage", false, |cache| cache.seed = Some(CopyFrom::Stage(7))),
+                ("seed: none", true, |cache| cache.seed = None),
+                ("source: another", source, |cache| cache.source = path("/other")),
+                ("target: another", true, |cache| cache.target = path("/n")),
+                ("sharing: locked", true, |cache| cache.sharing = Sharing::Locked),
+                ("sharing: private", true, |cache| cache.sharing = Sharing::Private),
+                ("made: mode", true, |cache| cache.made = Some(Made { mode: 0, owner: Owner::ROOT })),
+                ("made: another mode", true, |cache| cache.made = Some(Made { mode: 1, owner: Owner::ROOT })),
+                ("access: ro", true, |cache| cache.access = Access::ReadOnly),
+            ]
+        };
+        check(&cache_fields, &cache_changes(false), cache_step, |cache| {
+            of(MountStep::Cache(cache), &Elsewhere::Content(&content))
+        });
+        check(&cache_fields, &cache_changes(true), cache_step, |cache| {
+            of(MountStep::Cache(cache), &Elsewhere::Tree(Some(&chain)))
+        });
         let SecretStep { id: _, target: _, variable: _, need: _, mode: _, owner: _ } = secret_step();
         let changes: &[Change<SecretStep>] = &[
             ("id: another", true, |secret| secret.id = "other".to_owned()),

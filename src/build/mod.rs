@@ -2,6 +2,7 @@
 
 pub mod add;
 mod bases;
+mod cache_mount;
 pub mod clock;
 pub mod clues;
 pub mod context_view;

@@ -9,6 +9,7 @@ use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
 use super::mount::{BindStep, MountStep, SecretStep};
+use super::progress::Place;
 use super::step::{CopyFrom, RunStep, StagePlan};
 use crate::dockerfile::{Access, Need};
 use crate::rootfs::{Follow, Rootfs};
@@ -79,17 +80,29 @@ impl Executor<'_> {
     ///
     /// # Errors
     /// When a source is not there, or a secret that must be there is not.
-    pub(super) fn mounted(&mut self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
+    pub(super) fn mounted(
+        &mut self,
+        step: &RunStep,
+        stage: &StagePlan,
+        place: &Place,
+    ) -> Result<Mounted, BuildErrorKind> {
         let mut mounted = Mounted::default();
+        let mut caches = Vec::new();
         for mount in &step.mounts {
             match mount {
                 MountStep::Bind(bind) => self.bind(bind, stage, &mut mounted)?,
+                MountStep::Cache(cache) => caches.push((mounted.mounts.len(), cache)),
                 MountStep::Tmpfs(tmpfs) => {
                     let content = Content::Tmpfs { size: tmpfs.size };
                     mounted.mounts.push(Mount { target: tmpfs.target.clone(), content });
                 }
                 MountStep::Secret(secret) => self.secret(secret, &mut mounted)?,
             }
+        }
+        // Last: while others wait for them, nothing is fetched or unpacked.
+        let taken = self.cache_mounts(caches.iter().map(|(_, cache)| *cache), stage, place)?;
+        for ((position, _), mount) in caches.iter().zip(taken).rev() {
+            mounted.mounts.insert(*position, mount);
         }
         Ok(mounted)
     }
@@ -115,18 +128,15 @@ impl Executor<'_> {
                 (Arc::new(mount), Arc::new(source), Rights::Honoured)
             }
         };
-        let writes = match bind.access {
-            Access::ReadOnly => Writes::Refused,
-            Access::ReadWrite => Writes::Allowed,
-        };
-        let content = Content::Bind(Bind { tree, source, writes, rights });
+        let writes = writes(bind.access);
+        let content = Content::Bind(Bind { tree, source, kept_at: None, writes, rights });
         mounted.mounts.push(Mount { target: bind.target.clone(), content });
         Ok(())
     }
 
     fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
         let from = self.source_tree(None);
-        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(&bind.from, error))?;
         Ok(self.context.show(&path, bind.access)?)
     }
 
@@ -136,15 +146,15 @@ impl Executor<'_> {
             Access::ReadWrite => Tree::Discarded(self.services.snapshotter.begin(chain)?),
         };
         let from = SourceTree { root: tree.root(), ignore: None, owner: OwnerPolicy::Keep };
-        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(&bind.from, error))?;
         let source = tree.root().open_path(&path, Follow::No)?;
         Ok((tree, source))
     }
 
     /// Says where a source was looked for.
-    pub(super) fn not_mounted(&self, bind: &BindStep, error: CopyError) -> BuildErrorKind {
+    pub(super) fn not_mounted(&self, from: &CopyFrom, error: CopyError) -> BuildErrorKind {
         let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
-        let place = self.place_of(&bind.from);
+        let place = self.place_of(from);
         BuildErrorKind::Source { keyword: "RUN --mount", written, place, excluded, near }
     }
 
@@ -164,5 +174,13 @@ impl Executor<'_> {
             mounted.mounts.push(Mount { target: target.clone(), content: Content::Secret(file) });
         }
         Ok(())
+    }
+}
+
+/// What `ro` and `rw` mean.
+pub(super) fn writes(access: Access) -> Writes {
+    match access {
+        Access::ReadOnly => Writes::Refused,
+        Access::ReadWrite => Writes::Allowed,
     }
 }

@@ -178,7 +178,7 @@ impl Executor<'_> {
         let presentation = self.presentation(&stage.platform)?;
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
-        let mounted = self.mounted(step, stage)?;
+        let mounted = self.mounted(step, stage, place)?;
         let process = process(step, user, presentation, &self.services.resolv_conf, &mounted);
         let progress = self.services.progress;
         let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });

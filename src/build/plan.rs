@@ -557,7 +557,8 @@ impl Planner<'_> {
 }
 
 /// Build arguments that act without being declared.
-const EFFECTIVE_ARGS: [&str; 3] = ["SOURCE_DATE_EPOCH", "BUILDKIT_DOCKERFILE_CHECK", "BUILDKIT_SYNTAX"];
+const EFFECTIVE_ARGS: [&str; 4] =
+    ["SOURCE_DATE_EPOCH", "BUILDKIT_DOCKERFILE_CHECK", "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS"];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
 fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {

@@ -239,7 +239,7 @@ impl Executor<'_> {
     }
 
     /// The tree that a step selects files in.
-    fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
+    pub(super) fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
             CopyFrom::Context | CopyFrom::Scratch => None,
             CopyFrom::Stage(position) => key::tree(self.done[position].image.layers()),

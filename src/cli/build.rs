@@ -33,6 +33,7 @@ use crate::rootfs::IdMap;
 use crate::sandbox::{SandboxError, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
+use crate::store::cache_mounts::CacheMounts;
 use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
@@ -179,6 +180,7 @@ impl Build<'_> {
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),
+            cache_mounts: &CacheMounts::new(images.store, &self.entered.own.ids),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),

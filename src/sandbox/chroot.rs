@@ -70,10 +70,14 @@ impl Sandbox for Chroot {
             furnished.leave();
             return result;
         }
-        let removed = furnished.remove();
+        let removed = furnished.remove(self.names, cancel);
         let exit = result?;
         removed?;
         Ok(exit)
+    }
+
+    fn mounts(&self) -> bool {
+        false
     }
 
     fn view(&self) -> Result<View, SandboxError> {

@@ -57,7 +57,7 @@ pub use in_place::InPlace;
 pub use indispensable::exit_when_dispensable;
 pub use launch::StartProblem;
 pub use loss::Loss;
-pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+pub use mount::{Bind, Content, KeptAt, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
 pub use processes::Survivors;
 pub use refusal::{Act, Attempt, Explanation, Refusal};
@@ -202,6 +202,12 @@ pub trait Sandbox: Sync {
         output: &mut dyn FnMut(Stream, &[u8]),
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError>;
+
+    /// Whether mounts are mounted. Else what is kept elsewhere ([`KeptAt`]) is moved to the process and back, and nobody else may use
+    /// it meanwhile.
+    fn mounts(&self) -> bool {
+        true
+    }
 
     /// What processes find around them now.
     ///

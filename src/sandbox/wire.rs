@@ -251,6 +251,8 @@ fn decode_mount(from: &mut Decoder<'_>, descriptors: &mut impl Iterator<Item = O
             rights: if flag(from)? { Rights::Honoured } else { Rights::Ignored },
             tree: Arc::new(descriptors.next()?),
             source: Arc::new(descriptors.next()?),
+            // Only the builder moves anything.
+            kept_at: None,
         }),
         1 => Content::Tmpfs { size: Some(from.wide()?).filter(|size| *size > 0) },
         2 => Content::Secret(SecretFile {
@@ -479,6 +481,7 @@ mod tests {
             Content::Bind(Bind {
                 tree: open("/"),
                 source: open("/etc"),
+                kept_at: None,
                 writes: Writes::Allowed,
                 rights: Rights::Ignored,
             }),

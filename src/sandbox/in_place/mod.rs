@@ -35,6 +35,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub(super) use claim::{leave_to_next, take_over};
 pub use error::InPlaceError;
+pub(super) use identity::{bring_home, is_at};
 pub use kept::kept_in_place;
 pub use own_root::{ForeignRoot, OwnRootError, Repaired, find_foreign_root};
 pub(super) use trial::try_in;
@@ -182,11 +183,15 @@ impl Sandbox for InPlace<'_> {
         exchange.damaged(damaged);
         exchange.end()?;
         let scripts = scripts.remove();
-        let furnished = furnished.remove();
+        let furnished = furnished.remove(self.names, cancel);
         let exit = result?;
         scripts?;
         furnished?;
         Ok(exit)
+    }
+
+    fn mounts(&self) -> bool {
+        false
     }
 
     fn view(&self) -> Result<View, SandboxError> {
