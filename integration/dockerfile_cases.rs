@@ -75,6 +75,7 @@ fn plan_with(case: &Value, ignore: &IgnoreRules) -> Result<Value, BuildError> {
         host,
         layering: Layering::EachStep,
         networks: Networks::USUAL,
+        run: builder::build::run_settings::RunSettings::usual(),
         most_layers: case["layers"].as_u64().map_or(499, |most| most as usize),
     };
     let base = case.get("base").map(|base| serde_json::from_value(base.clone()).expect("base config"));
@@ -224,7 +225,6 @@ fn what_cannot_be_built_is_found_while_planning() {
 
 /// Cases that need what this version refuses by name, with what that is.
 const NOT_YET: &[(&str, &str)] = &[
-    ("--security", "RUN --security=insecure"),
     ("--link", "COPY --link"),
     ("--parents", "COPY --parents"),
     ("--exclude", "COPY --exclude"),

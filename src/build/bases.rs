@@ -180,6 +180,7 @@ mod tests {
             layering: crate::build::step::Layering::EachStep,
             most_layers: 100,
             networks: crate::build::network::Networks::USUAL,
+            run: crate::build::run_settings::RunSettings::usual(),
         };
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();
         build::plan(&file, &request, &IgnoreRules::default(), &ByName).unwrap()

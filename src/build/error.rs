@@ -18,6 +18,7 @@ use crate::sandbox::{Exit, SandboxError};
 use crate::snapshot::SnapshotError;
 use crate::store::StoreError;
 use crate::store::room::Free;
+use crate::store::workspace::WorkspaceError;
 
 /// A failure with its place in the Dockerfile.
 #[derive(Debug)]
@@ -136,9 +137,30 @@ pub enum BuildErrorKind {
     /// A secret that a step must have. BuildKit's words.
     #[error("secret {0}: not found")]
     SecretMissing(String),
+    /// An agent that a step must have. BuildKit's words.
+    #[error("no SSH key \"{0}\" forwarded from the client; give one with `--ssh`")]
+    AgentMissing(String),
+    /// A step could not be let to an agent.
+    #[error("cannot forward the SSH agent `{id}`")]
+    Agent {
+        /// Which.
+        id: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The build's temporary files.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
     /// A step names the network of the host. BuildKit's words.
     #[error("network.host is not allowed")]
     HostNetwork,
+    /// A step asks for a device. BuildKit's words.
+    #[error("device feature is only supported in Dockerfile frontend 1.14.0-labs or later: RUN --device={0}")]
+    Device(String),
+    /// A step wants to do what builder may do. BuildKit's words.
+    #[error("security.insecure is not allowed")]
+    InsecureRefused,
     /// The changes of a step.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

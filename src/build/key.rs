@@ -5,7 +5,7 @@
 //! is known without looking at any file.
 
 use super::copy::{self, Form};
-use super::mount::{BindStep, CacheStep, MountStep, SecretStep, TmpfsStep};
+use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
 use crate::dockerfile::{Access, Need, Sharing};
@@ -13,7 +13,7 @@ use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
 use crate::rootfs::GuestPath;
-use crate::sandbox::{Network, View};
+use crate::sandbox::{Network, Security, View};
 
 /// To be changed whenever a step does something else than before, or a key is made in another way.
 const VERSION: &str = "6";
@@ -165,7 +165,26 @@ fn of_files<'s>(
 
 fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_>) -> KeyHasher {
     // Proxies belong to the machine that builds, and `shown` says what `args` says.
-    let RunStep { args, env, proxies: _, workdir, user, script, mounts, network, shown: _ } = step;
+    let RunStep {
+        args,
+        env,
+        proxies: _,
+        workdir,
+        user,
+        script,
+        mounts,
+        network,
+        security,
+        hostname,
+        hosts,
+        shm_size,
+        limits,
+        shown: _,
+    } = step;
+    let security = match security {
+        Security::Confined => "confined",
+        Security::Unconfined => "unconfined",
+    };
     let network = match network {
         Network::Shared => "shared",
         Network::None => "none",
@@ -182,6 +201,11 @@ fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_
         .value("workdir", workdir.as_bytes())
         .value("user", user)
         .value("network", network)
+        .value("security", security)
+        .value("hostname", hostname)
+        .list("hosts", hosts.iter().flat_map(|host| [host.name.clone(), host.address.to_string()]))
+        .optional("shm size", shm_size.map(u64::to_le_bytes))
+        .list("limits", limits.iter().map(ToString::to_string))
         .value("view", view)
         .list("covered", covered.iter().map(GuestPath::as_bytes))
         .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
@@ -235,17 +259,25 @@ fn of_mount<'f>(
             key.value("tmpfs", target.as_bytes()).optional("size", size.map(u64::to_le_bytes))
         }
         // The value is nobody's business: another token gives the same result. Whether there is one counts as little.
-        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => {
-            let need = match need {
-                Need::Optional => "optional",
-                Need::Required => "required",
-            };
-            key.value("secret", id)
-                .optional("target", target.as_ref().map(GuestPath::as_bytes))
-                .optional("variable", variable.as_ref())
-                .value("need", need)
-                .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes()))
-        }
+        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => key
+            .value("secret", id)
+            .optional("target", target.as_ref().map(GuestPath::as_bytes))
+            .optional("variable", variable.as_ref())
+            .value("need", necessity(*need))
+            .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes())),
+        // Nor are the keys that the agent has.
+        MountStep::Ssh(SshStep { id, target, need, mode, owner }) => key
+            .value("agent", target.as_bytes())
+            .optional("id", id.as_ref())
+            .value("need", necessity(*need))
+            .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes())),
+    }
+}
+
+fn necessity(need: Need) -> &'static str {
+    match need {
+        Need::Optional => "optional",
+        Need::Required => "required",
     }
 }
 
@@ -273,12 +305,16 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::super::mount::Made;
+    use super::super::run_settings::ExtraHost;
     use super::*;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
     use crate::rootfs::Owner;
+    use crate::sandbox::ResourceLimit;
 
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
@@ -298,8 +334,17 @@ mod tests {
             script: None,
             mounts: vec![bind(), tmpfs(), secret()],
             network: Network::Shared,
+            security: Security::Confined,
+            hostname: "buildkitsandbox".to_owned(),
+            hosts: Arc::default(),
+            shm_size: None,
+            limits: Arc::default(),
             shown: "/bin/sh -c make".to_owned(),
         }
+    }
+
+    fn limit(name: &str, soft: Option<u64>) -> ResourceLimit {
+        ResourceLimit::named(name, soft, None).unwrap()
     }
 
     fn bind() -> MountStep {
@@ -322,6 +367,10 @@ mod tests {
             made: None,
             access: Access::ReadWrite,
         }
+    }
+
+    fn ssh_step() -> SshStep {
+        SshStep { id: None, target: path("/a"), need: Need::Optional, mode: 0o600, owner: Owner::ROOT }
     }
 
     fn tmpfs_step() -> TmpfsStep {
@@ -409,9 +458,19 @@ mod tests {
             script: _,
             mounts: _,
             network: _,
+            security: _,
+            hostname: _,
+            hosts: _,
+            shm_size: _,
+            limits: _,
             shown: _,
         } = run();
-        let fields = ["args", "env", "proxies", "workdir", "user", "script", "mounts", "network", "shown"];
+        let fields = [
+            "args", "env", "proxies", "workdir", "user", "script", "mounts", "network", "security",
+            "hostname", "hosts", "shm_size", "limits", "shown",
+        ];
+        const HOST: ExtraHost =
+            ExtraHost { name: String::new(), address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)) };
         let changes: &[Change<RunStep>] = &[
             ("args: text", true, |run| run.args[2] = b"make ".to_vec()),
             ("args: shell", true, |run| run.args[0] = b"/bin/bash".to_vec()),
@@ -433,6 +492,19 @@ mod tests {
             ("mounts: one less", true, |run| drop(run.mounts.pop())),
             ("mounts: order", true, |run| run.mounts.reverse()),
             ("network: none", true, |run| run.network = Network::None),
+            ("security: all", true, |run| run.security = Security::Unconfined),
+            ("hostname: another", true, |run| run.hostname = "other".to_owned()),
+            ("hosts: one", true, |run| run.hosts = [HOST].into()),
+            ("hosts: another name", true, |run| {
+                run.hosts = [ExtraHost { name: "a".to_owned(), ..HOST }].into()
+            }),
+            ("hosts: another address", true, |run| {
+                run.hosts = [ExtraHost { address: IpAddr::V4(Ipv4Addr::LOCALHOST), ..HOST }].into();
+            }),
+            ("shm_size: one", true, |run| run.shm_size = Some(1)),
+            ("limits: one", true, |run| run.limits = [limit("nofile", Some(1))].into()),
+            ("limits: another", true, |run| run.limits = [limit("nproc", Some(1))].into()),
+            ("limits: none", true, |run| run.limits = [limit("nofile", None)].into()),
             ("shown: other", false, |run| run.shown = "make".to_owned()),
         ];
         check(&fields, changes, run, |run| key(&Step::Run(run), &Elsewhere::Nothing));
@@ -508,6 +580,18 @@ mod tests {
         ];
         check(&["id", "target", "variable", "need", "mode", "owner"], changes, secret_step, |secret| {
             alone(MountStep::Secret(secret))
+        });
+        let SshStep { id: _, target: _, need: _, mode: _, owner: _ } = ssh_step();
+        let changes: &[Change<SshStep>] = &[
+            ("id: one", true, |ssh| ssh.id = Some("default".to_owned())),
+            ("target: another", true, |ssh| ssh.target = path("/x")),
+            ("need: required", true, |ssh| ssh.need = Need::Required),
+            ("mode: another", true, |ssh| ssh.mode = 0o660),
+            ("owner: user", true, |ssh| ssh.owner.uid = 1),
+            ("owner: group", true, |ssh| ssh.owner.gid = 1),
+        ];
+        check(&["id", "target", "need", "mode", "owner"], changes, ssh_step, |ssh| {
+            alone(MountStep::Ssh(ssh))
         });
     }
 

@@ -22,6 +22,7 @@ pub mod preview;
 pub mod progress;
 mod recall;
 mod redact;
+pub mod run_settings;
 pub mod scope;
 mod selection;
 pub mod services;

@@ -4,13 +4,16 @@ use super::error::BuildErrorKind;
 use super::step::CopyFrom;
 use crate::cache::{CacheKey, KeyHasher};
 use crate::dockerfile::{
-    Access, BindMount, CacheMount, Mount, MountOption, MountOwner, Need, SecretMount, Sharing, Text,
+    Access, BindMount, CacheMount, Mount, MountOption, MountOwner, Need, SecretMount, Sharing, SshMount, Text,
 };
 use crate::rootfs::{Escaped, GuestPath, Owner};
 use crate::sandbox::MAX_MOUNTS;
 
 /// The mode of a secret's file, as under BuildKit.
 const SECRET_MODE: u32 = 0o400;
+
+/// The mode of an agent's socket, as under BuildKit.
+const SSH_MODE: u32 = 0o600;
 
 /// The mode of a new cache, as under BuildKit.
 const CACHE_MODE: u32 = 0o755;
@@ -26,6 +29,8 @@ pub enum MountStep {
     Tmpfs(TmpfsStep),
     /// A secret, as a file, a variable or both.
     Secret(SecretStep),
+    /// The socket of an SSH agent.
+    Ssh(SshStep),
 }
 
 /// `type=bind`.
@@ -110,6 +115,26 @@ pub struct SecretStep {
     pub owner: Owner,
 }
 
+/// `type=ssh`. Whether there is such an agent is asked when the step runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshStep {
+    /// Which agent, as far as it is named; a name, never a path.
+    pub id: Option<String>,
+    /// The socket.
+    pub target: GuestPath,
+    /// Whether the step fails without it.
+    pub need: Need,
+    /// Permission bits of the socket.
+    pub mode: u32,
+    /// Owner of the socket.
+    pub owner: Owner,
+}
+
+impl SshStep {
+    /// The agent of mounts that name none.
+    pub const DEFAULT: &str = "default";
+}
+
 impl MountStep {
     /// Where something is mounted, if anything is.
     #[must_use]
@@ -119,6 +144,7 @@ impl MountStep {
             Self::Cache(cache) => Some(&cache.target),
             Self::Tmpfs(tmpfs) => Some(&tmpfs.target),
             Self::Secret(secret) => secret.target.as_ref(),
+            Self::Ssh(ssh) => Some(&ssh.target),
         }
     }
 
@@ -128,7 +154,7 @@ impl MountStep {
         match self {
             Self::Bind(bind) => Some(&bind.from),
             Self::Cache(cache) => cache.seed.as_ref(),
-            Self::Tmpfs(_) | Self::Secret(_) => None,
+            Self::Tmpfs(_) | Self::Secret(_) | Self::Ssh(_) => None,
         }
     }
 }
@@ -146,25 +172,37 @@ pub(super) struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// All mounts of a RUN in the order in which they are to be made: by target, those of one target as written.
+    /// All mounts of a RUN in the order in which they are to be made: by target, those of one target as written. Besides,
+    /// where the first agent is that it names.
     ///
     /// # Errors
     /// When an option is wrong, unknown or not supported.
-    pub(super) fn resolve(&mut self, options: &[MountOption]) -> Result<Vec<MountStep>, BuildErrorKind> {
+    pub(super) fn resolve(
+        &mut self,
+        options: &[MountOption],
+    ) -> Result<(Vec<MountStep>, Option<GuestPath>), BuildErrorKind> {
         if options.len() > MAX_MOUNTS {
             return Err(BuildErrorKind::Invalid(format!("RUN has more than {MAX_MOUNTS} mounts")));
         }
         let mut mounts = Vec::with_capacity(options.len());
+        let mut agents = 0;
+        let mut first_agent = None;
         for option in options {
             let mount = option.resolve(self.expand)?;
-            mounts.push(self.one(mount)?);
+            let mount = self.one(mount, agents)?;
+            if let MountStep::Ssh(ssh) = &mount {
+                agents += 1;
+                first_agent.get_or_insert_with(|| ssh.target.clone());
+            }
+            mounts.push(mount);
         }
         // A directory comes before what is in it.
         mounts.sort_by(|a, b| a.target().cmp(&b.target()));
-        Ok(mounts)
+        Ok((mounts, first_agent))
     }
 
-    fn one(&self, mount: Mount) -> Result<MountStep, BuildErrorKind> {
+    /// `agents` of those before it are agents.
+    fn one(&self, mount: Mount, agents: usize) -> Result<MountStep, BuildErrorKind> {
         match mount {
             Mount::Bind(bind) => self.bind(&bind),
             Mount::Tmpfs(tmpfs) => {
@@ -173,7 +211,7 @@ impl Resolver<'_> {
             }
             Mount::Secret(secret) => self.secret(&secret),
             Mount::Cache(cache) => self.cache(&cache),
-            Mount::Ssh(_) => Err(BuildErrorKind::Unsupported("RUN --mount=type=ssh".to_owned())),
+            Mount::Ssh(ssh) => self.ssh(&ssh, agents),
         }
     }
 
@@ -226,6 +264,21 @@ impl Resolver<'_> {
             variable,
             need: secret.need,
             mode: mode.unwrap_or(SECRET_MODE) & 0o7777,
+            owner: Owner { uid: id("uid", uid)?, gid: id("gid", gid)? },
+        }))
+    }
+
+    fn ssh(&self, ssh: &SshMount, number: usize) -> Result<MountStep, BuildErrorKind> {
+        let target = match &ssh.target {
+            Some(target) => self.target(target)?,
+            None => GuestPath::clamp(format!("/run/buildkit/ssh_agent.{number}").as_bytes())?,
+        };
+        let MountOwner { mode, uid, gid } = ssh.owner;
+        Ok(MountStep::Ssh(SshStep {
+            id: ssh.id.as_ref().map(Text::to_string),
+            target,
+            need: ssh.need,
+            mode: mode.unwrap_or(SSH_MODE) & 0o777,
             owner: Owner { uid: id("uid", uid)?, gid: id("gid", gid)? },
         }))
     }
@@ -288,7 +341,7 @@ mod tests {
         let workdir = GuestPath::clamp(b"/w").unwrap();
         let namespace = "ns";
         let mut resolver = Resolver { expand: &mut expand, from: &from, workdir: &workdir, namespace };
-        resolver.resolve(&run.mounts).map_err(|error| error.to_string())
+        resolver.resolve(&run.mounts).map(|(mounts, _)| mounts).map_err(|error| error.to_string())
     }
 
     fn path(text: &str) -> GuestPath {
@@ -350,6 +403,20 @@ mod tests {
         ] {
             assert_eq!(mounts(options).as_deref(), Ok(&[expected][..]), "{options}");
         }
+    }
+
+    #[test]
+    fn agents_are_numbered_as_written_and_the_first_one_counts() {
+        let options = "--mount=type=ssh,required --mount=type=tmpfs,target=/t --mount=type=ssh,id=x,target=/a,mode=07666,uid=5,gid=6 \
+             --mount=type=ssh";
+        let found = mounts(options).unwrap();
+        let agent = |id: Option<&str>, target, need, mode, owner| {
+            MountStep::Ssh(SshStep { id: id.map(str::to_owned), target: path(target), need, mode, owner })
+        };
+        let usual = |target, need| agent(None, target, need, 0o600, Owner::ROOT);
+        assert_eq!(found[0], agent(Some("x"), "/a", Need::Optional, 0o666, Owner { uid: 5, gid: 6 }));
+        assert_eq!(found[1], usual("/run/buildkit/ssh_agent.0", Need::Required));
+        assert_eq!(found[2], usual("/run/buildkit/ssh_agent.2", Need::Optional));
     }
 
     #[test]
@@ -421,7 +488,11 @@ mod tests {
             ),
             ("--mount=type=cache,target=/c,gid=4294967295", "invalid value 4294967295 for gid"),
             ("--mount=type=cache,target=/.", "invalid mount target \"/\""),
-            ("--mount=type=ssh", "RUN --mount=type=ssh is not supported yet"),
+            (
+                "--mount=type=ssh,target=/proc/a",
+                "invalid mount target \"/proc/a\": the kernel's files are there",
+            ),
+            ("--mount=type=ssh,uid=4294967295", "invalid value 4294967295 for uid"),
         ] {
             assert_eq!(mounts(options), Err(message.to_owned()), "{options}");
         }

@@ -8,14 +8,15 @@ use super::context_view::Shown;
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
-use super::mount::{BindStep, MountStep, SecretStep};
+use super::mount::{BindStep, MountStep, SecretStep, SshStep};
 use super::progress::Place;
 use super::step::{CopyFrom, RunStep, StagePlan};
 use crate::dockerfile::{Access, Need};
 use crate::rootfs::{Follow, Rootfs};
-use crate::sandbox::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+use crate::sandbox::{Bind, Content, Forwarding, Mount, Rights, Secret, SecretFile, Writes};
 use crate::snapshot::{Recording, View};
 use crate::store::unpacked::Chain;
+use crate::store::workspace::Scratch;
 
 /// What a process gets, and what must be kept until it has ended.
 #[derive(Default)]
@@ -27,6 +28,7 @@ pub(super) struct Mounted {
     /// Held until the process has ended.
     trees: Vec<Tree>,
     context: Vec<Shown>,
+    agents: Vec<(Forwarding, Scratch)>,
 }
 
 impl Mounted {
@@ -41,8 +43,8 @@ impl Mounted {
 
     /// The process has ended well: what it wrote to mounts is removed.
     pub(super) fn end(self) {
-        let Self { mounts, variables: _, trees, context } = self;
-        drop((mounts, context));
+        let Self { mounts, variables: _, trees, context, agents } = self;
+        drop((mounts, context, agents));
         for tree in trees {
             if let Tree::Discarded(recording) = tree {
                 recording.discard();
@@ -97,6 +99,7 @@ impl Executor<'_> {
                     mounted.mounts.push(Mount { target: tmpfs.target.clone(), content });
                 }
                 MountStep::Secret(secret) => self.secret(secret, &mut mounted)?,
+                MountStep::Ssh(ssh) => self.agent(ssh, &mut mounted)?,
             }
         }
         // Last: while others wait for them, nothing is fetched or unpacked.
@@ -173,6 +176,24 @@ impl Executor<'_> {
             let file = SecretFile { value: value.clone(), mode: step.mode, owner: step.owner };
             mounted.mounts.push(Mount { target: target.clone(), content: Content::Secret(file) });
         }
+        Ok(())
+    }
+
+    fn agent(&self, step: &SshStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
+        let id = step.id.as_deref().unwrap_or(SshStep::DEFAULT);
+        let Some(agent) = self.services.agents.get(id) else {
+            return match step.need {
+                Need::Required => Err(BuildErrorKind::AgentMissing(step.id.clone().unwrap_or_default())),
+                Need::Optional => Ok(()),
+            };
+        };
+        let failed = |source| BuildErrorKind::Agent { id: id.to_owned(), source };
+        let place = self.services.workspace.scratch("agent")?;
+        let forwarding =
+            Forwarding::begin(agent.clone(), place.path(), step.owner, step.mode).map_err(failed)?;
+        let content = forwarding.content().map_err(failed)?;
+        mounted.mounts.push(Mount { target: step.target.clone(), content });
+        mounted.agents.push((forwarding, place));
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use super::mounted::Mounted;
 use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
+use super::run_settings::hosts;
 use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
 use crate::image::platform::Platform;
 use crate::limit::Limit;
@@ -20,13 +21,10 @@ use crate::rootfs::{
     set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{Exit, HOSTNAME, Network, Presentation, Process, SandboxError, Script};
+use crate::sandbox::{Exit, Network, Presentation, Process, SandboxError, Script};
 use crate::snapshot::{Recording, View};
 use crate::store::room::Free;
 use crate::store::unpacked::Chain;
-
-/// What every RUN finds in `/etc/hosts`, as under BuildKit.
-const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /// Whether a step finds anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,8 +295,8 @@ fn process(
         secret_env: mounted.variables.clone(),
         cwd: step.workdir.clone(),
         user,
-        hostname: HOSTNAME.to_owned(),
-        hosts: HOSTS.as_bytes().to_vec(),
+        hostname: step.hostname.clone(),
+        hosts: hosts(&step.hostname, &step.hosts),
         resolv_conf: match step.network {
             Network::Shared => resolv_conf.to_vec(),
             Network::None => resolv_conf_without_network(resolv_conf),
@@ -307,5 +305,8 @@ fn process(
         mounts: mounted.mounts.clone(),
         presentation,
         network: step.network,
+        security: step.security,
+        shm_size: step.shm_size,
+        limits: step.limits.to_vec(),
     }
 }

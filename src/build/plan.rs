@@ -8,6 +8,7 @@ use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
 use super::network::Networks;
 use super::origin::{Named, Origin, Reader, named_by, origin, stage_named};
+use super::run_settings::RunSettings;
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
 use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan};
@@ -51,6 +52,8 @@ pub struct PlanRequest {
     pub most_layers: usize,
     /// Which networks steps may have.
     pub networks: Networks,
+    /// What else holds for every RUN.
+    pub run: RunSettings,
 }
 
 /// Plans the build of `file`: bases are resolved, nothing is run.
@@ -437,7 +440,7 @@ impl Planner<'_> {
             }
         };
         let from = |reader: Reader, name: &Text| {
-            let found = origins.iter().find(|(known, _)| *known == Named { reader, name });
+            let found = origins.iter().find(|(known, _)| known.is(reader, name));
             let found = found.map(|(_, from)| from.clone());
             found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `from={name}`")))
         };
@@ -447,7 +450,12 @@ impl Planner<'_> {
             config,
             author,
             &mut self.warnings,
-            Sources { ignore: self.ignore, from: &from, networks: self.request.networks },
+            Sources {
+                ignore: self.ignore,
+                from: &from,
+                networks: self.request.networks,
+                run: &self.request.run,
+            },
         );
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
@@ -488,7 +496,7 @@ impl Planner<'_> {
         let mut origins: Vec<(Named<'n>, CopyFrom)> = Vec::new();
         for (instruction, _) in needed {
             for named in named_by(&instruction.value) {
-                if origins.iter().any(|(known, _)| *known == named) {
+                if origins.iter().any(|(known, _)| known.is(named.reader, named.name)) {
                     continue;
                 }
                 let origin = origin(self.file, named, index)
@@ -557,8 +565,13 @@ impl Planner<'_> {
 }
 
 /// Build arguments that act without being declared.
-const EFFECTIVE_ARGS: [&str; 4] =
-    ["SOURCE_DATE_EPOCH", "BUILDKIT_DOCKERFILE_CHECK", "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS"];
+const EFFECTIVE_ARGS: [&str; 5] = [
+    "SOURCE_DATE_EPOCH",
+    "BUILDKIT_DOCKERFILE_CHECK",
+    "BUILDKIT_SYNTAX",
+    "BUILDKIT_CACHE_MOUNT_NS",
+    "BUILDKIT_SANDBOX_HOSTNAME",
+];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
 fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {

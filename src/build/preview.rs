@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::finished::{describe, history_row};
-use super::mount::{BindStep, CacheStep, MountStep, SecretStep, TmpfsStep};
+use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan, Step};
 use crate::dockerfile::{Access, Need, Sharing};
 use crate::image::config::{History, ImageConfig};
-use crate::sandbox::Network;
+use crate::sandbox::{Network, Security};
 
 /// The config of the image that `plan` gives, without times and with the diff ids of the base alone.
 #[must_use]
@@ -53,6 +53,9 @@ fn stage_value(stage: &StagePlan, plan: &Plan) -> Value {
                 }
                 if run.network == Network::None {
                     value["network"] = json!("none");
+                }
+                if run.security == Security::Unconfined {
+                    value["security"] = json!("insecure");
                 }
             }
             value
@@ -110,6 +113,14 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
             "id": id,
             "target": target.as_ref().map(ToString::to_string),
             "env": variable,
+            "required": *need == Need::Required,
+            "mode": format!("{mode:04o}"),
+            "owner": format!("{}:{}", owner.uid, owner.gid),
+        }),
+        MountStep::Ssh(SshStep { id, target, need, mode, owner }) => json!({
+            "type": "ssh",
+            "id": id.as_deref().unwrap_or(SshStep::DEFAULT),
+            "target": target.to_string(),
             "required": *need == Need::Required,
             "mode": format!("{mode:04o}"),
             "owner": format!("{}:{}", owner.uid, owner.gid),

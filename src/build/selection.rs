@@ -33,7 +33,9 @@ impl<'s> Selection<'s> {
                     | MountStep::Cache(CacheStep { seed: Some(from), source, .. }) => {
                         Some(Self::Mount { from, source })
                     }
-                    MountStep::Cache(_) | MountStep::Tmpfs(_) | MountStep::Secret(_) => None,
+                    MountStep::Cache(_) | MountStep::Tmpfs(_) | MountStep::Secret(_) | MountStep::Ssh(_) => {
+                        None
+                    }
                 };
                 run.mounts.iter().filter_map(read).collect()
             }

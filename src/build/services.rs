@@ -13,7 +13,7 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer;
 use crate::limit::Limit;
-use crate::sandbox::{Cancel, Sandbox, Secret};
+use crate::sandbox::{Agent, Cancel, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
 use crate::store::cache_mounts::CacheMounts;
@@ -119,6 +119,8 @@ pub struct Services<'a> {
     pub workspace: &'a Workspace,
     /// What `--mount=type=secret` may ask for, by id.
     pub secrets: BTreeMap<String, Secret>,
+    /// What `--mount=type=ssh` may ask for, by id.
+    pub agents: BTreeMap<String, Agent>,
     /// What `--mount=type=cache` shows.
     pub cache_mounts: &'a CacheMounts,
     /// How much there may be.

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::dockerfile::{Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
-use crate::sandbox::Network;
+use crate::sandbox::{Network, ResourceLimit, Security};
 
 use super::clock::Clock;
 use super::mount::MountStep;
+use super::run_settings::ExtraHost;
 use super::scope::Variables;
 use super::services::Base;
 
@@ -247,6 +249,16 @@ pub struct RunStep {
     pub mounts: Vec<MountStep>,
     /// Its network.
     pub network: Network,
+    /// What it may do.
+    pub security: Security,
+    /// Its host name.
+    pub hostname: String,
+    /// Further lines of `/etc/hosts`.
+    pub hosts: Arc<[ExtraHost]>,
+    /// Bytes that `/dev/shm` may hold, if not the usual number.
+    pub shm_size: Option<u64>,
+    /// Limits of its processes.
+    pub limits: Arc<[ResourceLimit]>,
     /// The command line as errors show it.
     pub shown: String,
 }

@@ -142,12 +142,29 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "id=ID[,src=FILE|,env=NAME]")]
     pub(super) secret: Vec<String>,
 
+    /// SSH agent for RUN --mount=type=ssh: the socket that is named, else that of SSH_AUTH_SOCK (repeatable)
+    #[arg(long, value_name = "default|ID[=SOCKET]")]
+    pub(super) ssh: Vec<String>,
+
     /// Network of each RUN that names none: default is this machine's, none only a loopback interface, host needs no
     /// --allow then
     #[arg(long, value_name = "MODE", default_value = "default")]
     pub(super) network: String,
 
-    /// What a Dockerfile may ask for besides: network.host is RUN --network=host (repeatable)
+    /// Line of /etc/hosts for every RUN (repeatable)
+    #[arg(long, value_name = "NAME:IP")]
+    pub(super) add_host: Vec<String>,
+
+    /// Size of /dev/shm for every RUN, with k, m or g [default: 64m]
+    #[arg(long, value_name = "BYTES")]
+    pub(super) shm_size: Option<String>,
+
+    /// Limit of the processes of every RUN, for instance nofile=1024:4096 (repeatable)
+    #[arg(long, value_name = "TYPE=SOFT[:HARD]")]
+    pub(super) ulimit: Vec<String>,
+
+    /// What a Dockerfile may ask for besides: network.host is RUN --network=host, security.insecure is RUN
+    /// --security=insecure (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(super) allow: Vec<String>,
 

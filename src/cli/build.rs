@@ -17,6 +17,7 @@ use super::progress::{Colour, Lines};
 use super::secrets;
 use super::settings::{Given, Settings};
 use super::snapshotter::{self, Kept};
+use super::ssh;
 use super::stop::{AtOnce, Stop};
 use super::sweep::Sweep;
 use crate::build::progress::{Event, Progress};
@@ -30,7 +31,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::{SandboxError, Secret};
+use crate::sandbox::{Agent, SandboxError, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::cache_mounts::CacheMounts;
@@ -75,6 +76,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     let mut opened = open(settings, &*progress)?;
     let secrets = secrets::read(&settings.secrets)?;
+    let agents = ssh::open(&settings.agents)?;
     check_machine()?;
     let store = open_store(settings, &progress)?;
     let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
@@ -87,7 +89,8 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
     let stop = Stop::new(at_once)?;
     let result =
-        Build { settings, progress: &progress, opened, secrets, isolation, entered, stop: &stop }.run(&store);
+        Build { settings, progress: &progress, opened, secrets, agents, isolation, entered, stop: &stop }
+            .run(&store);
     stop.judge(result)
 }
 
@@ -96,6 +99,7 @@ struct Build<'a> {
     progress: &'a Arc<Lines<std::io::Stderr>>,
     opened: Opened,
     secrets: BTreeMap<String, Secret>,
+    agents: BTreeMap<String, Agent>,
     isolation: Isolation,
     entered: Entered,
     stop: &'a Stop,
@@ -180,6 +184,7 @@ impl Build<'_> {
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),
+            agents: self.agents.clone(),
             cache_mounts: &CacheMounts::new(images.store, &self.entered.own.ids),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.

@@ -14,9 +14,11 @@ mod outputs;
 mod own;
 mod progress;
 mod root;
+mod run_settings;
 mod secrets;
 mod settings;
 mod snapshotter;
+mod ssh;
 mod stop;
 mod sweep;
 

@@ -13,8 +13,10 @@ use super::isolation;
 use super::limits::Limits;
 use super::outputs::check_not_private;
 use super::progress::Verbosity;
+use super::run_settings::{self, Allowed};
 use super::secrets;
 use super::snapshotter::{self, Preference, word};
+use super::ssh;
 use crate::build::PlanRequest;
 use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
@@ -120,6 +122,8 @@ pub(super) struct Settings {
     pub(super) client: ClientOptions,
     /// What `--mount=type=secret` may ask for.
     pub(super) secrets: Vec<secrets::GivenSecret>,
+    /// What `--mount=type=ssh` may ask for.
+    pub(super) agents: Vec<ssh::GivenAgent>,
     /// How much there may be of what is read and written.
     pub(super) limits: Limits,
     /// How much to say.
@@ -178,6 +182,7 @@ impl Settings {
                 .hint("add --destination NAME, or --no-push"));
         }
         let build_args = build_args(&args.build_arg, environment)?;
+        let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let settings = Self {
             request: PlanRequest {
@@ -190,7 +195,8 @@ impl Settings {
                 host,
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
                 most_layers: snapshotter.most_layers(),
-                networks: networks(args)?,
+                networks: networks(args, &allowed)?,
+                run: run_settings::parse(args, &allowed)?,
             },
             context: context(args)?,
             context_given: match (&args.context, &args.positional_context) {
@@ -211,6 +217,7 @@ impl Settings {
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             client: client(args, environment)?,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
+            agents: ssh::parse(&args.ssh, environment)?,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
@@ -343,23 +350,11 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         .collect()
 }
 
-/// `--network` and `--allow`. As with docker, who asks for the host's network has allowed it.
-fn networks(args: &BuildArgs) -> Result<Networks, Failure> {
+/// `--network`, with what is `allowed` besides. As with docker, who asks for the host's network has allowed it.
+fn networks(args: &BuildArgs, allowed: &Allowed) -> Result<Networks, Failure> {
     let modes = [("default", Network::Default), ("none", Network::None), ("host", Network::Host)];
     let unnamed = word("--network", "network mode", &args.network, &modes)?;
-    let mut host = if unnamed == Network::Host { HostNetwork::Allowed } else { HostNetwork::Refused };
-    for name in &args.allow {
-        match name.as_str() {
-            "network.host" => host = HostNetwork::Allowed,
-            "security.insecure" => {
-                return Err(Failure::new("`security.insecure` is not supported yet").of_flag("--allow"));
-            }
-            _ => {
-                let message = format!("`{name}` is nothing that can be allowed");
-                return Err(Failure::new(message).of_flag("--allow").hint("network.host"));
-            }
-        }
-    }
+    let host = if unnamed == Network::Host { HostNetwork::Allowed } else { allowed.host };
     Ok(Networks { unnamed, host })
 }
 

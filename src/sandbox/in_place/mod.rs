@@ -46,7 +46,7 @@ use super::furnish::{Home, KernelDirectories};
 use super::provided::is_of_kernel;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View, chroot};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Strategy, Stream, View, chroot};
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Rootfs};
 use exchange::Exchange;
@@ -136,6 +136,7 @@ impl Sandbox for InPlace<'_> {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
+        running::check_confined(process, Strategy::InPlace)?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
