@@ -17,6 +17,7 @@ use builder::image::manifest::Image;
 use builder::image::matching::{Asked, MatchMode};
 use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
+use builder::sandbox::Cancel;
 use builder::store::unpacked::Chain;
 
 use crate::support::ground::ground;
@@ -209,7 +210,7 @@ impl ImageSource for WithEnvironment {
         })
     }
 
-    fn unpack(&self, _: &Image) -> Result<Chain, ServiceError> {
+    fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
         Err("nothing is unpacked while planning".into())
     }
 }

@@ -171,7 +171,7 @@ fn files_are_copied_only_where_two_need_them() {
     let finished = Builder::new().layout(
         &context,
         scratch().path().join("layout").as_path(),
-        &["--snapshotter=native", "--no-cache", "-v", "debug"],
+        &["--snapshotter=native", "--no-cache", "--jobs=1", "-v", "debug"],
     );
     let finished = finished.success();
     let numbers = output(&finished);

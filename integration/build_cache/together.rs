@@ -47,7 +47,7 @@ fn a_step_that_two_builds_want_is_done_once() {
     let mut first = Running::start(&mut project.command(&[]));
     first.wait_for("| started");
     let mut second = Running::start(&mut project.command(&[]));
-    second.wait_for("[2/3] waiting for another build that runs this step");
+    second.wait_for("[2/3] waiting for another stage or build that runs this step");
     gate.open();
     let second = second.end(Duration::from_secs(60)).success();
     let first = first.end(Duration::from_secs(60)).success();
@@ -68,7 +68,7 @@ fn when_the_build_that_is_waited_for_ends_badly_the_next_one_does_the_step() {
         let mut first = Running::start(&mut project.command(&[]));
         first.wait_for("| started");
         let mut second = Running::start(&mut project.command(&[]));
-        second.wait_for("waiting for another build that runs this step");
+        second.wait_for("waiting for another stage or build that runs this step");
         match signal {
             Some(signal) => first.signal(signal),
             None => gate.open(),
@@ -92,7 +92,7 @@ fn who_waits_for_another_build_can_be_stopped() {
     let mut first = Running::start(&mut project.command(&[]));
     first.wait_for("| started");
     let mut second = Running::start(&mut project.command(&[]));
-    second.wait_for("waiting for another build that runs this step");
+    second.wait_for("waiting for another stage or build that runs this step");
     second.signal(Signal::TERM);
     second.end(Duration::from_secs(3)).exited(143);
     // Who uses no cache does not wait either.

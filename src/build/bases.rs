@@ -1,8 +1,9 @@
 //! Unpacked images that the plan wants more than once.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
+use super::execute::locked;
 use super::step::{CopyFrom, Plan, StageBase};
 use crate::image::digest::ChainId;
 use crate::image::manifest::Image;
@@ -21,76 +22,91 @@ pub(super) enum Purpose {
 /// for each COPY would be the most expensive part of a build.
 #[derive(Debug, Default)]
 pub(super) struct Bases {
-    /// The stages that want an image, in order: one element for each time.
-    wanted: RefCell<BTreeMap<ChainId, Vec<usize>>>,
-    kept: RefCell<BTreeMap<ChainId, Chain>>,
+    images: Mutex<BTreeMap<ChainId, Wanted>>,
+}
+
+/// An image that the plan wants.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The stages that want it and have not ended, by number in the Dockerfile, and how many times more.
+    by: BTreeMap<usize, usize>,
+    /// Its files. Who unpacks them holds the lock: others want the same.
+    kept: Arc<Mutex<Option<Chain>>>,
 }
 
 impl Bases {
     /// What `plan` wants.
     pub(super) fn of(plan: &Plan) -> Self {
-        let mut wanted: BTreeMap<ChainId, Vec<usize>> = BTreeMap::new();
-        let mut want = |image: Option<&Image>, position: usize| {
+        let mut images: BTreeMap<ChainId, Wanted> = BTreeMap::new();
+        let mut want = |image: Option<&Image>, stage: usize| {
             if let Some(chain) = image.and_then(chain_id) {
-                wanted.entry(chain).or_default().push(position);
+                *images.entry(chain).or_default().by.entry(stage).or_default() += 1;
             }
         };
         let below = untouched(plan);
         for (position, stage) in plan.stages.iter().enumerate() {
             if stage.steps.iter().any(|step| step.step.changes_files()) {
-                want(base(plan, &below, position), position);
+                want(base(plan, &below, position), stage.index);
             }
             for step in &stage.steps {
                 for from in step.step.reads() {
                     match from {
-                        CopyFrom::Image(image) => want(Some(&plan.images[*image].image), position),
-                        CopyFrom::Stage(other) => want(below[*other], position),
+                        CopyFrom::Image(image) => want(Some(&plan.images[*image].image), stage.index),
+                        CopyFrom::Stage(other) => want(below[*other], stage.index),
                         CopyFrom::Context | CopyFrom::Scratch => {}
                     }
                 }
             }
         }
-        Self { wanted: RefCell::new(wanted), kept: RefCell::default() }
+        Self { images: Mutex::new(images) }
     }
 
-    /// The files of `image` for a step of the stage at `position`: those that were kept, or what `unpack` gives. They are
-    /// handed over for good where nothing else will want them; to look at for a key they are only lent.
+    /// The files of `image` for a step of `stage`, a number in the Dockerfile: those that were kept, or what `unpack` gives.
+    /// They are handed over for good where nothing else will want them; to look at for a key they are only lent.
     pub(super) fn get<E>(
         &self,
         image: &Image,
-        position: usize,
+        stage: usize,
         purpose: Purpose,
         unpack: impl FnOnce() -> Result<Chain, E>,
     ) -> Result<Chain, E> {
         let Some(id) = chain_id(image) else { return unpack() };
-        let kept = self.kept.borrow_mut().remove(&id);
-        let chain = match kept {
+        let kept = Arc::clone(&locked(&self.images).entry(id.clone()).or_default().kept);
+        let mut kept = locked(&kept);
+        let chain = match kept.take() {
             Some(chain) => chain,
             None => unpack()?,
         };
-        if purpose == Purpose::Key {
-            self.kept.borrow_mut().insert(id, chain.clone());
-            return Ok(chain);
-        }
-        let mut wanted = self.wanted.borrow_mut();
-        let stages = wanted.entry(id.clone()).or_default();
-        // Once for this time; stages that came to an end without it will not come back.
-        let this_time = stages.partition_point(|stage| *stage < position);
-        let done = this_time + usize::from(stages.get(this_time) == Some(&position));
-        stages.drain(..done);
-        if !stages.is_empty() {
-            self.kept.borrow_mut().insert(id, chain.clone());
+        if purpose == Purpose::Key || self.is_wanted_after(&id, stage) {
+            *kept = Some(chain.clone());
         }
         Ok(chain)
     }
 
-    /// Lets go of what no stage after that at `position` wants.
-    pub(super) fn leave(&self, position: usize) {
-        let wanted = self.wanted.borrow();
-        let is_wanted = |id: &ChainId| {
-            wanted.get(id).is_some_and(|stages| stages.last().is_some_and(|last| *last > position))
-        };
-        self.kept.borrow_mut().retain(|id, _| is_wanted(id));
+    /// Whether anybody will want the image once more when a step of `stage` has got it.
+    fn is_wanted_after(&self, id: &ChainId, stage: usize) -> bool {
+        let mut images = locked(&self.images);
+        let by = &mut images.entry(id.clone()).or_default().by;
+        if let Some(times) = by.get_mut(&stage) {
+            *times -= 1;
+            if *times == 0 {
+                by.remove(&stage);
+            }
+        }
+        !by.is_empty()
+    }
+
+    /// `stage` has ended: what no other stage wants is let go.
+    pub(super) fn leave(&self, stage: usize) {
+        for image in locked(&self.images).values_mut() {
+            image.by.remove(&stage);
+            // Whoever holds the lock wants it, and decides.
+            if image.by.is_empty()
+                && let Ok(mut kept) = image.kept.try_lock()
+            {
+                *kept = None;
+            }
+        }
     }
 }
 
@@ -133,6 +149,7 @@ mod tests {
     use crate::image::matching::{Asked, MatchMode};
     use crate::image::platform::{Platform, Requested};
     use crate::image::reference::Reference;
+    use crate::sandbox::Cancel;
 
     /// Every name is an image of two layers, both called after it.
     struct ByName;
@@ -162,7 +179,7 @@ mod tests {
             })
         }
 
-        fn unpack(&self, _: &Image) -> Result<Chain, ServiceError> {
+        fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
             Err("nothing is unpacked while planning".into())
         }
     }
@@ -192,6 +209,10 @@ mod tests {
         ByName.resolve(&name.parse().unwrap(), &wanted).unwrap().image
     }
 
+    fn kept_by(bases: &Bases) -> usize {
+        locked(&bases.images).values().filter(|image| locked(&image.kept).is_some()).count()
+    }
+
     #[test]
     fn an_image_is_unpacked_once_and_handed_over_in_the_end() {
         let plan = plan(
@@ -210,7 +231,7 @@ mod tests {
                 Ok::<_, ()>(Chain::empty())
             };
             bases.get(&image(name), position, Purpose::Step, unpack).unwrap();
-            assert_eq!(!bases.kept.borrow().is_empty(), kept, "{position} {name}");
+            assert_eq!(kept_by(&bases) > 0, kept, "{position} {name}");
         }
         assert_eq!(unpacked, ["base", "other"]);
     }
@@ -226,13 +247,13 @@ mod tests {
                 Ok::<_, ()>(Chain::empty())
             };
             bases.get(&image("base"), 0, purpose, unpack).unwrap();
-            assert_eq!(bases.kept.borrow().len(), kept, "{purpose:?}");
+            assert_eq!(kept_by(&bases), kept, "{purpose:?}");
         }
         assert_eq!(unpacked, 1);
         // Where the step need not be done after all, its stage's end is that of the files.
         bases.get(&image("base"), 0, Purpose::Key, || Ok::<_, ()>(Chain::empty())).unwrap();
         bases.leave(0);
-        assert!(bases.kept.borrow().is_empty());
+        assert_eq!(kept_by(&bases), 0);
     }
 
     #[test]
@@ -240,12 +261,13 @@ mod tests {
         let plan = plan("FROM base AS a\nRUN x\nCOPY --from=base /x /\nFROM a\nRUN y\n");
         let bases = Bases::of(&plan);
         bases.get(&image("base"), 0, Purpose::Step, || Ok::<_, ()>(Chain::empty())).unwrap();
-        assert_eq!(bases.kept.borrow().len(), 1);
+        assert_eq!(kept_by(&bases), 1);
         bases.leave(0);
-        assert!(bases.kept.borrow().is_empty());
+        assert_eq!(kept_by(&bases), 0);
         // A stage that did without, because its results were known.
         let again = Bases::of(&plan);
+        again.leave(0);
         again.get(&image("base"), 1, Purpose::Step, || Ok::<_, ()>(Chain::empty())).unwrap();
-        assert!(again.kept.borrow().is_empty());
+        assert_eq!(kept_by(&again), 0);
     }
 }

@@ -39,7 +39,7 @@ impl Executor<'_> {
     /// # Errors
     /// When the store cannot be written to, what a new cache begins with is not there, or the build is cancelled.
     pub(super) fn cache_mounts<'s>(
-        &mut self,
+        &self,
         steps: impl Iterator<Item = &'s CacheStep>,
         stage: &StagePlan,
         place: &Place,
@@ -71,7 +71,7 @@ impl Executor<'_> {
     }
 
     fn take_cache(
-        &mut self,
+        &self,
         key: &CacheKey,
         steps: &[&CacheStep],
         stage: &StagePlan,
@@ -96,8 +96,8 @@ impl Executor<'_> {
                 services.progress.tell(&Event::WaitingForCache { place, id: &first.id });
             }
             // That it is interrupted does no harm: the switch is looked at.
-            let _ = rustix::event::poll(&mut [PollFd::new(services.cancel, PollFlags::IN)], Some(&PATIENCE));
-            if services.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let _ = rustix::event::poll(&mut [PollFd::new(&self.cancel, PollFlags::IN)], Some(&PATIENCE));
+            if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let mut fill = |root: &Rootfs| self.fill_cache(first, stage, root);
         let taken = services.cache_mounts.take(key.digest(), turn, &mut wait, &mut fill)?;
@@ -105,12 +105,7 @@ impl Executor<'_> {
     }
 
     /// Makes a new cache what it begins as.
-    fn fill_cache(
-        &mut self,
-        step: &CacheStep,
-        stage: &StagePlan,
-        new: &Rootfs,
-    ) -> Result<(), BuildErrorKind> {
+    fn fill_cache(&self, step: &CacheStep, stage: &StagePlan, new: &Rootfs) -> Result<(), BuildErrorKind> {
         match &step.seed {
             None => {}
             Some(CopyFrom::Context) => {
@@ -134,7 +129,7 @@ impl Executor<'_> {
     }
 
     fn copy_seed(&self, seed: &impl AsFd, new: &Rootfs) -> Result<(), BuildErrorKind> {
-        let cancelled = || self.services.cancel.is_cancelled();
+        let cancelled = || self.cancel.is_cancelled();
         let names = self.services.limits.layers.names;
         let from = seed.as_fd().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
         let copy = TreeCopy { names, cancelled: &cancelled, jobs: jobs() };

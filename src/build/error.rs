@@ -202,6 +202,9 @@ pub enum BuildErrorKind {
         /// What to do.
         fix: String,
     },
+    /// The kernel gives no more descriptors, for instance.
+    #[error("cannot begin to build")]
+    Begin(#[source] std::io::Error),
     /// The build was told to stop.
     #[error("interrupted")]
     Cancelled,

@@ -1,7 +1,8 @@
-//! Running a plan: its stages, one after the other, into an image.
+//! Running a plan: its stages, side by side where none needs the other, into an image.
 
-use std::cell::{Cell, OnceCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::bases::{Bases, Purpose};
 use super::context_view::ContextViews;
@@ -11,11 +12,12 @@ use super::key;
 use super::progress::Event;
 use super::recall::Count;
 use super::services::{ServiceError, Services};
-use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan};
+use super::stages::Stages;
+use super::step::{Plan, StagePlan};
 use crate::cache::{CacheKey, RememberedLayer};
 use crate::image::digest::Digest;
 use crate::image::manifest::{Image, Origin};
-use crate::sandbox::emulation;
+use crate::sandbox::{Cancel, emulation};
 use crate::store::unpacked::Chain;
 
 /// A stage that has been built.
@@ -58,148 +60,168 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
     // is removed then, so everything is found again but that; it cannot happen more often than there are layers.
     let mut layers: usize = plan.stages.iter().map(|stage| stage.steps.len()).sum();
     loop {
-        let mut executor = Executor::new(plan, services);
+        let executor = Executor::new(plan, services)?;
         match executor.image() {
-            Err(_) if executor.lost.get() && layers > 0 && !services.cancel.is_cancelled() => {
+            Err(Failure::LostLayer(_)) if layers > 0 && !services.cancel.is_cancelled() => {
                 layers -= 1;
                 let note = "a layer of a remembered result is damaged: the build begins again without it";
                 services.progress.tell(&Event::Note(note));
             }
-            result => return result,
+            Err(Failure::LostLayer(error) | Failure::Other(error)) => return Err(*error),
+            Ok(image) => return Ok(image),
         }
     }
 }
 
-/// For each stage the position of the last one that stands on it or reads its files. The result is used at the end.
-fn last_uses(plan: &Plan) -> Vec<usize> {
-    let mut last: Vec<usize> = (0..plan.stages.len()).collect();
-    for (position, stage) in plan.stages.iter().enumerate() {
-        if let StageBase::Stage(below) = stage.base {
-            last[below] = position;
-        }
-        for step in &stage.steps {
-            for from in step.step.reads() {
-                if let CopyFrom::Stage(other) = from {
-                    last[*other] = position;
-                }
-            }
-        }
-    }
-    if let Some(result) = last.last_mut() {
-        *result = plan.stages.len();
-    }
-    last
+/// Why there is no image.
+enum Failure {
+    /// A remembered layer is not what it was.
+    LostLayer(Box<BuildError>),
+    /// Anything else.
+    Other(Box<BuildError>),
 }
 
 pub(super) struct Executor<'a> {
     pub(super) plan: &'a Plan,
     pub(super) services: &'a Services<'a>,
-    /// For each stage the position of the last one that uses it.
-    last_uses: Vec<usize>,
+    /// When to stop: when the build is told to, or a stage has failed.
+    pub(super) cancel: Cancel,
+    pub(super) stages: Stages,
     /// The images that are still needed.
     bases: Bases,
-    /// Which stage is being built.
-    position: usize,
-    /// The stages that are still needed, by position.
-    pub(super) done: BTreeMap<usize, Done>,
     /// This machine, looked at when the first RUN wants to know.
-    pub(super) machine: OnceCell<(emulation::Host, emulation::Registrations)>,
+    pub(super) machine: OnceLock<(emulation::Host, emulation::Registrations)>,
     /// Whether the faults of a qemu handler were told: once is enough.
-    pub(super) warned: Cell<bool>,
+    pub(super) warned: AtomicBool,
     /// How many steps were found, and how many done.
     pub(super) count: Count,
     /// Layers of remembered results of which was told that they are lost.
-    pub(super) told: BTreeSet<Digest>,
-    /// Whether files could not be had because a remembered layer is lost.
-    lost: Cell<bool>,
+    pub(super) told: Mutex<BTreeSet<Digest>>,
+    /// The stages, by number, whose files could not be had because a remembered layer is lost.
+    lost: Mutex<BTreeSet<usize>>,
     /// The build context as mounts show it.
     pub(super) context: ContextViews<'a>,
+    /// Held by a RUN that could see those of other stages.
+    pub(super) alone: Mutex<()>,
 }
 
 impl<'a> Executor<'a> {
-    fn new(plan: &'a Plan, services: &'a Services<'a>) -> Self {
-        Self {
+    fn new(plan: &'a Plan, services: &'a Services<'a>) -> Result<Self, BuildError> {
+        let cancel = services.cancel.below();
+        Ok(Self {
             plan,
             services,
-            last_uses: last_uses(plan),
+            cancel: cancel.map_err(|error| BuildError::at(None, BuildErrorKind::Begin(error)))?,
+            stages: Stages::of(plan),
             bases: Bases::of(plan),
-            position: 0,
-            done: BTreeMap::new(),
-            machine: OnceCell::new(),
-            warned: Cell::new(false),
+            machine: OnceLock::new(),
+            warned: AtomicBool::new(false),
             count: Count::default(),
-            told: BTreeSet::new(),
-            lost: Cell::new(false),
+            told: Mutex::default(),
+            lost: Mutex::default(),
             context: ContextViews::new(services.context, services.workspace),
-        }
+            alone: Mutex::default(),
+        })
     }
 
-    fn image(&mut self) -> Result<Image, BuildError> {
-        for (position, stage) in self.plan.stages.iter().enumerate() {
-            self.position = position;
-            let done = self.stage(position, stage)?;
-            self.done.insert(position, done);
-            self.bases.leave(position);
-            // What nobody uses any more is let go: long chains of stages would else hold a history for each.
-            let Executor { done, last_uses, .. } = self;
-            done.retain(|other, _| last_uses[*other] > position);
+    fn image(&self) -> Result<Image, Failure> {
+        let threads = self.services.jobs.get().min(self.plan.stages.len());
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                let thread = std::thread::Builder::new().name("builder-stage".to_owned());
+                // Those that there are do the work.
+                if thread.spawn_scoped(scope, || self.build_stages()).is_err() {
+                    break;
+                }
+            }
+            self.build_stages();
+        });
+        if let Some((position, error)) = self.stages.take_failure() {
+            let is_lost = locked(&self.lost).contains(&self.plan.stages[position].index);
+            let failure = if is_lost { Failure::LostLayer } else { Failure::Other };
+            return Err(failure(Box::new(error)));
         }
-        let (Some((_, done)), Some(stage)) = (self.done.pop_last(), self.plan.result()) else {
+        let (Some(done), Some(stage)) = (self.stages.take_result(), self.plan.result()) else {
             let kind = BuildErrorKind::Invalid("there is no stage to build".to_owned());
-            return Err(BuildError::at(None, kind));
+            return Err(Failure::Other(Box::new(BuildError::at(None, kind))));
         };
         self.tell_count();
         let Done { image, first_row, key, .. } = done;
         Ok(finished(self.plan, stage, image, first_row, || self.time_without_layers(stage, key.as_ref())))
     }
 
-    /// What the stage at `position` begins with: `below`, handed over for good where nobody else uses that.
-    pub(super) fn stage_below(&mut self, below: usize, position: usize, stage: &StagePlan) -> Done {
-        let reads = |step: &PlannedStep| step.step.reads().any(|from| *from == CopyFrom::Stage(below));
-        if self.last_uses[below] == position
-            && !stage.steps.iter().any(reads)
-            && let Some(done) = self.done.remove(&below)
-        {
-            return done;
+    /// The life of a thread: builds stages as long as there are any.
+    fn build_stages(&self) {
+        while let Some(position) = self.stages.next() {
+            let stage = &self.plan.stages[position];
+            let result = self.stage(position, stage);
+            self.bases.leave(stage.index);
+            let is_stopped = self.cancel.is_cancelled();
+            let has_failed = result.is_err();
+            // Before the others are stopped: what fails in them because of that is not the reason.
+            self.stages.end(position, result);
+            match (has_failed, is_stopped) {
+                (false, _) => {}
+                (true, false) => self.stop_others(stage),
+                (true, true) if self.services.cancel.is_cancelled() => {}
+                (true, true) => {
+                    let note = format!("[{}] stopped: another stage has failed", stage.name);
+                    self.services.progress.tell(&Event::Note(&note));
+                }
+            }
         }
-        self.done[&below].clone()
+    }
+
+    /// `failed` has failed: nothing else is of use any more.
+    fn stop_others(&self, failed: &StagePlan) {
+        self.cancel.cancel("another stage has failed");
+        // After a lost layer the build begins again.
+        if !locked(&self.lost).contains(&failed.index) {
+            self.services.source.give_up();
+        }
     }
 
     pub(super) fn stop_if_cancelled(&self) -> Result<(), BuildErrorKind> {
-        if self.services.cancel.is_cancelled() { Err(BuildErrorKind::Cancelled) } else { Ok(()) }
+        if self.cancel.is_cancelled() { Err(BuildErrorKind::Cancelled) } else { Ok(()) }
     }
 
-    /// The unpacked layers of the stage at `position`, which is done.
-    pub(super) fn chain_of(&mut self, position: usize, purpose: Purpose) -> Result<Chain, BuildErrorKind> {
-        let done = &self.done[&position];
-        let chain = match &done.files {
-            Files::Chain(chain) => return Ok(chain.clone()),
-            Files::OfImage => {
-                let base = self.plan.stages[position].base.shown(&self.plan.stages);
-                self.unpack(&done.image, &base, purpose)?
-            }
-        };
-        if let Some(done) = self.done.get_mut(&position) {
-            done.files = Files::Chain(chain.clone());
-        }
-        Ok(chain)
+    /// The unpacked layers of the stage at `position`, which is built, for a step of `reader`.
+    pub(super) fn chain_of(
+        &self,
+        position: usize,
+        reader: &StagePlan,
+        purpose: Purpose,
+    ) -> Result<Chain, BuildErrorKind> {
+        let base = || self.plan.stages[position].base.shown(&self.plan.stages);
+        self.stages.chain(position, |image| self.unpack(image, &base(), reader, purpose))
     }
 
-    /// Fetches and unpacks what of `image` has not been. `reference` is the base it stands on.
+    /// Fetches and unpacks what of `image` has not been, for `reader`. `reference` is the base it stands on.
     pub(super) fn unpack(
         &self,
         image: &Image,
         reference: &str,
+        reader: &StagePlan,
         purpose: Purpose,
     ) -> Result<Chain, BuildErrorKind> {
-        let unpack = || self.services.source.unpack(image);
-        self.bases.get(image, self.position, purpose, unpack).map_err(|source: ServiceError| {
+        let unpack = || self.services.source.unpack(image, &self.cancel);
+        self.bases.get(image, reader.index, purpose, unpack).map_err(|source: ServiceError| {
+            if let Err(cancelled) = self.stop_if_cancelled() {
+                return cancelled;
+            }
             // What is damaged in the store is removed when it is read.
             let is_lost = |layer: &crate::image::manifest::Layer| {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)
             };
-            self.lost.set(image.layers().iter().any(is_lost));
+            if image.layers().iter().any(is_lost) {
+                locked(&self.lost).insert(reader.index);
+            }
             BuildErrorKind::Image { reference: reference.to_owned(), source }
         })
     }
+}
+
+/// What is in `mutex`. No thread leaves it half changed.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

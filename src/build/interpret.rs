@@ -171,7 +171,8 @@ impl<'a> Interpreter<'a> {
     }
 
     fn note_undefined(&mut self, span: Span, names: &[String]) {
-        for name in names {
+        // An ARG without a value is no mistake: someone may give it one.
+        for name in names.iter().filter(|name| !self.scope.is_declared(name)) {
             let near = suggest(name, &self.scope.names().collect::<Vec<_>>());
             self.warnings.push(Warning::undefined_variable(span, name, near));
         }
@@ -231,7 +232,9 @@ impl<'a> Interpreter<'a> {
 
     fn workdir(&mut self, span: Span, text: &Text) -> Result<(Option<String>, Step), BuildErrorKind> {
         let written = self.expanded(span, text)?;
-        let directory = if written.starts_with(b"/") {
+        let directory = if written.is_empty() {
+            self.workdir_text().to_owned()
+        } else if written.starts_with(b"/") {
             written.to_string()
         } else {
             let previous = GuestPath::clamp(self.workdir_text().as_bytes())?;
@@ -544,5 +547,156 @@ fn octal(chmod: Option<&Text>) -> Result<Option<u32>, BuildErrorKind> {
         None => Ok(None),
         Some(Mode::Octal(bits)) => Ok(Some(bits)),
         Some(Mode::Symbolic(_)) => Err(BuildErrorKind::Unsupported("a symbolic --chmod".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{PlanRequest, plan};
+    use super::super::preview;
+    use super::super::services::{Base, ImageSource, ServiceError, Wanted};
+    use super::super::step::Layering;
+    use super::*;
+    use crate::dockerfile;
+    use crate::image::manifest::Image;
+    use crate::image::matching::{Asked, MatchMode};
+    use crate::image::platform::{Platform, Requested};
+    use crate::image::reference::Reference;
+    use crate::sandbox::Cancel;
+    use crate::store::unpacked::Chain;
+
+    /// No image is there.
+    struct Nothing;
+
+    impl ImageSource for Nothing {
+        fn resolve(&self, _: &Reference, _: &Wanted) -> Result<Base, ServiceError> {
+            Err("there is no such image".into())
+        }
+
+        fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
+            Err("nothing is unpacked while planning".into())
+        }
+    }
+
+    fn planned(text: &str) -> Result<Value, BuildError> {
+        let host = Platform::new("linux", "amd64", None);
+        let request = PlanRequest {
+            build_args: BTreeMap::from([("GIVEN".to_owned(), "given".to_owned())]),
+            target: None,
+            labels: Vec::new(),
+            platform: Requested::parse("linux/amd64", &host).unwrap(),
+            asked: Asked::ByDefault,
+            mode: MatchMode::Compatible,
+            host,
+            layering: Layering::EachStep,
+            networks: Networks::USUAL,
+            run: RunSettings::usual(),
+            most_layers: 100,
+        };
+        let file = dockerfile::parse(text.as_bytes())?;
+        plan(&file, &request, &IgnoreRules::default(), &Nothing).map(|plan| preview::document(&plan))
+    }
+
+    /// Texts of history rows, `-` in front of those without a layer.
+    fn rows(document: &Value) -> Vec<String> {
+        let row = |row: &Value| {
+            let sign = if row["empty_layer"] == true { "-" } else { "" };
+            format!("{sign}{}", row["created_by"].as_str().unwrap_or_default())
+        };
+        document["image"]["history"].as_array().into_iter().flatten().map(row).collect()
+    }
+
+    #[test]
+    fn history_says_what_buildkit_says() {
+        for (text, expected) in [
+            // A RUN names what it sees, not what ARG said.
+            ("ARG X=1\nENV X=2\nRUN x", vec!["-ARG X=1", "-ENV X=2", "RUN |1 X=2 /bin/sh -c x # buildkit"]),
+            ("ENV X=2\nARG X\nRUN x", vec!["-ENV X=2", "-ARG X", "RUN |1 X=2 /bin/sh -c x # buildkit"]),
+            (
+                "ENV GIVEN=2\nARG GIVEN\nRUN x",
+                vec!["-ENV GIVEN=2", "-ARG GIVEN=given", "RUN |1 GIVEN=given /bin/sh -c x # buildkit"],
+            ),
+            (
+                "ARG X=1 Y\nARG X=2\nRUN [\"a\", \"b c\"]",
+                vec!["-ARG X=1 Y", "-ARG X=2", "RUN |2 X=2 Y= a b c # buildkit"],
+            ),
+            (
+                "ARG BUILDKIT_SBOM_SCAN_STAGE=true\nRUN x",
+                vec![
+                    "-ARG BUILDKIT_SBOM_SCAN_STAGE=true",
+                    "RUN |1 BUILDKIT_SBOM_SCAN_STAGE=true /bin/sh -c x # buildkit",
+                ],
+            ),
+            // An empty WORKDIR changes nothing, and it is shown as it is.
+            ("WORKDIR /x/\nWORKDIR $none", vec!["WORKDIR /x/", "WORKDIR /x/"]),
+            ("WORKDIR $none", vec!["-WORKDIR /"]),
+            ("WORKDIR /a//b/../c/\nWORKDIR d//", vec!["WORKDIR /a//b/../c/", "WORKDIR /a/c/d"]),
+            ("WORKDIR a\nWORKDIR ../..", vec!["WORKDIR /a", "-WORKDIR /"]),
+            // Tabs go before it is seen that the body is a script.
+            ("RUN <<-E\n\t#!/bin/sh\n\tE", vec!["RUN /bin/sh -c /dev/pipes/E # buildkit"]),
+            ("RUN <<E\n\t#!/bin/sh\nE", vec!["RUN /bin/sh -c \t#!/bin/sh\n # buildkit"]),
+            ("EXPOSE 443 53/UDP 80-81", vec!["-EXPOSE [443/tcp 53/udp 80/tcp 81/tcp]"]),
+            ("ARG P='3 4/udp'\nEXPOSE $P", vec!["-ARG P=3 4/udp", "-EXPOSE [3/tcp 4/udp]"]),
+            ("ARG \"A\"=1 $B=2", vec!["-ARG \"A\"=1 $B=2"]),
+            ("ARG A=1 B=$A\nENV c=$B", vec!["-ARG A=1 B=1", "-ENV c=1"]),
+            ("ENV a=1\nENV a=2 b=$a", vec!["-ENV a=1", "-ENV a=2 b=1"]),
+            ("ONBUILD RUN x", vec![]),
+            ("USER $none", vec!["-USER "]),
+            ("COPY <<E a b/\nE", vec!["COPY a <<E b/ # buildkit"]),
+        ] {
+            let document =
+                planned(&format!("FROM scratch\n{text}")).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(rows(&document), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn warnings_name_what_nobody_can_give_a_value() {
+        for (text, expected) in [
+            ("FROM scratch\nENV a=$x", vec!["UndefinedVar 2"]),
+            ("FROM scratch\nARG x\nENV a=$x", vec![]),
+            ("FROM scratch AS s\nARG x\nFROM s\nENV a=$x", vec![]),
+            ("ARG x\nFROM scratch\nENV a=$x", vec!["UndefinedVar 3"]),
+            ("FROM scratch\nENV a=${x:-b}${x-b}${x:+b}", vec![]),
+            ("FROM scratch\nARG a=$BUILDKIT_SBOM_SCAN_STAGE", vec![]),
+            // The default of a global ARG is not looked at, only FROM is; and FROM in every stage.
+            ("ARG a=$b\nFROM scratch", vec![]),
+            ("ARG v\nFROM scratch$v", vec![]),
+            ("FROM scratch$v", vec!["UndefinedArgInFrom 1"]),
+            ("FROM scratch$v AS unused\nFROM scratch", vec!["UndefinedArgInFrom 1"]),
+        ] {
+            let document = planned(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let row = |row: &Value| format!("{} {}", row["rule"].as_str().unwrap_or_default(), row["line"]);
+            let found: Vec<String> = document["warnings"].as_array().into_iter().flatten().map(row).collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_line_and_what_to_do() {
+        for (text, line, message) in [
+            ("FROM $nope AS unused\nFROM scratch", 1, "base name ($nope) should not be blank"),
+            (
+                "FROM --platform=$nope scratch AS unused\nFROM scratch",
+                1,
+                "empty platform value from expression $nope",
+            ),
+            ("FROM --platform=a/b/c/d scratch AS unused\nFROM scratch", 1, "is not a platform"),
+            ("FROM ${a AS unused\nFROM scratch", 1, "unsupported modifier"),
+            (
+                "FROM scratch AS unused\nCOPY --from=$a a b\nFROM scratch",
+                2,
+                "variable expansion is not supported for --from",
+            ),
+            ("FROM scratch AS unused\nCOPY --from=7 a b\nFROM scratch", 2, "invalid stage index 7"),
+            ("FROM scratch\nCOPY --from=-1 a b", 2, "invalid stage index -1"),
+            ("FROM scratch AS A\nFROM A", 2, "the stage is called `a`, write it like that"),
+            ("ARG a=${b:?boom}\nFROM scratch", 1, "b: boom"),
+            ("FROM scratch\nENV $none=1", 2, "ENV names can not be blank"),
+        ] {
+            let error = planned(text).expect_err(text);
+            assert_eq!(error.span.map(|span| span.first_line), Some(line), "{text}");
+            assert!(error.to_string().contains(message), "{text}\n{error}");
+        }
     }
 }

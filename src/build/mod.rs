@@ -27,7 +27,9 @@ pub mod scope;
 mod selection;
 pub mod services;
 mod stage;
+mod stages;
 pub mod step;
+mod survey;
 
 pub use error::{BuildError, BuildErrorKind};
 pub use execute::execute;

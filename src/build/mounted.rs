@@ -83,7 +83,7 @@ impl Executor<'_> {
     /// # Errors
     /// When a source is not there, or a secret that must be there is not.
     pub(super) fn mounted(
-        &mut self,
+        &self,
         step: &RunStep,
         stage: &StagePlan,
         place: &Place,
@@ -110,12 +110,7 @@ impl Executor<'_> {
         Ok(mounted)
     }
 
-    fn bind(
-        &mut self,
-        bind: &BindStep,
-        stage: &StagePlan,
-        mounted: &mut Mounted,
-    ) -> Result<(), BuildErrorKind> {
+    fn bind(&self, bind: &BindStep, stage: &StagePlan, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
         let (tree, source, rights) = match &bind.from {
             CopyFrom::Context => {
                 let shown = self.of_context(bind)?;

@@ -1,13 +1,14 @@
 //! Doing one step on the files of its stage.
 
 use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
 
 use super::add::{AddError, add};
 use super::bases::Purpose;
 use super::clues::Watch;
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
 use super::error::BuildErrorKind;
-use super::execute::Executor;
+use super::execute::{Executor, locked};
 use super::mounted::Mounted;
 use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
@@ -21,7 +22,7 @@ use crate::rootfs::{
     set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{Exit, Network, Presentation, Process, SandboxError, Script};
+use crate::sandbox::{self, Exit, Network, Presentation, Process, SandboxError, Script};
 use crate::snapshot::{Recording, View};
 use crate::store::room::Free;
 use crate::store::unpacked::Chain;
@@ -38,7 +39,7 @@ pub(super) enum Below {
 impl Executor<'_> {
     /// Does `step` in the tree of `recording`.
     pub(super) fn perform(
-        &mut self,
+        &self,
         step: &Step,
         stage: &StagePlan,
         place: &Place,
@@ -56,7 +57,7 @@ impl Executor<'_> {
     }
 
     fn copy(
-        &mut self,
+        &self,
         step: &CopyStep,
         stage: &StagePlan,
         below: Below,
@@ -130,7 +131,7 @@ impl Executor<'_> {
 
     /// The tree that COPY or a mount reads, unless it is the build context.
     pub(super) fn view(
-        &mut self,
+        &self,
         from: &CopyFrom,
         stage: &StagePlan,
         purpose: Purpose,
@@ -146,26 +147,26 @@ impl Executor<'_> {
 
     /// The layers of the tree that a step reads.
     pub(super) fn chain_read(
-        &mut self,
+        &self,
         from: &CopyFrom,
         stage: &StagePlan,
         purpose: Purpose,
     ) -> Result<Chain, BuildErrorKind> {
         match from {
             CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
-            CopyFrom::Stage(position) => self.chain_of(*position, purpose),
+            CopyFrom::Stage(position) => self.chain_of(*position, stage, purpose),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];
                 let note =
                     format!("[{}] reading from {}@{}", stage.name, base.reference.familiar(), base.digest);
                 self.services.progress.tell(&Event::Detail(&note));
-                self.unpack(&base.image, &base.reference.to_string(), purpose)
+                self.unpack(&base.image, &base.reference.to_string(), stage, purpose)
             }
         }
     }
 
     fn run(
-        &mut self,
+        &self,
         step: &RunStep,
         stage: &StagePlan,
         place: &Place,
@@ -186,7 +187,10 @@ impl Executor<'_> {
             watch.pass(stream, bytes);
             redactor.pass(stream, bytes, &mut |bytes| tell(stream, bytes));
         };
-        let result = sandbox.run(root, &process, &mut output, self.services.cancel);
+        // Those that see each other's processes could touch each other: one after the other, then.
+        let is_apart = matches!(sandbox.view()?, sandbox::View::Own);
+        let _alone = (!is_apart).then(|| locked(&self.alone));
+        let result = sandbox.run(root, &process, &mut output, &self.cancel);
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {
@@ -219,7 +223,7 @@ impl Executor<'_> {
             Emulation::Handler(handler) => {
                 let note = format!("programs for {platform} run under {}", handler.interpreter);
                 self.services.progress.tell(&Event::Detail(&note));
-                if !self.warned.replace(true) {
+                if !self.warned.swap(true, Ordering::Relaxed) {
                     for warning in handler.warnings() {
                         let event = Event::Warning { rule: "Emulation", span: None, detail: &warning };
                         self.services.progress.tell(&event);

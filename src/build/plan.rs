@@ -12,15 +12,16 @@ use super::run_settings::RunSettings;
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Wanted};
 use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan};
+use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Stage, Text,
-    Violation, Warning, expand, suggest,
+    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, Violation,
+    Warning, expand,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
-use crate::image::reference::Reference;
+use crate::image::reference::{Reference, ReferenceError};
 use crate::image::target;
 
 /// The PATH of images whose base sets none (BuildKit's).
@@ -72,6 +73,7 @@ pub fn plan(
         ignore,
         source,
         globals: Globals::new(request.build_args.clone(), automatic(file, request)),
+        froms: Vec::new(),
         warnings: Vec::new(),
         images: Vec::new(),
         resolved: Vec::new(),
@@ -79,6 +81,7 @@ pub fn plan(
     planner.check_frontend()?;
     planner.declare_globals()?;
     planner.check_defaults();
+    planner.froms = survey(file, &planner.globals, &request.host, &mut planner.warnings)?;
     let target = planner.target()?;
     let needed = planner.needed(target)?;
     planner.interpret(needed)
@@ -101,6 +104,8 @@ struct Planner<'a> {
     ignore: &'a IgnoreRules,
     source: &'a dyn ImageSource,
     globals: Globals,
+    /// The FROM of each stage.
+    froms: Vec<Surveyed>,
     warnings: Vec<Warning>,
     images: Vec<Base>,
     /// What was asked for so far.
@@ -144,7 +149,10 @@ impl Planner<'_> {
                 let name = name.to_string();
                 let default = match default {
                     Some(default) if self.globals.build_arg(&name).is_none() => {
-                        Some(self.expand_global(argument.span, default)?.to_string())
+                        let expanded = self.expanded(default, &self.globals);
+                        let expanded =
+                            expanded.map_err(|error| BuildError::at(Some(argument.span), error))?;
+                        Some(expanded.text.to_string())
                     }
                     _ => None,
                 };
@@ -177,16 +185,6 @@ impl Planner<'_> {
     fn expanded(&self, text: &Text, globals: &Globals) -> Result<Expanded, ExpandError> {
         let lookup = |name: &str| globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
         expand(text, self.file.escape, &lookup)
-    }
-
-    fn expand_global(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
-        let expanded =
-            self.expanded(text, &self.globals).map_err(|error| BuildError::at(Some(span), error))?;
-        for name in &expanded.undefined {
-            let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
-            self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
-        }
-        Ok(expanded.text)
     }
 
     /// The number of the stage that is asked for.
@@ -234,14 +232,11 @@ impl Planner<'_> {
     fn stage(&mut self, index: usize) -> Result<Needed, BuildError> {
         let stage = &self.file.stages[index];
         let span = stage.from.span;
-        let from = &stage.from.value;
-        let name = self.expand_global(span, &from.image)?;
-        if name.is_empty() {
-            let message = format!("base name ({}) should not be blank", from.image);
-            return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
-        }
-        let (platform, asked) = self.stage_platform(stage)?;
-        let name = name.to_string();
+        let Surveyed { name, platform } = self.froms[index].clone();
+        let (platform, asked) = match platform {
+            Some(platform) => (platform, Asked::Explicitly),
+            None => (self.request.platform.normalised.clone(), self.request.asked),
+        };
         let base = match stage_named(self.file, &name, index) {
             Some(base) => NeededBase::Stage(base),
             None if name == "scratch" => NeededBase::Scratch,
@@ -257,22 +252,6 @@ impl Planner<'_> {
         Ok(Needed { base, platform, instructions })
     }
 
-    /// The platform of a stage's base, and whether somebody named it.
-    fn stage_platform(&mut self, stage: &Stage) -> Result<(Platform, Asked), BuildError> {
-        let Some(written) = &stage.from.value.platform else {
-            return Ok((self.request.platform.normalised.clone(), self.request.asked));
-        };
-        let span = stage.from.span;
-        let text = self.expand_global(span, written)?;
-        if text.is_empty() {
-            let message = format!("empty platform value from expression {written}");
-            return Err(BuildError::at(Some(span), BuildErrorKind::Invalid(message)));
-        }
-        let requested = Requested::parse(&text.to_string_lossy(), &self.request.host);
-        let requested = requested.map_err(|error| BuildError::at(Some(span), error))?;
-        Ok((requested.normalised, Asked::Explicitly))
-    }
-
     fn resolve(
         &mut self,
         span: Span,
@@ -281,7 +260,7 @@ impl Planner<'_> {
         asked: Asked,
     ) -> Result<Base, BuildError> {
         let reference: Reference =
-            name.parse().map_err(|error| BuildError::at(Some(span), BuildErrorKind::Reference(error)))?;
+            name.parse().map_err(|error| BuildError::at(Some(span), self.no_reference(name, error)))?;
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
         // Asked once: a tag that moves meanwhile must not give one build two bases.
         if let Some((_, _, base)) = self.resolved.iter().find(|(r, w, _)| *r == reference && *w == wanted) {
@@ -301,6 +280,16 @@ impl Planner<'_> {
             ));
         }
         Ok(base)
+    }
+
+    /// What is wrong with a name that is neither a stage nor an image. Docker keeps the names of stages in lower case, and
+    /// compares with what FROM says as it is written.
+    fn no_reference(&self, name: &str, error: ReferenceError) -> BuildErrorKind {
+        let lower = name.to_lowercase();
+        if lower == name || stage_named(self.file, &lower, self.file.stages.len()).is_none() {
+            return BuildErrorKind::Reference(error);
+        }
+        BuildErrorKind::Invalid(format!("{error}; the stage is called `{lower}`, write it like that"))
     }
 
     /// ONBUILD instructions of the base, which run first. Those of a stage of this file are its own alone: what it had

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -13,12 +14,13 @@ use rustix::time::Timespec;
 use super::clock::{Clock, rfc3339};
 use super::copy::Fingerprint;
 use super::error::{BuildError, BuildErrorKind};
-use super::execute::{Done, Executor};
+use super::execute::{Done, Executor, locked};
 use super::key::{self, Elsewhere, step_keys};
 use super::progress::{Event, Place};
 use super::selection::Selection;
 use super::services::Reuse;
 use super::stage::{Nothing, StageRun, content_of, is_workdir};
+use super::stages::stages_read;
 use super::step::{CopyFrom, Layering, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
 use crate::image::digest::{ChainId, DiffId, Digest};
@@ -33,9 +35,19 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 #[derive(Debug, Default)]
 pub(super) struct Count {
     /// They were remembered.
-    pub(super) found: usize,
+    found: AtomicUsize,
     /// This build made them.
-    pub(super) done: usize,
+    done: AtomicUsize,
+}
+
+impl Count {
+    pub(super) fn add_found(&self) {
+        self.found.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_done(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The key of steps that are done together.
@@ -94,7 +106,7 @@ enum Files {
 impl Executor<'_> {
     /// Looks for what is known of the group `next`; waits for other builds that work on it. `place` is where it is shown.
     pub(super) fn recall(
-        &mut self,
+        &self,
         run: &mut StageRun<'_>,
         next: usize,
         place: &Place,
@@ -144,7 +156,7 @@ impl Executor<'_> {
     /// The key of a group on top of steps with the content key `parent`; none where that cannot be known without files
     /// that are not to be touched.
     fn group_key(
-        &mut self,
+        &self,
         run: &mut StageRun<'_>,
         next: usize,
         group: usize,
@@ -175,7 +187,7 @@ impl Executor<'_> {
     /// The content key of a step on top of one with the key `parent`. What it takes from stages and images is known by the
     /// step's definition, or found by looking at the files; what it takes from the build context is added to `taken`.
     fn key_of(
-        &mut self,
+        &self,
         parent: &CacheKey,
         position: usize,
         stage: &StagePlan,
@@ -242,18 +254,25 @@ impl Executor<'_> {
     pub(super) fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
             CopyFrom::Context | CopyFrom::Scratch => None,
-            CopyFrom::Stage(position) => key::tree(self.done[position].image.layers()),
+            CopyFrom::Stage(position) => {
+                self.stages.look(*position, |done| key::tree(done.image.layers())).flatten()
+            }
             CopyFrom::Image(position) => key::tree(self.plan.images[*position].image.layers()),
         }
     }
 
     /// Looks for results of the group `next` and those behind it; what reaches furthest is taken.
-    fn search(&mut self, run: &mut StageRun<'_>, next: usize, parent: &CacheKey) -> Option<TakenOver> {
+    fn search(&self, run: &mut StageRun<'_>, next: usize, parent: &CacheKey) -> Option<TakenOver> {
         let mut ahead = Ahead::default();
         let mut parent = parent.clone();
         for group in next..run.groups.len() {
             if !run.changes_files(group) {
                 continue;
+            }
+            // The files of a stage that is still being built are not known.
+            let reads = run.steps(group).iter().flat_map(|step| stages_read(step.step.reads()));
+            if !self.stages.are_built(reads) {
+                break;
             }
             // What is wrong with a step that comes later is told when it is its turn.
             let own = self.group_key(run, next, group, &parent, Files::Untouched);
@@ -281,7 +300,7 @@ impl Executor<'_> {
     }
 
     /// The result for `key`, asked for once.
-    fn lookup(&mut self, run: &mut StageRun<'_>, key: &CacheKey) -> Option<Remembered> {
+    fn lookup(&self, run: &mut StageRun<'_>, key: &CacheKey) -> Option<Remembered> {
         if run.without_result.contains_key(key) {
             return None;
         }
@@ -303,7 +322,7 @@ impl Executor<'_> {
 
     /// Waits for the turn to do what `key` stands for; says whether there was something to wait for.
     fn turn(&self, key: &CacheKey, place: &Place) -> Result<(Option<Turn>, bool), BuildErrorKind> {
-        let cancel = self.services.cancel;
+        let cancel = &self.cancel;
         let mut waited = false;
         let mut wait = || {
             if !waited {
@@ -326,7 +345,7 @@ impl Executor<'_> {
 
     /// Remembers what became of a group, for the steps on it and for later builds; says whether these will find it.
     pub(super) fn remember(
-        &mut self,
+        &self,
         run: &mut StageRun<'_>,
         group: usize,
         work: Work,
@@ -364,7 +383,7 @@ impl Executor<'_> {
     }
 
     /// The time of an image without layers of this build: that of the first build of the same.
-    pub(super) fn time_without_layers(&mut self, stage: &StagePlan, start: Option<&CacheKey>) -> String {
+    pub(super) fn time_without_layers(&self, stage: &StagePlan, start: Option<&CacheKey>) -> String {
         let now = rfc3339(self.plan.clock.now());
         let (Some(start), Clock::Machine) = (start, self.plan.clock) else { return now };
         let (stages, _) = self.plan.descent(stage);
@@ -384,9 +403,9 @@ impl Executor<'_> {
     }
 
     /// Tells what is wrong with the cache; that a layer is lost only once.
-    fn tell_problem(&mut self, error: &CacheError) {
+    fn tell_problem(&self, error: &CacheError) {
         match error {
-            CacheError::LostLayer(digest) if !self.told.insert(digest.clone()) => {}
+            CacheError::LostLayer(digest) if !locked(&self.told).insert(digest.clone()) => {}
             _ => self.tell(error),
         }
     }
@@ -401,7 +420,7 @@ impl Executor<'_> {
     }
 
     pub(super) fn tell_count(&self) {
-        let Count { found, done } = self.count;
+        let [found, done] = [&self.count.found, &self.count.done].map(|count| count.load(Ordering::Relaxed));
         let text = format!("layers: {found} remembered, {done} made");
         self.services.progress.tell(&Event::Detail(&text));
     }

@@ -1,11 +1,14 @@
 //! The variables of a build: build arguments, platform arguments, ARG and ENV, each visible where Docker shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Proxy variables that RUN gets without an ARG when they are given as build arguments (Dockerfile reference,
 /// Predefined ARGs).
 const PROXIES: [&str; 5] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"];
+
+/// ARGs that say something to the builder and are no variables: neither an expansion nor a RUN sees them.
+const NOT_VARIABLES: [&str; 2] = ["BUILDKIT_SBOM_SCAN_CONTEXT", "BUILDKIT_SBOM_SCAN_STAGE"];
 
 /// Whether RUN gets the build argument `name` without an ARG.
 #[must_use]
@@ -20,6 +23,8 @@ pub struct Globals {
     build_args: BTreeMap<String, String>,
     /// Platform arguments and what global ARGs made of them.
     values: BTreeMap<String, String>,
+    /// Names in global ARGs, with a value or without.
+    declared: BTreeSet<String>,
 }
 
 impl Globals {
@@ -32,7 +37,7 @@ impl Globals {
                 value.clone_from(given);
             }
         }
-        Self { build_args, values }
+        Self { build_args, values, declared: BTreeSet::new() }
     }
 
     /// The value of `name` in a FROM line or in the default of a global ARG.
@@ -46,6 +51,12 @@ impl Globals {
         self.values.keys().map(String::as_str)
     }
 
+    /// Whether a global ARG names it; it may have no value all the same.
+    #[must_use]
+    pub fn is_declared(&self, name: &str) -> bool {
+        self.declared.contains(name)
+    }
+
     /// The value that the command line gives to `name`; with one, the default of an ARG is not even looked at.
     #[must_use]
     pub fn build_arg(&self, name: &str) -> Option<&str> {
@@ -54,6 +65,7 @@ impl Globals {
 
     /// ARG in front of the first FROM. An automatic value stays where there is neither a build argument nor a default.
     pub fn declare(&mut self, name: &str, default: Option<String>) {
+        self.declared.insert(name.to_owned());
         let value = self.build_args.get(name).cloned().or(default);
         if let Some(value) = value {
             self.values.insert(name.to_owned(), value);
@@ -136,6 +148,12 @@ impl Scope {
         self.visible.keys().map(String::as_str)
     }
 
+    /// Whether an ARG of the stage names it; it may have no value all the same.
+    #[must_use]
+    pub fn is_declared(&self, name: &str) -> bool {
+        NOT_VARIABLES.contains(&name) || self.places.get(name).is_some_and(|places| places.arg.is_some())
+    }
+
     /// The value that the command line gives to `name`.
     #[must_use]
     pub fn build_arg(&self, name: &str) -> Option<&str> {
@@ -164,7 +182,7 @@ impl Scope {
             .map(str::to_owned)
             .or(default)
             .or_else(|| self.globals.lookup(name).map(str::to_owned));
-        if let Some(value) = &value {
+        if let Some(value) = value.as_ref().filter(|_| !NOT_VARIABLES.contains(&name)) {
             self.changed(name, value);
         }
         let places = self.places.entry(name.to_owned()).or_default();
@@ -209,8 +227,8 @@ impl Scope {
     fn make_run_env(&self) -> RunEnv {
         let mut rest = BTreeMap::new();
         for (name, value) in &self.args {
-            if value.is_some() {
-                rest.insert(name.clone(), self.visible.get(name).cloned().unwrap_or_default());
+            if let Some(visible) = self.visible.get(name).filter(|_| value.is_some()) {
+                rest.insert(name.clone(), visible.clone());
             }
         }
         let mut proxies = self.globals.proxies();
@@ -226,10 +244,15 @@ impl Scope {
         RunEnv { declared: declared.into(), proxies: proxies.into_iter().collect::<Vec<_>>().into() }
     }
 
-    /// The ARGs that the history row of a RUN names, unset ones with an empty value.
+    /// The ARGs that the history row of a RUN names, each with what the RUN sees: that of a later ENV, or of one before an
+    /// ARG without a value. Unset ones have an empty value.
     #[must_use]
     pub fn history_args(&self) -> Vec<(String, String)> {
-        self.args.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default())).collect()
+        let seen = |name: &String| self.visible.get(name).cloned();
+        let shown = |(name, value): &(String, Option<String>)| {
+            (name.clone(), seen(name).or_else(|| value.clone()).unwrap_or_default())
+        };
+        self.args.iter().map(shown).collect()
     }
 }
 
@@ -307,6 +330,27 @@ mod tests {
             scope.history_args(),
             [("A".to_owned(), "3".to_owned()), ("B".to_owned(), "2".to_owned())]
         );
+    }
+
+    #[test]
+    fn history_shows_what_a_run_sees() {
+        let mut scope = scope(&[]);
+        scope.set_env("E", "env");
+        scope.declare("E", None);
+        scope.declare("A", Some("arg".to_owned()));
+        scope.set_env("A", "later");
+        scope.declare("U", None);
+        let rows = [("E", "env"), ("A", "later"), ("U", "")];
+        assert_eq!(scope.history_args(), rows.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn what_is_said_to_the_builder_is_no_variable() {
+        let mut scope = scope(&[]);
+        scope.declare("BUILDKIT_SBOM_SCAN_STAGE", Some("true".to_owned()));
+        assert_eq!(scope.lookup("BUILDKIT_SBOM_SCAN_STAGE"), None);
+        assert_eq!(*scope.run_env().declared, []);
+        assert_eq!(scope.history_args(), [("BUILDKIT_SBOM_SCAN_STAGE".to_owned(), "true".to_owned())]);
     }
 
     #[test]

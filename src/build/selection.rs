@@ -64,14 +64,14 @@ impl<'s> Selection<'s> {
 impl Executor<'_> {
     /// What `selection` stands for now.
     pub(super) fn fingerprint(
-        &mut self,
+        &self,
         selection: &Selection<'_>,
         stage: &StagePlan,
     ) -> Result<Fingerprint, BuildErrorKind> {
         let view = self.view(selection.from(), stage, Purpose::Key)?;
         let from = self.source_tree(view.as_ref());
         let (written, names) = selection.written();
-        let stopped = || self.services.cancel.is_cancelled();
+        let stopped = || self.cancel.is_cancelled();
         let sources =
             Sources { written: &written, names, from: &from, most: self.most(selection), stopped: &stopped };
         sources.fingerprint().map_err(|error: CopyError| match (self.stop_if_cancelled(), selection) {
@@ -95,7 +95,7 @@ impl Executor<'_> {
     pub(super) fn context_still_is(&self, selection: &Selection<'_>, before: &Fingerprint) -> bool {
         let from = self.source_tree(None);
         let (written, names) = selection.written();
-        let stopped = || self.services.cancel.is_cancelled();
+        let stopped = || self.cancel.is_cancelled();
         let sources =
             Sources { written: &written, names, from: &from, most: self.most(selection), stopped: &stopped };
         sources.still_are(before).unwrap_or(false)

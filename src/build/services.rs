@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::num::NonZeroUsize;
 
 use super::progress::Progress;
 use crate::cache::LayerCache;
@@ -60,8 +61,11 @@ pub trait ImageSource: Sync {
     /// The image's layers on disk: fetched, verified and unpacked where they are not yet.
     ///
     /// # Errors
-    /// When a layer can't be fetched, isn't what was announced, or can't be unpacked.
-    fn unpack(&self, image: &Image) -> Result<Chain, ServiceError>;
+    /// When a layer can't be fetched, isn't what was announced, or can't be unpacked; when `cancel` is on.
+    fn unpack(&self, image: &Image, cancel: &Cancel) -> Result<Chain, ServiceError>;
+
+    /// Nothing is wanted any more: whoever waits for an answer from afar comes back soon.
+    fn give_up(&self) {}
 
     /// Keeps the topmost layer of `chain`, which a step has just written and which is the last one of `image`, so that
     /// [`ImageSource::unpack`] will not have to unpack it. Gives the chain with it where it is then; the old one is not to
@@ -115,6 +119,8 @@ pub struct Services<'a> {
     pub progress: &'a dyn Progress,
     /// When to stop.
     pub cancel: &'a Cancel,
+    /// How many stages may be built at once.
+    pub jobs: NonZeroUsize,
     /// Where what a step needs besides may be put.
     pub workspace: &'a Workspace,
     /// What `--mount=type=secret` may ask for, by id.

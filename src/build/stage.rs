@@ -14,6 +14,7 @@ use super::key;
 use super::perform::Below;
 use super::progress::{Event, Place};
 use super::recall::{GroupKey, Recalled, TakenOver, Work};
+use super::stages::stages_read;
 use super::step::{PlannedStep, StageBase, StagePlan, Step};
 use crate::cache::{CacheKey, RememberedLayer};
 use crate::image::descriptor::{Descriptor, media_type};
@@ -78,10 +79,14 @@ impl StageRun<'_> {
 }
 
 impl Executor<'_> {
-    pub(super) fn stage(&mut self, position: usize, stage: &StagePlan) -> Result<Done, BuildError> {
+    pub(super) fn stage(&self, position: usize, stage: &StagePlan) -> Result<Done, BuildError> {
         let done = match &stage.base {
             StageBase::Scratch => Done::on(Image::scratch(), Files::Chain(Chain::empty()), self.services),
-            StageBase::Stage(below) => self.stage_below(*below, position, stage),
+            // It is built: this stage would not have begun else.
+            StageBase::Stage(_) => self
+                .stages
+                .below(position)
+                .ok_or_else(|| BuildError::at(Some(stage.span), BuildErrorKind::Cancelled))?,
             StageBase::Image(base) => Done::on(base.image.clone(), Files::OfImage, self.services),
         };
         let base_layers = done.image.layers().len();
@@ -116,7 +121,7 @@ impl Executor<'_> {
     }
 
     /// Finds or does the group `next`, and with it as many of the following ones as are found; gives the one after those.
-    fn groups_from(&mut self, run: &mut StageRun<'_>, next: usize) -> Result<usize, BuildError> {
+    fn groups_from(&self, run: &mut StageRun<'_>, next: usize) -> Result<usize, BuildError> {
         self.stop_if_cancelled()
             .map_err(|kind| BuildError::at(run.steps(next).first().map(|step| step.span), kind))?;
         if !run.changes_files(next) {
@@ -124,6 +129,7 @@ impl Executor<'_> {
             append_rows(run, next, None, None);
             return Ok(next + 1);
         }
+        self.wait_for_others(run, next)?;
         let place = run.place(Some(run.last(next)));
         match self.recall(run, next, &place)? {
             Recalled::Found(found) => Ok(self.take_over(run, next, found)),
@@ -133,6 +139,16 @@ impl Executor<'_> {
                 Ok(next + 1)
             }
         }
+    }
+
+    /// Waits for the stages whose files the steps of a group read.
+    fn wait_for_others(&self, run: &StageRun<'_>, group: usize) -> Result<(), BuildError> {
+        for step in run.steps(group) {
+            self.stages
+                .wait_for(stages_read(step.step.reads()))
+                .map_err(|kind| BuildError::at(Some(step.span), kind))?;
+        }
+        Ok(())
     }
 
     fn tell_steps(&self, run: &StageRun<'_>, group: usize, telling: Telling) {
@@ -147,7 +163,7 @@ impl Executor<'_> {
     }
 
     /// Takes over the results of the groups from `next` on. Their files are had when somebody wants them.
-    fn take_over(&mut self, run: &mut StageRun<'_>, next: usize, found: TakenOver) -> usize {
+    fn take_over(&self, run: &mut StageRun<'_>, next: usize, found: TakenOver) -> usize {
         let TakenOver { end, layers, content } = found;
         let mut layers = layers.into_iter();
         for group in next..end {
@@ -158,7 +174,7 @@ impl Executor<'_> {
             }
             self.tell_steps(run, group, Telling::Found);
             let Some(made) = layers.next() else { continue };
-            self.count.found += 1;
+            self.count.add_found();
             let created = self.created(&made);
             append_rows(run, group, Some(made.layer.clone()), Some(created));
             run.done.made.push(made);
@@ -177,8 +193,8 @@ impl Executor<'_> {
     }
 
     /// Does the steps of a group in one tree, and makes a layer of what they changed.
-    fn make(&mut self, run: &mut StageRun<'_>, group: usize, work: Work) -> Result<(), BuildError> {
-        self.count.done += 1;
+    fn make(&self, run: &mut StageRun<'_>, group: usize, work: Work) -> Result<(), BuildError> {
+        self.count.add_done();
         self.bring_files(run).map_err(|kind| BuildError::at(Some(run.stage.span), kind))?;
         let stage = run.stage;
         let last = run.last(group);
@@ -227,7 +243,7 @@ impl Executor<'_> {
         self.stop_if_cancelled()?;
         let began = Instant::now();
         let base = run.stage.base.shown(&self.plan.stages);
-        run.done.files = Files::Chain(self.unpack(&run.done.image, &base, Purpose::Step)?);
+        run.done.files = Files::Chain(self.unpack(&run.done.image, &base, run.stage, Purpose::Step)?);
         let elapsed = began.elapsed();
         // As long as there is nothing else, it is a part of FROM.
         if run.done.image.layers().len() == run.base_layers {
@@ -246,7 +262,7 @@ impl Executor<'_> {
             Files::Chain(chain) => Ok(chain),
             Files::OfImage => {
                 let base = run.stage.base.shown(&self.plan.stages);
-                self.unpack(&run.done.image, &base, Purpose::Step)
+                self.unpack(&run.done.image, &base, run.stage, Purpose::Step)
             }
         }
     }
@@ -255,7 +271,7 @@ impl Executor<'_> {
     fn layer(&self, recording: Box<dyn Recording>) -> Result<(Layer, Chain), BuildErrorKind> {
         let recorded = recording.finish()?;
         let mut writer = self.services.blobs.writer()?;
-        let mut out = Cancellable { inner: &mut writer, cancel: self.services.cancel };
+        let mut out = Cancellable { inner: &mut writer, cancel: &self.cancel };
         let bytes = self.services.limits.layers.written;
         let options = layer::WriteOptions { bytes, ..layer::WriteOptions::default() };
         let written = layer::write_with(&recorded.changes, &recorded.files, &mut out, &options)?;

@@ -180,6 +180,10 @@ pub(super) struct BuildArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) no_cache: bool,
 
+    /// How many stages are built at once; 0 sets no limit [default: as many as there are CPUs]
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) jobs: Option<usize>,
+
     /// Put the changes of all steps of a stage into one layer
     #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) single_snapshot: bool,

@@ -1,6 +1,7 @@
 //! `builder build` and `builder plan`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::{Agent, SandboxError, Secret};
+use crate::sandbox::{Agent, SandboxError, Secret, Strategy};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::cache_mounts::CacheMounts;
@@ -131,8 +132,7 @@ impl Build<'_> {
             &self.entered.own.ids,
             progress,
         )?;
-        let unpacking =
-            Unpacking { unpacker, workspace, cancel: &self.stop.cancel, limits: settings.limits.layers };
+        let unpacking = Unpacking { unpacker, workspace, limits: settings.limits.layers };
         let images =
             Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
         check_outputs(settings, &self.opened.found)?;
@@ -163,6 +163,15 @@ impl Build<'_> {
         publish(settings, &images, &image, plan.clock)
     }
 
+    /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the
+    /// step may believe what is there.
+    fn jobs(&self) -> NonZeroUsize {
+        match self.isolation.strategy() {
+            Some(Strategy::InPlace) => NonZeroUsize::MIN,
+            _ => self.settings.jobs,
+        }
+    }
+
     fn execute(
         &self,
         plan: &Plan,
@@ -179,6 +188,7 @@ impl Build<'_> {
             blobs: images.store.blobs(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
+            jobs: self.jobs(),
             restriction: restriction(&self.entered.own.ids),
             context: &self.opened.context,
             progress: images.progress,

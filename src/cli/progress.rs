@@ -94,7 +94,7 @@ impl<W: Write> Lines<W> {
                 vec![format!("{} {tag} {}", self.paint("32", "CACHED"), escaped(instruction.as_bytes()))]
             }
             Event::Waiting { place } => {
-                let text = "waiting for another build that runs this step";
+                let text = "waiting for another stage or build that runs this step";
                 vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", text))]
             }
             Event::WaitingForCache { place, id } => {
@@ -274,7 +274,10 @@ mod tests {
             Verbosity::Info,
             &[Event::Waiting { place: &place }, Event::Found { place: &place, instruction: "RUN make" }],
         );
-        assert_eq!(text, "[2/3] waiting for another build that runs this step\nCACHED [2/3] RUN make\n");
+        assert_eq!(
+            text,
+            "[2/3] waiting for another stage or build that runs this step\nCACHED [2/3] RUN make\n"
+        );
     }
 
     #[test]

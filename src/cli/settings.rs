@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
@@ -118,6 +119,8 @@ pub(super) struct Settings {
     pub(super) comparison: Option<Comparison>,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
+    /// How many stages are built at once.
+    pub(super) jobs: NonZeroUsize,
     /// How registries are spoken to.
     pub(super) client: ClientOptions,
     /// What `--mount=type=secret` may ask for.
@@ -215,6 +218,7 @@ impl Settings {
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
+            jobs: jobs(args.jobs),
             client: client(args, environment)?,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
             agents: ssh::parse(&args.ssh, environment)?,
@@ -262,6 +266,15 @@ pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requeste
     Requested::parse(text, host).map_err(|error| {
         Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
     })
+}
+
+/// How many stages are built at once, where `given` of them are asked for. A CPU that the container may not use does not count.
+fn jobs(given: Option<usize>) -> NonZeroUsize {
+    match given.map(NonZeroUsize::new) {
+        Some(Some(jobs)) => jobs,
+        Some(None) => NonZeroUsize::MAX,
+        None => std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+    }
 }
 
 fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {

@@ -286,6 +286,47 @@ fn files_of_the_corpus_parse_to_their_trees() {
     assert!(wrong.is_empty(), "these trees differ, here is what they are now:\n{wrong}=== end");
 }
 
+/// What expansion makes of a row of the table, or its error.
+fn expansion(how: &str, text: &[u8], lookup: &Lookup<'_>) -> String {
+    let one = |expanded: Result<Expanded, ExpandError>| expanded.map(|expanded| expanded.text.to_string());
+    let result = match how {
+        "word" => one(expand(text, Escape::Backslash, lookup)),
+        "word`" => one(expand(text, Escape::Backtick, lookup)),
+        "body" => one(expand_body(text, lookup)),
+        "words" => expand_words(text, Escape::Backslash, lookup)
+            .map(|expanded| expanded.words.iter().map(Text::to_string).collect::<Vec<_>>().join("|")),
+        _ => panic!("{how} is no way to expand"),
+    };
+    result.unwrap_or_else(|error| format!("error: {}", error.kind))
+}
+
+#[test]
+fn texts_of_the_table_expand_to_their_results() {
+    let table = include_str!("../../testdata/dockerfile/expand.tsv");
+    let mut variables = std::collections::BTreeMap::new();
+    let (mut rows, mut wrong) = (0, Vec::new());
+    for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let decoded = line.replace('⏎', "\n");
+        let [how, text, expected] = decoded.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("not three columns: {line}")
+        };
+        let [text, expected] = [text, expected].map(|column| column.replace('⇥', "\t"));
+        if how == "env" {
+            variables.insert(text, expected);
+            continue;
+        }
+        rows += 1;
+        let lookup =
+            |name: &str| variables.get(name).map(|value| std::borrow::Cow::Borrowed(value.as_bytes()));
+        let found = expansion(how, text.as_bytes(), &lookup);
+        if found != expected {
+            wrong.push(format!("{line}\n  is {found}"));
+        }
+    }
+    assert!(rows >= 200, "only {rows} rows");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Files, and a part of the error that they give, as BuildKit words it; observed there. Some of the errors come from expansion.
 #[test]
 fn files_that_buildkit_refuses_are_refused_in_its_words() {

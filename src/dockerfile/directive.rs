@@ -48,6 +48,15 @@ impl Selection {
         }
     }
 
+    /// As it is written; `None` for the default.
+    fn text(&self) -> Option<String> {
+        match self {
+            Self::All => Some("all".to_owned()),
+            Self::Some(names) if names.is_empty() => None,
+            Self::Some(names) => Some(names.iter().map(String::as_str).collect::<Vec<_>>().join(",")),
+        }
+    }
+
     fn contains(&self, name: &str) -> bool {
         match self {
             Self::All => true,
@@ -94,6 +103,19 @@ impl CheckDirective {
             }
         }
         Ok(directive)
+    }
+
+    /// As the directive is written.
+    pub(super) fn text(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        if self.violation == Violation::Error {
+            parts.push("error=true".to_owned());
+        }
+        parts.extend(self.skip.text().map(|names| format!("skip={names}")));
+        parts.extend(self.experimental.text().map(|names| format!("experimental={names}")));
+        // Only the third part, the last one, can have a `;` in it.
+        parts.sort_by_key(|part| part.contains(';'));
+        if parts.is_empty() { "error=false".to_owned() } else { parts.join(";") }
     }
 
     /// Whether violations of `rule` are reported: an experimental rule must be asked for, another one is reported unless it

@@ -124,10 +124,14 @@ pub fn run<T: AsRef<[u8]>>(arguments: &[(String, String)], command: &[T]) -> Str
 /// `ENV a=1 b=2` or `LABEL a=1 b=2`, expanded.
 #[must_use]
 pub fn assignments<T: AsRef<[u8]>>(keyword: &str, pairs: &[(T, T)]) -> String {
-    let lossy = |text: &T| String::from_utf8_lossy(text.as_ref()).into_owned();
-    pairs
-        .iter()
-        .fold(keyword.to_owned(), |out, (name, value)| format!("{out} {}={}", lossy(name), lossy(value)))
+    let mut row = keyword.to_owned();
+    for (name, value) in pairs {
+        for (sign, text) in [(' ', name), ('=', value)] {
+            row.push(sign);
+            row.push_str(&String::from_utf8_lossy(text.as_ref()));
+        }
+    }
+    row
 }
 
 #[cfg(test)]

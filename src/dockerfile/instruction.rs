@@ -141,11 +141,10 @@ impl Run {
         let Some(first) = self.heredocs.first() else { return RunAction::Shell(text.clone()) };
         if Heredoc::is_only(text) {
             let content = first.content();
-            return if content.starts_with(b"#!") && first.body.starts_with(b"#!") {
-                RunAction::Script { name: first.name.clone(), content }
-            } else {
-                RunAction::Shell(content)
-            };
+            if content.starts_with(b"#!") {
+                return RunAction::Script { name: first.name.clone(), content };
+            }
+            return RunAction::Shell(content);
         }
         let mut whole = text.as_bytes().to_vec();
         for heredoc in &self.heredocs {

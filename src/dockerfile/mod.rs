@@ -18,6 +18,7 @@ mod mount;
 mod parse;
 mod pattern;
 mod ports;
+mod print;
 mod signal;
 mod suggest;
 mod text;
@@ -45,6 +46,7 @@ pub use mount::{
 };
 pub use parse::{parse, parse_trigger, parse_within};
 pub use ports::{HostPart, PortError, PortRange, Protocol, ProtocolCase, parse_ports};
+pub use print::print;
 pub use signal::{SignalError, signal_number};
 pub use suggest::suggest;
 pub use text::Text;

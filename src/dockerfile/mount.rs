@@ -216,6 +216,11 @@ impl MountOption {
         Ok(Self { fields })
     }
 
+    /// The fields as they are written, without the quotes that keep commas in them.
+    pub(super) fn fields(&self) -> impl Iterator<Item = &Text> {
+        self.fields.iter().map(|field| &field.text)
+    }
+
     /// `from`, which needs no expansion: the stage, image or context that must be there first.
     #[must_use]
     pub fn from(&self) -> Option<&Text> {

@@ -154,12 +154,10 @@ pub fn parse_ports(word: &str) -> Result<PortRange, PortError> {
 
 /// `80` or `80-90`.
 fn range(text: &str) -> Option<(u16, u16)> {
+    let port = |text: &str| if text.starts_with('+') { None } else { text.parse().ok() };
     let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
-        None => {
-            let port = text.parse().ok()?;
-            (port, port)
-        }
+        Some((first, last)) => (port(first)?, port(last)?),
+        None => (port(text)?, port(text)?),
     };
     (first <= last).then_some((first, last))
 }
@@ -202,6 +200,9 @@ mod tests {
             ("70000", "invalid containerPort: 70000"),
             ("-1", "invalid containerPort: -1"),
             ("a", "invalid containerPort: a"),
+            ("+80", "invalid containerPort: +80"),
+            ("1-+2", "invalid containerPort: 1-+2"),
+            ("1-2-3", "invalid containerPort: 1-2-3"),
             ("1-", "invalid containerPort: 1-"),
             ("x:80", "invalid hostPort: x"),
             ("1.2.3:1:80", "invalid IP address: 1.2.3"),

@@ -1,7 +1,7 @@
 //! Names of signals, as STOPSIGNAL takes them.
 
 /// Linux's signals by name, as on x86 and arm.
-const SIGNALS: [(&str, i32); 34] = [
+const SIGNALS: [(&str, i64); 34] = [
     ("ABRT", 6),
     ("ALRM", 14),
     ("BUS", 7),
@@ -38,8 +38,8 @@ const SIGNALS: [(&str, i32); 34] = [
     ("XFSZ", 25),
 ];
 
-const RTMIN: i32 = 34;
-const RTMAX: i32 = 64;
+const RTMIN: i64 = 34;
+const RTMAX: i64 = 64;
 
 /// A text that names no signal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,9 +50,9 @@ pub struct SignalError(pub String);
 ///
 /// # Errors
 /// If `text` is none of these.
-pub fn signal_number(text: &str) -> Result<i32, SignalError> {
+pub fn signal_number(text: &str) -> Result<i64, SignalError> {
     let invalid = || SignalError(super::text::excerpt(text.as_bytes()));
-    if let Ok(number) = text.parse::<i32>() {
+    if let Ok(number) = text.parse::<i64>() {
         return if number == 0 { Err(invalid()) } else { Ok(number) };
     }
     let upper = text.to_ascii_uppercase();
@@ -61,7 +61,7 @@ pub fn signal_number(text: &str) -> Result<i32, SignalError> {
         return Ok(*number);
     }
     // "01" is not a name that exists, so the digits are compared as text.
-    let offset = |digits: &str, limit: i32| (1..=limit).find(|n| n.to_string() == digits);
+    let offset = |digits: &str, limit: i64| (1..=limit).find(|n| n.to_string() == digits);
     match name {
         "RTMIN" => Some(RTMIN),
         "RTMAX" => Some(RTMAX),
@@ -86,6 +86,9 @@ mod tests {
             ("sigkill", 9),
             ("9", 9),
             ("999", 999),
+            ("+9", 9),
+            ("-5", -5),
+            ("99999999999", 99_999_999_999),
             ("rtmin", 34),
             ("rtmin+3", 37),
             ("SIGRTMAX-14", 50),

@@ -160,16 +160,18 @@ impl Reference {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// The short form that Docker shows: without `docker.io/` and `library/`.
+    /// The short form that Docker shows: without `docker.io/` and `library/`, where that is the same image.
     #[must_use]
     pub fn familiar(&self) -> String {
         let text = self.to_string();
         let Some(short) = text.strip_prefix("docker.io/") else { return text };
-        match short.strip_prefix("library/") {
+        let short = match short.strip_prefix("library/") {
             // `library/a/b` is not `a/b`.
-            Some(official) if !self.repository["library/".len()..].contains('/') => official.to_owned(),
-            _ => short.to_owned(),
-        }
+            Some(official) if !self.repository["library/".len()..].contains('/') => official,
+            _ => short,
+        };
+        // `docker.io/a.b/c` is not `a.b/c`.
+        if short.parse().as_ref() == Ok(self) { short.to_owned() } else { text }
     }
 
     /// The same repository under another tag, without digest.
@@ -380,6 +382,8 @@ mod tests {
             ("[::1]:5000/x:1", "[::1]:5000/x:1", "[::1]:5000/x:1"),
             ("[fe80::1]/x", "[fe80::1]/x:latest", "[fe80::1]/x:latest"),
             ("HOST/x", "HOST/x:latest", "HOST/x:latest"),
+            ("docker.io/a.b/c", "docker.io/a.b/c:latest", "docker.io/a.b/c:latest"),
+            ("docker.io/localhost/c", "docker.io/localhost/c:latest", "docker.io/localhost/c:latest"),
             ("m/a__b---c.d_e/f", "docker.io/m/a__b---c.d_e/f:latest", "m/a__b---c.d_e/f:latest"),
             (&pinned, &pinned_full, &pinned),
             (&both, &both, &both),

@@ -81,8 +81,6 @@ pub struct Unpacking<'a> {
     pub unpacker: Unpacker,
     /// Where layers are until they are complete.
     pub workspace: &'a Workspace,
-    /// When to stop.
-    pub cancel: &'a Cancel,
     /// How much a layer may hold.
     pub limits: Limits,
 }
@@ -180,7 +178,7 @@ impl ImageSource for Images<'_> {
         Ok(Base { image, reference: reference.clone(), digest, notes, foreign })
     }
 
-    fn unpack(&self, image: &Image) -> Result<Chain, ServiceError> {
+    fn unpack(&self, image: &Image, cancel: &Cancel) -> Result<Chain, ServiceError> {
         let unpacking = self.unpacking.as_ref().ok_or("nothing is unpacked while planning")?;
         let (layers, most) = (image.layers().len(), unpacking.unpacker.most_layers());
         if layers > most {
@@ -211,7 +209,7 @@ impl ImageSource for Images<'_> {
             open_blob: &open,
             workspace: unpacking.workspace,
             progress: &progress,
-            cancelled: &|| unpacking.cancel.is_cancelled(),
+            cancelled: &|| cancel.is_cancelled(),
             jobs: JOBS,
             limits: &unpacking.limits,
             owners: Owners::Required,
@@ -223,6 +221,10 @@ impl ImageSource for Images<'_> {
             }
             result => Ok(result?),
         }
+    }
+
+    fn give_up(&self) {
+        self.client.cancel();
     }
 
     fn keep(&self, image: &Image, chain: &Chain) -> Result<Chain, ServiceError> {

@@ -9,13 +9,11 @@
 mod mask;
 mod survey;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -69,7 +67,7 @@ pub(super) struct ContextViews<'a> {
     context: &'a Context,
     workspace: &'a Workspace,
     /// What is known of the directories that were mounted before.
-    known: RefCell<BTreeMap<GuestPath, Rc<Known>>>,
+    known: Mutex<BTreeMap<GuestPath, Arc<Known>>>,
 }
 
 /// How a directory can be mounted.
@@ -89,7 +87,7 @@ pub(super) struct Shown {
     /// What to mount.
     pub(super) source: Arc<OwnedFd>,
     _scratch: Option<Scratch>,
-    _known: Option<Rc<Known>>,
+    _known: Option<Arc<Known>>,
 }
 
 impl Shown {
@@ -140,7 +138,7 @@ fn open(path: &Path) -> Result<OwnedFd, MountError> {
 impl<'a> ContextViews<'a> {
     /// Views of `context`; what they need besides is put into `workspace`.
     pub(super) fn new(context: &'a Context, workspace: &'a Workspace) -> Self {
-        Self { context, workspace, known: RefCell::default() }
+        Self { context, workspace, known: Mutex::default() }
     }
 
     /// What to mount for `path`, which is not ignored and leads over no links. Where `access` allows writing, all that is
@@ -177,12 +175,14 @@ impl<'a> ContextViews<'a> {
     }
 
     /// Finds out how the directory can be mounted, once for each.
-    fn known(&self, place: &Place) -> Result<Rc<Known>, ViewError> {
-        if let Some(known) = self.known.borrow().get(&place.path) {
-            return Ok(Rc::clone(known));
+    fn known(&self, place: &Place) -> Result<Arc<Known>, ViewError> {
+        // Others who want the same wait: looking may take long.
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&place.path) {
+            return Ok(Arc::clone(known));
         }
-        let known = Rc::new(self.look_at(place)?);
-        self.known.borrow_mut().insert(place.path.clone(), Rc::clone(&known));
+        let known = Arc::new(self.look_at(place)?);
+        all.insert(place.path.clone(), Arc::clone(&known));
         Ok(known)
     }
 

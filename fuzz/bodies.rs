@@ -1,0 +1,196 @@
+//! What every fuzz target does with a text, and the laws that it checks. `integration/fuzz_replay.rs` does the same on
+//! stable, so this file knows nothing of a fuzzer.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use builder::build::network::Networks;
+use builder::build::run_settings::RunSettings;
+use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
+use builder::build::step::Layering;
+use builder::build::{self, PlanRequest, preview};
+use builder::context::IgnoreRules;
+use builder::dockerfile::{self, Dockerfile, Escape, Instruction, Located, MountError, Span, Text};
+use builder::image::manifest::Image;
+use builder::image::matching::{Asked, MatchMode};
+use builder::image::platform::{Platform, Requested};
+use builder::image::reference::Reference;
+use builder::sandbox::Cancel;
+use builder::store::unpacked::Chain;
+
+/// What a target does with a text.
+pub(super) type Body = fn(&[u8]);
+
+/// The name and the body of each target.
+pub(super) const TARGETS: [(&str, Body); 6] = [
+    ("parser", parser),
+    ("expansion", expansion),
+    ("mount_options", mount_options),
+    ("ignore_rules", ignore_rules),
+    ("plan", plan),
+    ("references", references),
+];
+
+/// A Dockerfile: it parses or not, and what is printed of it parses to the same.
+pub(super) fn parser(data: &[u8]) {
+    let Ok(parsed) = dockerfile::parse(data) else { return };
+    let _ = dockerfile::check(&parsed);
+    let printed = dockerfile::print(&parsed);
+    let again = match dockerfile::parse(&printed) {
+        Ok(again) => again,
+        Err(error) => panic!("{error} (line {}) in {}", error.span.first_line, shown(&printed)),
+    };
+    assert!(dockerfile::print(&again) == printed, "printing is not stable: {}", shown(&printed));
+    let (parsed, again) = (without_places(parsed), without_places(again));
+    assert!(again == parsed, "{again:#?}\nis printed of\n{parsed:#?}\nas\n{}", shown(&printed));
+    for located in parsed.stages.iter().flat_map(|stage| &stage.instructions) {
+        match &located.value {
+            Instruction::Onbuild(text) => drop(dockerfile::parse_trigger(text)),
+            Instruction::Run(run) => drop(run.action()),
+            _ => {}
+        }
+    }
+}
+
+/// `file` without what printing does not keep: where and how it is written.
+fn without_places(mut file: Dockerfile) -> Dockerfile {
+    fn erase<T>(located: &mut Located<T>) {
+        located.span = Span::line(1);
+        located.text = Text::default();
+    }
+    file.warnings.clear();
+    file.syntax.iter_mut().for_each(erase);
+    file.global_args.iter_mut().for_each(erase);
+    for stage in &mut file.stages {
+        erase(&mut stage.from);
+        stage.instructions.iter_mut().for_each(erase);
+    }
+    file
+}
+
+/// Expansion, with either escape character: words are the text without white space, and a text in which nothing is
+/// special stays as it is.
+pub(super) fn expansion(data: &[u8]) {
+    let value = |name: &str| -> Option<Cow<'_, [u8]>> {
+        Some(Cow::Borrowed(match name {
+            "p" => b"foo.bar.baz",
+            "q" => b"a*b/c*d",
+            "w" => b" 80 81/udp\t",
+            "e" => b"",
+            "s" => b"\\$x'\"\xff\n",
+            "d" => data,
+            _ => return None,
+        }))
+    };
+    for escape in [Escape::Backslash, Escape::Backtick] {
+        let text = dockerfile::expand(data, escape, &value);
+        let words = dockerfile::expand_words(data, escape, &value);
+        assert_eq!(text.is_ok(), words.is_ok());
+        if let (Ok(text), Ok(words)) = (&text, &words) {
+            let of_words = words.words.iter().map(|word| without_blanks(word)).collect::<String>();
+            assert_eq!(without_blanks(&text.text), of_words);
+            assert_eq!(text.undefined, words.undefined);
+        }
+        if !data.iter().any(|b| matches!(b, b'$' | b'\'' | b'"' | b'\\' | b'`')) {
+            assert_eq!(text.expect("nothing is special").text.as_bytes(), data);
+        }
+    }
+    let _ = dockerfile::expand_body(data, &value);
+}
+
+fn without_blanks(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+/// The value of a `--mount`, with its values expanded to themselves and to something else.
+pub(super) fn mount_options(data: &[u8]) {
+    let mut file = b"FROM a\nRUN --mount=".to_vec();
+    for &byte in data.iter().filter(|&&b| b != b'\n' && b != 0) {
+        if !byte.is_ascii_alphanumeric() && byte.is_ascii() {
+            file.push(b'\\');
+        }
+        file.push(byte);
+    }
+    file.extend_from_slice(b" x");
+    let Ok(file) = dockerfile::parse(&file) else { return };
+    for located in file.stages.iter().flat_map(|stage| &stage.instructions) {
+        let Instruction::Run(run) = &located.value else { continue };
+        for mount in &run.mounts {
+            let _ = mount.from();
+            let _ = mount.resolve(&mut |text| Ok::<_, MountError>(text.clone()));
+            let _ = mount.resolve(&mut |_| Ok::<_, MountError>(Text::new(data)));
+        }
+    }
+}
+
+/// A `.dockerignore` and, behind its last line, a path: a directory that has nothing to show hides all that is in it.
+pub(super) fn ignore_rules(data: &[u8]) {
+    let at = data.iter().rposition(|&b| b == b'\n').unwrap_or(0);
+    let (rules, path) = data.split_at(at);
+    let path: Vec<&[u8]> =
+        path.split(|b| matches!(b, b'/' | b'\n')).filter(|part| !part.is_empty()).take(20).collect();
+    let Ok(rules) = IgnoreRules::parse(rules) else { return };
+    let mut hidden = false;
+    for length in 1..=path.len() {
+        let path = path[..length].join(&b'/');
+        let excluded = rules.excludes(&path);
+        assert!(excluded || !hidden, "{} is in a hidden directory", shown(&path));
+        assert_eq!(excluded, rules.deciding_line(&path).is_some());
+        hidden |= excluded && !rules.may_include_below(&path);
+    }
+}
+
+/// No image is there.
+struct Nothing;
+
+impl ImageSource for Nothing {
+    fn resolve(&self, _: &Reference, _: &Wanted) -> Result<Base, ServiceError> {
+        Err("there is no such image".into())
+    }
+
+    fn unpack(&self, _: &Image, _: &Cancel) -> Result<Chain, ServiceError> {
+        Err("nothing is unpacked while planning".into())
+    }
+}
+
+/// A Dockerfile, planned where no image is to be had.
+pub(super) fn plan(data: &[u8]) {
+    let Ok(file) = dockerfile::parse(data) else { return };
+    let host = Platform::new("linux", "amd64", None);
+    let Ok(platform) = Requested::parse("linux/arm/v7", &host) else { return };
+    let args = [("a", "1"), ("TARGETARCH", "x"), ("http_proxy", "p"), ("b", "$a \"'\\")];
+    let request = PlanRequest {
+        build_args: args.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        target: None,
+        labels: Vec::new(),
+        platform,
+        asked: Asked::Explicitly,
+        mode: MatchMode::Compatible,
+        host,
+        layering: Layering::EachStep,
+        networks: Networks::USUAL,
+        run: RunSettings::usual(),
+        most_layers: 500,
+    };
+    let bare = PlanRequest { build_args: BTreeMap::new(), asked: Asked::ByDefault, ..request.clone() };
+    for request in [request, bare] {
+        match build::plan(&file, &request, &IgnoreRules::default(), &Nothing) {
+            Ok(plan) => assert!(preview::document(&plan).is_object()),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+/// An image reference: what is shown of it is the same reference.
+pub(super) fn references(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(reference) = text.parse::<Reference>() else { return };
+    for shown in [reference.to_string(), reference.familiar()] {
+        let again = shown.parse::<Reference>();
+        assert_eq!(again.as_ref().ok(), Some(&reference), "{shown}");
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}

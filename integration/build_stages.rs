@@ -1,0 +1,101 @@
+//! Stages that do not need each other are built at the same time, and stop when one of them fails.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::ground::ground;
+use crate::support::oci::LayoutImage;
+use crate::support::traces;
+use crate::support::{Builder, Context, Finished, scratch};
+
+/// Puts the name of a base into a Dockerfile.
+fn context(dockerfile: &str) -> Context {
+    Context::new(&dockerfile.replace("{base}", &ground().name("busybox:latest")))
+}
+
+fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
+    let path = context.path().display().to_string();
+    builder.run(["--no-push", "--context", &path].into_iter().chain(arguments.iter().copied()))
+}
+
+/// A port that nobody listens on.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("listen").local_addr().expect("address").port()
+}
+
+#[test]
+fn stages_that_do_not_need_each_other_run_at_the_same_time() {
+    let port = free_port();
+    // Each waits for the other.
+    let context = context(&format!(
+        "FROM {{base}} AS hears\nRUN timeout 60 nc -l -p {port} 127.0.0.1 >/heard && grep hello /heard\n\
+         FROM {{base}} AS speaks\nRUN n=0; until echo hello | nc -w 1 127.0.0.1 {port}; do n=$((n + 1)); test $n -lt 300; sleep 0.1; done\n\
+         FROM scratch\nCOPY --from=hears /heard /\nCOPY --from=speaks /etc/passwd /\n"
+    ));
+    let builder = Builder::new();
+    build(&builder, &context, &["--jobs=2"]).success();
+    traces::assert_none(builder.store());
+}
+
+#[test]
+fn the_first_failure_stops_the_other_stages() {
+    let port = free_port();
+    let context = context(&format!(
+        "FROM {{base}} AS long\nRUN echo begun | nc -l -p {port} & sleep 1000\n\
+         FROM {{base}} AS reads\nCOPY --from=long /etc/passwd /\nRUN touch /never\n\
+         FROM {{base}} AS fails\nRUN n=0; until nc -w 1 127.0.0.1 {port} | grep begun; do n=$((n + 1)); test $n -lt 300; sleep 0.1; done; exit 7\n\
+         FROM scratch\nCOPY --from=reads /never /\nCOPY --from=fails /etc/passwd /\n"
+    ));
+    let builder = Builder::new();
+    let began = Instant::now();
+    let finished = build(&builder, &context, &["--jobs=3"]).exited(7);
+    assert!(began.elapsed() < Duration::from_secs(100), "{}", finished.stderr);
+    assert!(finished.says(&["Dockerfile:7"]), "{}", finished.stderr);
+    // The one that would read it may not have begun.
+    assert!(finished.says(&["[long]", "stopped: another stage has failed"]), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("touch /never"), "{}", finished.stderr);
+    traces::assert_none(builder.store());
+}
+
+#[test]
+fn images_are_equal_however_many_stages_are_built_at_once() {
+    let context = context(
+        "FROM {base} AS one\nRUN echo 1 >/one\nWORKDIR /w\nCOPY Dockerfile .\n\
+         FROM one AS two\nRUN echo 2 >/two\n\
+         FROM one AS three\nRUN echo 3 >/three\nCOPY --from=two /two /\n\
+         FROM {base} AS four\nCOPY --from=one /one /\nRUN --mount=from=three,target=/m cp /m/two /m/three /\n\
+         FROM two AS five\nCOPY --from=four /one /two /three /all/\nRUN cat /all/* >/sum\n\
+         FROM five\nCOPY --from=three /w /w3\nLABEL a=b\n",
+    );
+    let image = |snapshotter: &str, jobs: &str| -> (Vec<Vec<String>>, Value, Value) {
+        let (builder, out) = (Builder::new(), scratch());
+        let layout = out.path().join("layout");
+        let arguments = [
+            "--build-arg=SOURCE_DATE_EPOCH=1",
+            &format!("--snapshotter={snapshotter}"),
+            &format!("--jobs={jobs}"),
+        ];
+        builder.layout(&context, &layout, &arguments).success();
+        traces::assert_none(builder.store());
+        let image = LayoutImage::only(&layout);
+        let [history, config] = ["history", "config"].map(|key| image.raw_config[key].clone());
+        (image.layer_paths(&layout), history, config)
+    };
+    let expected = image("auto", "1");
+    for (snapshotter, jobs) in [("auto", "8"), ("native", "1"), ("native", "3"), ("auto", "0")] {
+        assert_eq!(image(snapshotter, jobs), expected, "{snapshotter} {jobs}");
+    }
+}
+
+#[test]
+fn what_two_stages_begin_with_is_done_once() {
+    let context = context(
+        "FROM {base} AS one\nRUN cat /proc/sys/kernel/random/uuid >/id\nRUN echo 1\n\
+         FROM {base} AS two\nRUN cat /proc/sys/kernel/random/uuid >/id\nRUN echo 2\n\
+         FROM {base}\nCOPY --from=one /id /1\nCOPY --from=two /id /2\nRUN cmp /1 /2\n",
+    );
+    let finished = build(&Builder::new(), &context, &["--jobs=2"]).success();
+    assert_eq!(finished.stderr.matches("CACHED").count(), 1, "{}", finished.stderr);
+}

@@ -1,0 +1,337 @@
+//! Which stages are built, being built and still to come, for the threads that build them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::error::{BuildError, BuildErrorKind};
+use super::execute::{Done, Files};
+use super::step::{CopyFrom, Plan, StageBase, StagePlan};
+use crate::image::manifest::Image;
+use crate::store::unpacked::Chain;
+
+/// The stages of one plan, by position in it.
+pub(super) struct Stages {
+    needs: Vec<Needs>,
+    state: Mutex<State>,
+    /// Some stage has ended.
+    ended: Condvar,
+    /// Whoever unpacks a stage's files holds its lock: others want the same.
+    unpacking: Vec<Mutex<()>>,
+}
+
+/// What a stage needs.
+struct Needs {
+    /// The stage it stands on.
+    base: Option<usize>,
+    /// All stages it needs: that one, and those whose files it reads.
+    all: BTreeSet<usize>,
+    /// Whether it reads files of the stage it stands on besides.
+    reads_base: bool,
+}
+
+struct State {
+    /// Those that nobody has begun.
+    open: BTreeSet<usize>,
+    /// Those that are built.
+    built: BTreeSet<usize>,
+    /// Those of them that somebody may still want.
+    done: BTreeMap<usize, Done>,
+    /// For each, how many stages will still need it; the build itself needs the result.
+    users: Vec<usize>,
+    /// The first failure, with the stage that it is of.
+    failure: Option<(usize, BuildError)>,
+}
+
+impl Needs {
+    fn of(stage: &StagePlan) -> Self {
+        let base = match stage.base {
+            StageBase::Stage(below) => Some(below),
+            StageBase::Scratch | StageBase::Image(_) => None,
+        };
+        let reads: BTreeSet<usize> =
+            stage.steps.iter().flat_map(|step| stages_read(step.step.reads())).collect();
+        let reads_base = base.is_some_and(|base| reads.contains(&base));
+        Self { base, all: base.into_iter().chain(reads).collect(), reads_base }
+    }
+
+    /// The stages that must be there until this one has ended; the one it stands on alone only until it has begun.
+    fn to_the_end(&self) -> impl Iterator<Item = usize> {
+        let only_begins = self.base.filter(|_| !self.reads_base);
+        self.all.iter().copied().filter(move |needed| Some(*needed) != only_begins)
+    }
+}
+
+/// The stages among what is read.
+pub(super) fn stages_read<'a>(from: impl Iterator<Item = &'a CopyFrom>) -> impl Iterator<Item = usize> {
+    from.filter_map(|from| match from {
+        CopyFrom::Stage(position) => Some(*position),
+        CopyFrom::Context | CopyFrom::Scratch | CopyFrom::Image(_) => None,
+    })
+}
+
+impl Stages {
+    /// Those of `plan`, none of which has begun.
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self::with(plan.stages.iter().map(Needs::of).collect())
+    }
+
+    fn with(needs: Vec<Needs>) -> Self {
+        let mut users = vec![0; needs.len()];
+        for needed in needs.iter().flat_map(|needs| &needs.all) {
+            users[*needed] += 1;
+        }
+        if let Some(result) = users.last_mut() {
+            *result += 1;
+        }
+        let state = State {
+            open: (0..needs.len()).collect(),
+            built: BTreeSet::new(),
+            done: BTreeMap::new(),
+            users,
+            failure: None,
+        };
+        let unpacking = needs.iter().map(|_| Mutex::default()).collect();
+        Self { needs, state: Mutex::new(state), ended: Condvar::new(), unpacking }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        self.ended.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stage to begin next; waits for one that can begin. None when there is nothing left to begin.
+    ///
+    /// The first one that has all it needs goes first. If none has, one that can begin does, and waits for the rest when a
+    /// step wants it. The first stage that is not built always has all it needs, so whoever builds it never waits, and
+    /// somebody always does: stages need earlier ones only, and who has built one looks for the first.
+    pub(super) fn next(&self) -> Option<usize> {
+        let mut state = self.state();
+        loop {
+            if state.failure.is_some() || state.open.is_empty() {
+                return None;
+            }
+            let has = |needed: &usize| state.built.contains(needed);
+            let complete = |stage: &&usize| self.needs[**stage].all.iter().all(has);
+            let can_begin = |stage: &&usize| self.needs[**stage].base.iter().all(has);
+            let next = state.open.iter().find(complete).or_else(|| state.open.iter().find(can_begin));
+            if let Some(next) = next.copied() {
+                state.open.remove(&next);
+                return Some(next);
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// The stage at `position` has ended. What nobody needs any more is let go.
+    pub(super) fn end(&self, position: usize, result: Result<Done, BuildError>) {
+        let mut let_go = Vec::new();
+        let mut state = self.state();
+        match result {
+            Ok(done) => {
+                state.built.insert(position);
+                if state.users[position] > 0 {
+                    state.done.insert(position, done);
+                }
+                for needed in self.needs[position].to_the_end() {
+                    state.users[needed] -= 1;
+                    if state.users[needed] == 0 {
+                        let_go.extend(state.done.remove(&needed));
+                    }
+                }
+            }
+            Err(error) => {
+                state.failure.get_or_insert((position, error));
+            }
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Waits until the stages `needed` are built.
+    ///
+    /// # Errors
+    /// [`BuildErrorKind::Cancelled`] when another stage has failed.
+    pub(super) fn wait_for(&self, needed: impl Iterator<Item = usize>) -> Result<(), BuildErrorKind> {
+        let mut state = self.state();
+        for needed in needed {
+            while !state.built.contains(&needed) {
+                if state.failure.is_some() {
+                    return Err(BuildErrorKind::Cancelled);
+                }
+                state = self.wait(state);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of the stages `needed` are built.
+    pub(super) fn are_built(&self, mut needed: impl Iterator<Item = usize>) -> bool {
+        let state = self.state();
+        needed.all(|needed| state.built.contains(&needed))
+    }
+
+    /// What the stage at `position`, which stands on another one, begins with: that one, handed over for good where nobody
+    /// else will use it. Asked once for each stage.
+    pub(super) fn below(&self, position: usize) -> Option<Done> {
+        let Needs { base, reads_base, .. } = &self.needs[position];
+        let base = (*base)?;
+        let mut state = self.state();
+        if !reads_base {
+            state.users[base] -= 1;
+        }
+        if state.users[base] == 0 { state.done.remove(&base) } else { state.done.get(&base).cloned() }
+    }
+
+    /// What `look` finds in the stage at `position`, which is built and needed; none if it is not.
+    pub(super) fn look<T>(&self, position: usize, look: impl FnOnce(&Done) -> T) -> Option<T> {
+        self.state().done.get(&position).map(look)
+    }
+
+    /// The unpacked layers of the stage at `position`, which is built: those that are known, or what `unpack` makes of it.
+    pub(super) fn chain(
+        &self,
+        position: usize,
+        unpack: impl FnOnce(&Image) -> Result<Chain, BuildErrorKind>,
+    ) -> Result<Chain, BuildErrorKind> {
+        let _unpacking = self.unpacking[position].lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.look(position, |done| match &done.files {
+            Files::Chain(chain) => Ok(chain.clone()),
+            Files::OfImage => Err(Box::new(done.image.clone())),
+        });
+        let chain = match found {
+            Some(Ok(chain)) => return Ok(chain),
+            Some(Err(image)) => unpack(&image)?,
+            // A stage that somebody reads is there until that one has ended.
+            None => return Err(BuildErrorKind::Cancelled),
+        };
+        if let Some(done) = self.state().done.get_mut(&position) {
+            done.files = Files::Chain(chain.clone());
+        }
+        Ok(chain)
+    }
+
+    /// The first failure, with the position of the stage that it is of.
+    pub(super) fn take_failure(&self) -> Option<(usize, BuildError)> {
+        self.state().failure.take()
+    }
+
+    /// The last stage, when all are built.
+    pub(super) fn take_result(&self) -> Option<Done> {
+        self.state().done.pop_last().map(|(_, done)| done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::image::manifest::Image;
+
+    /// Stages that need these earlier ones, the first as what they stand on.
+    fn stages(needs: &[Vec<usize>]) -> Stages {
+        let needs: Vec<Needs> = needs
+            .iter()
+            .map(|all| Needs {
+                base: all.first().copied(),
+                all: all.iter().copied().collect(),
+                reads_base: all.iter().skip(1).any(|read| Some(read) == all.first()),
+            })
+            .collect();
+        Stages::with(needs)
+    }
+
+    fn built() -> Done {
+        Done { image: Image::scratch(), files: Files::OfImage, first_row: 0, key: None, made: Vec::new() }
+    }
+
+    /// Numbers that look random, the same each time.
+    fn numbers(mut seed: u64) -> impl FnMut(usize) -> usize {
+        move |below| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(seed >> 33).unwrap() % below
+        }
+    }
+
+    /// Builds all stages on several threads; says how many were built at once at most.
+    fn build(needs: &[Vec<usize>], threads: usize) -> usize {
+        let stages = stages(needs);
+        let (active, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Some(position) = stages.next() {
+                        assert_eq!(stages.below(position).is_some(), !needs[position].is_empty());
+                        most.fetch_max(active.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        stages.wait_for(needs[position].iter().copied()).unwrap();
+                        for other in needs[position].iter().skip(1) {
+                            assert!(stages.look(*other, |_| ()).is_some(), "{other} for {position}");
+                        }
+                        active.fetch_sub(1, Ordering::SeqCst);
+                        stages.end(position, Ok(built()));
+                    }
+                });
+            }
+        });
+        assert!(stages.take_failure().is_none());
+        assert!(stages.take_result().is_some());
+        assert!(stages.take_result().is_none(), "the others were let go");
+        most.into_inner()
+    }
+
+    #[test]
+    fn whatever_needs_what_all_stages_are_built_by_any_number_of_threads() {
+        for seed in 0..200 {
+            let mut number = numbers(seed);
+            let count = 2 + number(30);
+            let mut needs: Vec<Vec<usize>> = vec![Vec::new()];
+            for position in 1..count {
+                let all = (0..number(4)).map(|_| number(position)).collect();
+                needs.push(all);
+            }
+            // The last one is the result, and whatever nobody needs would not be in a plan.
+            let needed: BTreeSet<usize> = needs.iter().flatten().copied().collect();
+            let mut last: Vec<usize> = (0..count).filter(|position| !needed.contains(position)).collect();
+            last.rotate_left(1);
+            needs.push(last);
+            for threads in 1..5 {
+                let most = build(&needs, threads);
+                assert!(most <= threads, "{most}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stage_that_has_all_goes_before_one_that_would_wait() {
+        // 1 stands on 0; 2 reads 1; 3 needs nothing.
+        let stages = stages(&[vec![], vec![0], vec![0, 1], vec![], vec![2, 3]]);
+        assert_eq!(stages.next(), Some(0));
+        assert_eq!(stages.next(), Some(3));
+        stages.end(0, Ok(built()));
+        assert_eq!(stages.next(), Some(1));
+        assert_eq!(stages.next(), Some(2), "it can do what it does before it reads");
+        assert!(!stages.are_built([1].into_iter()));
+        stages.end(1, Ok(built()));
+        stages.wait_for([1].into_iter()).unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_a_stage_that_failed_is_told() {
+        let stages = stages(&[vec![], vec![], vec![0, 1]]);
+        assert_eq!([stages.next(), stages.next()], [Some(0), Some(1)]);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| stages.wait_for([0].into_iter()));
+            stages.end(1, Err(BuildError::at(None, BuildErrorKind::NoSandbox)));
+            assert!(matches!(waits.join().unwrap(), Err(BuildErrorKind::Cancelled)));
+        });
+        stages.end(0, Err(BuildError::at(None, BuildErrorKind::Cancelled)));
+        assert_eq!(stages.next(), None);
+        assert!(matches!(
+            stages.take_failure(),
+            Some((1, BuildError { kind: BuildErrorKind::NoSandbox, .. }))
+        ));
+    }
+}
