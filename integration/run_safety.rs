@@ -46,9 +46,9 @@ fn output(finished: &Finished) -> Vec<String> {
 fn digits_are_a_user_id_in_its_range_and_never_a_name() {
     let builder = Builder::new();
     let passwd =
-        "printf '1000:x:0:0::/:/bin/sh\\n4294967296:x:0:0::/:/bin/sh\\n-1:x:0:0::/:/bin/sh\\n' >>/etc/passwd";
+        "printf '4000:x:0:7::/:/bin/sh\\n4294967296:x:0:0::/:/bin/sh\\n-1:x:0:0::/:/bin/sh\\n' >>/etc/passwd";
     for (user, expected) in [
-        ("1000", Ok("1000:0")),
+        ("4000", Ok("4000:0")),
         ("2147483648:0", Ok("2147483648:0")),
         ("4294967294:4294967294", Ok("4294967294:4294967294")),
         ("4294967295", Err("`4294967295` is out of range")),

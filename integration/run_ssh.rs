@@ -97,7 +97,7 @@ fn a_step_lists_the_keys_of_an_agent_and_can_take_none_away() {
              echo $SSH_AUTH_SOCK; stat -c '%a %u:%g %F' $SSH_AUTH_SOCK\n\
              RUN --mount=type=ssh,id=other,target=/a --mount=type=ssh,mode=0660,uid=5,gid=6 /ask /a 11; echo $SSH_AUTH_SOCK; \
              stat -c '%a %u:%g' /run/buildkit/ssh_agent.1\n\
-             USER 5\nRUN --mount=type=ssh,target=/b,uid=5 /ask /b 11; ls -d /run\n\
+             USER 5\nRUN --mount=type=ssh,target=/b,uid=5 /ask /b 11; test ! -e /run\n\
              RUN --mount=type=ssh /ask $SSH_AUTH_SOCK 11 2>&1; ! test -e /b -o -e /a\n",
         );
         let layout = out.path().join("layout");
@@ -115,7 +115,6 @@ fn a_step_lists_the_keys_of_an_agent_and_can_take_none_away() {
             "/a",
             "660 5:6",
             "12 1",
-            "ls: /run: No such file or directory",
             "connect: Permission denied",
         ];
         let mut found = output(&finished);

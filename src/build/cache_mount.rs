@@ -19,7 +19,7 @@ use super::step::{CopyFrom, StagePlan};
 use crate::cache::CacheKey;
 use crate::dockerfile::{Access, Sharing};
 use crate::rootfs::visit::jobs;
-use crate::rootfs::{Follow, GuestPath, Owner, Rootfs, RootfsError, TreeCopy, set_mode_at, set_owner_at};
+use crate::rootfs::{Follow, GuestPath, Rootfs, RootfsError, TreeCopy, set_mode_at, set_owner_at};
 use crate::sandbox::{Bind, Content, KeptAt, Mount, Rights};
 use crate::snapshot::View;
 use crate::store::cache_mounts::{CacheMount, Turn};
@@ -122,8 +122,9 @@ impl Executor<'_> {
                 self.copy_seed(&view.root().open_path(&path, Follow::No)?, new)?;
             }
         }
-        if let Some(Made { mode, owner }) = step.made {
-            give(new, owner, mode).map_err(BuildErrorKind::StepFiles)?;
+        if let Some(made) = step.made {
+            let id = || step.id.clone();
+            give(new, made).map_err(|source| BuildErrorKind::CacheOwner { id: id(), made, source })?;
         }
         Ok(())
     }
@@ -140,9 +141,9 @@ impl Executor<'_> {
 }
 
 /// Owner first: changing that takes set-id bits away.
-fn give(directory: &Rootfs, owner: Owner, mode: u32) -> std::io::Result<()> {
-    set_owner_at(directory.as_fd(), b".", owner)?;
-    set_mode_at(directory.as_fd(), b".", mode)
+fn give(directory: &Rootfs, made: Made) -> std::io::Result<()> {
+    set_owner_at(directory.as_fd(), b".", made.owner)?;
+    set_mode_at(directory.as_fd(), b".", made.mode)
 }
 
 /// The real path of what a cache begins with.

@@ -7,6 +7,7 @@ use super::add::AddError;
 use super::clues::Clues;
 use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
+use super::mount::Made;
 use super::services::ServiceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
@@ -126,6 +127,17 @@ pub enum BuildErrorKind {
     /// What a new cache begins with.
     #[error("cannot copy what a new cache begins with")]
     Seed(#[source] CopyTreeError),
+    /// Whose a new cache is to be.
+    #[error("cannot give the new cache `{id}` to {}:{} with mode {:o}", made.owner.uid, made.owner.gid, made.mode)]
+    CacheOwner {
+        /// Which cache.
+        id: String,
+        /// Owner and mode.
+        made: Made,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
     /// A part of a cache that is not there. BuildKit's words, and where it was looked for.
     #[error("\"{path}\": not found in the cache `{id}`; a `from` can say what a new cache begins with")]
     NotInCache {
