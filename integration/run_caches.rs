@@ -149,7 +149,7 @@ fn a_new_cache_begins_with_files_of_a_stage_and_keeps_what_is_written() {
     let missing =
         context("FROM BASE AS seed\nFROM BASE\nRUN --mount=type=cache,from=seed,source=/no,target=/c true\n");
     let failed = build(&Builder::new(), &missing, &[]).exited(1);
-    assert!(failed.says(&["source `/no` is not in stage `seed`"]), "{}", failed.stderr);
+    assert!(failed.says(&["\"/no\": not found", "not in stage `seed`"]), "{}", failed.stderr);
     assert!(failed.stderr.contains("Dockerfile:3"), "{}", failed.stderr);
 }
 

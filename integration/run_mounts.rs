@@ -161,12 +161,12 @@ fn a_mount_from_what_cannot_be_is_an_error_with_its_line() {
         (
             "FROM BASE\nRUN --mount=source=/nope,target=/m true\n",
             "2",
-            "RUN --mount source `/nope` is not in the build context",
+            "\"/nope\": not found: the source of RUN --mount is not in the build context",
         ),
         (
             "FROM BASE AS a\nFROM BASE\nUSER 0\nRUN --mount=from=a,source=nope,target=/m true\n",
             "4",
-            "RUN --mount source `/nope` is not in stage `a`",
+            "\"/nope\": not found: the source of RUN --mount is not in stage `a`",
         ),
         (
             "FROM BASE AS a\nRUN --mount=from=later,target=/m true\nFROM BASE AS later\nFROM a\n",

@@ -95,7 +95,7 @@ pub enum BuildErrorKind {
         source: ServiceError,
     },
     /// A source of COPY, ADD or a mount that is not there.
-    #[error("{keyword} source `{written}` is not in {place}{}", suggestion(near.as_ref()))]
+    #[error("{}", missing_source(keyword, written, place, near.as_ref()))]
     Source {
         /// Which instruction.
         keyword: &'static str,
@@ -220,6 +220,18 @@ pub enum BuildErrorKind {
     /// The build was told to stop.
     #[error("interrupted")]
     Cancelled,
+}
+
+/// How `RUN --mount` is called where a source is missing.
+pub(super) const MOUNT: &str = "RUN --mount";
+
+fn missing_source(keyword: &str, written: &Escaped, place: &str, near: Option<&Escaped>) -> String {
+    let near = suggestion(near);
+    match keyword {
+        // BuildKit's words, and where it was looked for.
+        MOUNT => format!("\"{written}\": not found: the source of {MOUNT} is not in {place}{near}"),
+        _ => format!("{keyword} source `{written}` is not in {place}{near}"),
+    }
 }
 
 fn suggestion(near: Option<&Escaped>) -> String {

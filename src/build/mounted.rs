@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::bases::Purpose;
 use super::context_view::Shown;
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
-use super::error::BuildErrorKind;
+use super::error::{BuildErrorKind, MOUNT};
 use super::execute::Executor;
 use super::mount::{BindStep, MountStep, SecretStep, SshStep};
 use super::progress::Place;
@@ -153,7 +153,7 @@ impl Executor<'_> {
     pub(super) fn not_mounted(&self, from: &CopyFrom, error: CopyError) -> BuildErrorKind {
         let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
         let place = self.place_of(from);
-        BuildErrorKind::Source { keyword: "RUN --mount", written, place, excluded, near }
+        BuildErrorKind::Source { keyword: MOUNT, written, place, excluded, near }
     }
 
     fn secret(&self, step: &SecretStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
