@@ -153,6 +153,26 @@ fn a_new_cache_begins_with_files_of_a_stage_and_keeps_what_is_written() {
     assert!(failed.stderr.contains("Dockerfile:3"), "{}", failed.stderr);
 }
 
+#[test]
+fn a_new_cache_begins_with_files_of_a_named_context() {
+    let directory = scratch();
+    for name in ["d/f", "d/ignored", ".dockerignore"] {
+        fs::create_dir_all(directory.path().join("d")).unwrap();
+        fs::write(directory.path().join(name), "d/ignored\n").unwrap();
+    }
+    std::os::unix::fs::chown(directory.path().join("d/f"), Some(5), Some(6)).unwrap();
+    let named = format!("--build-context=named={}", directory.path().display());
+    for way in WAYS {
+        let builder = Builder::new();
+        let dockerfile = "FROM BASE\n\
+             RUN --mount=type=cache,id=x,from=named,source=d,target=/c stat -c '%u:%g %n' /c/*; echo more >/c/g\n\
+             RUN --mount=type=cache,id=x,from=named,source=d,target=/c ls /c\n";
+        let found = lines(&builder, dockerfile, &[&named, &isolation(way)]);
+        assert_eq!(found, ["0:0 /c/f", "f", "g"], "{way}");
+    }
+    assert!(!directory.path().join("d/g").exists());
+}
+
 /// CVE-2024-9675 and CVE-2024-23651: what is shown of a cache is looked up in it.
 #[test]
 fn a_part_of_a_cache_is_looked_up_inside() {

@@ -232,6 +232,8 @@ fn a_variable_without_a_value_is_none() {
         most_layers: 100,
         networks: Networks::USUAL,
         run: RunSettings::usual(),
+        contexts: Default::default(),
+        no_cache: Default::default(),
     };
     let file = builder::dockerfile::parse(b"FROM base\nRUN true\n").unwrap();
     let plan = build::plan(&file, &request, &IgnoreRules::default(), &image).unwrap();

@@ -66,6 +66,7 @@ impl Executor<'_> {
     fn seed_name(&self, from: &CopyFrom) -> String {
         match from {
             CopyFrom::Context => "context".to_owned(),
+            CopyFrom::Named(position) => format!("context {}", self.plan.contexts[*position].name),
             from => self.tree_of(from).map_or_else(String::new, |tree| tree.digest().to_string()),
         }
     }
@@ -108,19 +109,21 @@ impl Executor<'_> {
     fn fill_cache(&self, step: &CacheStep, stage: &StagePlan, new: &Rootfs) -> Result<(), BuildErrorKind> {
         match &step.seed {
             None => {}
-            Some(CopyFrom::Context) => {
-                let from = self.source_tree(None);
-                let path = found(&from, step).map_err(|error| self.not_mounted(&CopyFrom::Context, error))?;
-                let shown = self.context.show(&path, Access::ReadOnly)?;
-                self.copy_seed(&shown.source, new)?;
-            }
-            Some(seed) => {
-                let chain = self.chain_read(seed, stage, Purpose::Step)?;
-                let view: View = self.services.snapshotter.view(&chain)?;
-                let from = SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep };
-                let path = found(&from, step).map_err(|error| self.not_mounted(seed, error))?;
-                self.copy_seed(&view.root().open_path(&path, Follow::No)?, new)?;
-            }
+            Some(seed) => match self.views_of(seed) {
+                Some(views) => {
+                    let from = self.source_tree(seed, None);
+                    let path = found(&from, step).map_err(|error| self.not_mounted(seed, error))?;
+                    let shown = views.show(&path, Access::ReadOnly)?;
+                    self.copy_seed(&shown.source, new)?;
+                }
+                None => {
+                    let chain = self.chain_read(seed, stage, Purpose::Step)?;
+                    let view: View = self.services.snapshotter.view(&chain)?;
+                    let from = SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep };
+                    let path = found(&from, step).map_err(|error| self.not_mounted(seed, error))?;
+                    self.copy_seed(&view.root().open_path(&path, Follow::No)?, new)?;
+                }
+            },
         }
         if let Some(made) = step.made {
             let id = || step.id.clone();

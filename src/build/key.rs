@@ -4,11 +4,12 @@
 //! the Dockerfile every time. A step that copies from a stage or an image has, besides, a key for its definition, which
 //! is known without looking at any file.
 
-use super::copy::{self, Form};
+use super::copy::{self, Form, Parents};
 use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
+use super::remote::RemoteStep;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
-use crate::dockerfile::{Access, Need, Sharing};
+use crate::dockerfile::{Access, Mode, Need, Sharing};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
@@ -100,10 +101,26 @@ pub fn step_keys(
     StepKeys { definition, content }
 }
 
+/// What a step depends on that puts a layer on top of steps with the content key `parent`; the same step on nothing has the
+/// key `alone`.
+#[must_use]
+pub fn on_top(parent: &CacheKey, alone: &CacheKey) -> CacheKey {
+    keyed("on top").value("parent", hash(parent)).value("alone", hash(alone)).finish()
+}
+
 /// What several steps that make one layer depend on, the last of which has the content key `last`.
 #[must_use]
 pub fn together(last: &CacheKey) -> CacheKey {
     keyed("steps of one layer").value("last", hash(last)).finish()
+}
+
+/// The key of a step's `parent` as that of a step which adds files from elsewhere has it: with the `identities` of these.
+#[must_use]
+pub fn with_remotes(parent: &CacheKey, identities: &[Digest]) -> CacheKey {
+    keyed("remote")
+        .value("parent", hash(parent))
+        .list("identities", identities.iter().map(Digest::hex))
+        .finish()
 }
 
 /// Where the time of an image is remembered that has no layers but those of its base, whose key is `start`.
@@ -121,7 +138,22 @@ fn of_workdir(step: &WorkdirStep) -> KeyHasher {
 
 fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     // COPY and ADD differ in what becomes of archives.
-    let CopyStep { kind: _, archives, from, sources, inline, destination, workdir, chown, chmod } = step;
+    let CopyStep {
+        kind: _,
+        archives,
+        from,
+        sources,
+        remotes,
+        inline,
+        destination,
+        workdir,
+        chown,
+        chmod,
+        exclude,
+        parents,
+        // It is what the key is put on top of: see [`on_top`].
+        onto: _,
+    } = step;
     let archives = match archives {
         Archives::Extract => "extract",
         Archives::Keep => "keep",
@@ -135,16 +167,38 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     let key = key
         .value("origin", origin(from))
         .optional("chown", chown.as_ref())
-        .optional("chmod", chmod.map(u32::to_le_bytes))
+        .optional("chmod", chmod.as_ref().map(Mode::identity))
         .value("archives", archives)
         .list("inline", inline.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]));
+    let key = match parents {
+        Parents::Dropped => key,
+        Parents::Kept => key.value("parents", "kept"),
+    };
+    // As the sources: where it is known what is copied, what is not copied does not count.
+    let key = match files {
+        Elsewhere::Tree(_) if !exclude.patterns.is_empty() => {
+            key.list("exclude", exclude.patterns.iter().map(|pattern| pattern.as_bytes()))
+        }
+        _ => key,
+    };
+    let key = remotes.iter().fold(key, of_remote);
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
 
-/// Files of a context get another owner. Which stage or image it is does not count: its files do.
+/// What it is and how it is called is in its identity, which the key of the step below is made with.
+fn of_remote(key: KeyHasher, step: &RemoteStep) -> KeyHasher {
+    let RemoteStep { after, archives, remote: _ } = step;
+    let archives = match archives {
+        Archives::Extract => "extract",
+        Archives::Keep => "keep",
+    };
+    key.value("remote after", after.to_le_bytes()).value("remote archives", archives)
+}
+
+/// Files of a context get another owner. Which context, stage or image it is does not count: its files do.
 fn origin(from: &CopyFrom) -> &'static str {
     match from {
-        CopyFrom::Context => "context",
+        CopyFrom::Context | CopyFrom::Named(_) => "context",
         CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => "tree",
     }
 }
@@ -308,8 +362,12 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::super::mount::Made;
+    use super::super::remote::Remote;
     use super::super::run_settings::ExtraHost;
     use super::*;
+    use crate::build::step::{Exclude, Onto};
+    use crate::context::IgnoreRules;
+    use crate::context::UrlSource;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
@@ -402,12 +460,21 @@ mod tests {
             archives: Archives::Keep,
             from: CopyFrom::Stage(0),
             sources: vec![Text::from("a"), Text::from("b")],
+            remotes: Vec::new(),
             inline: vec![(Text::from("EOF"), Text::from("body"))],
             destination: Text::from("d/"),
             workdir: path("/w"),
             chown: None,
             chmod: None,
+            exclude: exclude(&["*.o"]),
+            parents: Parents::Dropped,
+            onto: Onto::Stage,
         }
+    }
+
+    fn remote(after: usize, archives: Archives) -> RemoteStep {
+        let url = UrlSource::parse("http://h/x").unwrap();
+        RemoteStep { after, archives, remote: Remote::File { url, checksum: None } }
     }
 
     fn workdir() -> WorkdirStep {
@@ -652,8 +719,26 @@ mod tests {
         assert_eq!(keys(&Step::Workdir(workdir())), 1);
     }
 
-    const COPY_FIELDS: [&str; 9] =
-        ["kind", "archives", "from", "sources", "inline", "destination", "workdir", "chown", "chmod"];
+    fn exclude(patterns: &[&str]) -> Exclude {
+        let rules = IgnoreRules::of_patterns(patterns.iter().map(|pattern| pattern.as_bytes())).unwrap();
+        Exclude { patterns: patterns.iter().map(|pattern| Text::from(*pattern)).collect(), rules }
+    }
+
+    const COPY_FIELDS: [&str; 13] = [
+        "kind",
+        "archives",
+        "from",
+        "sources",
+        "remotes",
+        "inline",
+        "destination",
+        "workdir",
+        "chown",
+        "chmod",
+        "exclude",
+        "parents",
+        "onto",
+    ];
 
     /// What counts of COPY; the sources only where it is not known yet what they stand for.
     fn copy_changes(sources: bool) -> Vec<Change<CopyStep>> {
@@ -678,8 +763,21 @@ mod tests {
             }),
             ("chown: empty", true, |copy| copy.chown = Some(String::new())),
             ("chown: someone", true, |copy| copy.chown = Some("1:2".to_owned())),
-            ("chmod: zero", true, |copy| copy.chmod = Some(0)),
-            ("chmod: other", true, |copy| copy.chmod = Some(0o755)),
+            ("chmod: zero", true, |copy| copy.chmod = Some(Mode::Octal(0))),
+            ("chmod: other", true, |copy| copy.chmod = Mode::parse("755").ok()),
+            ("chmod: changes", true, |copy| copy.chmod = Mode::parse("u=rwx,go=rx").ok()),
+            ("chmod: other changes", true, |copy| copy.chmod = Mode::parse("u=rwX,go=rx").ok()),
+            ("chmod: changes in another order", true, |copy| copy.chmod = Mode::parse("go=rx,u=rwX").ok()),
+            ("chmod: the same changes", false, |copy| copy.chmod = Mode::parse("og=xr,u=Xwr").ok()),
+            ("exclude: none", sources, |copy| copy.exclude = Exclude::default()),
+            ("exclude: another", sources, |copy| copy.exclude = exclude(&["*.a"])),
+            ("exclude: one more", sources, |copy| copy.exclude = exclude(&["*.o", "!x.o"])),
+            ("parents: kept", true, |copy| copy.parents = Parents::Kept),
+            ("onto: nothing", false, |copy| copy.onto = Onto::Nothing),
+            ("remotes: one", true, |copy| copy.remotes = vec![remote(0, Archives::Keep)]),
+            ("remotes: later", true, |copy| copy.remotes = vec![remote(1, Archives::Keep)]),
+            ("remotes: extracted", true, |copy| copy.remotes = vec![remote(0, Archives::Extract)]),
+            ("remotes: two", true, |copy| copy.remotes = vec![remote(0, Archives::Keep); 2]),
         ]
     }
 
@@ -691,11 +789,15 @@ mod tests {
             archives: _,
             from: _,
             sources: _,
+            remotes: _,
             inline: _,
             destination: _,
             workdir: _,
             chown: _,
             chmod: _,
+            exclude: _,
+            parents: _,
+            onto: _,
         } = copy();
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
         let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
@@ -714,6 +816,17 @@ mod tests {
         ];
         let keys: std::collections::BTreeSet<_> = files.iter().map(|files| key(&step, files)).collect();
         assert_eq!(keys.len(), files.len());
+    }
+
+    #[test]
+    fn what_is_elsewhere_counts_by_what_it_is() {
+        let of = |identities: Vec<&Digest>| {
+            with_remotes(&parent(), &identities.into_iter().cloned().collect::<Vec<_>>())
+        };
+        let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
+        let keys = [vec![], vec![&one], vec![&two], vec![&one, &two], vec![&two, &one]].map(of);
+        assert_eq!(std::collections::BTreeSet::from(keys.clone()).len(), keys.len());
+        assert!(!keys.contains(&parent()));
     }
 
     #[test]
@@ -777,6 +890,10 @@ mod tests {
         assert_ne!(start(&image(&[]), None), start(&image(&[&a]), None));
         assert_ne!(start(&image(&[&a]), Some("0 user")), start(&image(&[&a]), None));
         assert_ne!(together(&parent()), parent());
+        let [one, other] = [keyed("one").finish(), keyed("other").finish()];
+        let keys =
+            [on_top(&one, &other), on_top(&other, &one), on_top(&one, &one), one.clone(), other.clone()];
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
     }
 
     #[test]
@@ -785,6 +902,7 @@ mod tests {
             span: Span::line(1),
             instruction: String::new(),
             created_by: row.map(str::to_owned),
+            row: super::super::step::Row::Instruction,
             step: Step::Config,
         };
         let of = |rows: &[Option<&str>]| {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::bases::Purpose;
-use super::context_view::Shown;
+use super::context_view::{ContextViews, Shown};
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::{BuildErrorKind, MOUNT};
 use super::execute::Executor;
@@ -111,15 +111,15 @@ impl Executor<'_> {
     }
 
     fn bind(&self, bind: &BindStep, stage: &StagePlan, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
-        let (tree, source, rights) = match &bind.from {
-            CopyFrom::Context => {
-                let shown = self.of_context(bind)?;
+        let (tree, source, rights) = match self.views_of(&bind.from) {
+            Some(views) => {
+                let shown = self.of_context(bind, views)?;
                 let (tree, source) = (Arc::clone(&shown.tree), Arc::clone(&shown.source));
                 mounted.context.push(shown);
                 (tree, source, Rights::Ignored)
             }
-            from => {
-                let chain = self.chain_read(from, stage, Purpose::Step)?;
+            None => {
+                let chain = self.chain_read(&bind.from, stage, Purpose::Step)?;
                 let (tree, source) = self.of_chain(bind, chain)?;
                 let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
                 mounted.trees.push(tree);
@@ -132,10 +132,10 @@ impl Executor<'_> {
         Ok(())
     }
 
-    fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
-        let from = self.source_tree(None);
+    fn of_context(&self, bind: &BindStep, views: &ContextViews<'_>) -> Result<Shown, BuildErrorKind> {
+        let from = self.source_tree(&bind.from, None);
         let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(&bind.from, error))?;
-        Ok(self.context.show(&path, bind.access)?)
+        Ok(views.show(&path, bind.access)?)
     }
 
     fn of_chain(&self, bind: &BindStep, chain: Chain) -> Result<(Tree, OwnedFd), BuildErrorKind> {

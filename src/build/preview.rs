@@ -138,6 +138,7 @@ fn access_value(access: Access) -> &'static str {
 fn from_value(from: &CopyFrom, plan: &Plan) -> Value {
     match from {
         CopyFrom::Context => json!("context"),
+        CopyFrom::Named(position) => json!({ "context": plan.contexts[*position].name }),
         CopyFrom::Scratch => json!("scratch"),
         CopyFrom::Stage(position) => json!({ "stage": plan.stages[*position].name }),
         CopyFrom::Image(position) => {
