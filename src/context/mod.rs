@@ -1,5 +1,6 @@
 //! Where COPY and ADD read: the build context and its `.dockerignore`.
 
+mod candidates;
 pub mod dir;
 pub mod glob;
 pub mod ignore;
