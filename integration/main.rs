@@ -12,6 +12,8 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "tests prepare and look at the machine's own files")]
 
+mod add_git;
+mod add_urls;
 mod base_selection;
 mod build_cache;
 mod build_cleanup;
@@ -21,6 +23,7 @@ mod build_reuse;
 mod build_run;
 mod build_stages;
 mod dockerfile_cases;
+mod dockerfile_sources;
 mod doctor;
 mod emulation_trial;
 mod examples;
@@ -29,6 +32,7 @@ mod ground_state;
 mod hostile_layers;
 mod layering;
 mod memory;
+mod named_contexts;
 mod ordinary_user;
 mod own_image;
 mod pods;

@@ -28,6 +28,10 @@ use serde::de::DeserializeOwned;
 
 use crate::sys;
 
+mod program;
+
+pub use program::{Outcome, find_program, run_program};
+
 /// The children that somebody waits for.
 ///
 /// Static, as what it describes: a process has one set of children, whichever of its parts made them.

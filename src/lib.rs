@@ -8,20 +8,20 @@
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
 //! | 0 | [`limit`] | a limit that the user may raise | – |
 //! | 0 | [`text`] | text from outside, fit for a message | – |
-//! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does; forked children that have one thing to say | `sys` |
+//! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does; forked children that have one thing to say; programs that are run to their end | `sys` |
 //! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
 //! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit`, `text` |
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `text` |
 //! | 2 | [`layer`] | changesets as tar archives: read, applied, written | `image`, `limit`, `rootfs` |
-//! | 2 | [`context`] | where COPY and ADD read | `limit`, `rootfs`, `text` |
+//! | 2 | [`context`] | where COPY and ADD read: the build context, files of URLs, git repositories | `children`, `http`, `limit`, `rootfs`, `text` |
 //! | 2 | [`sandbox`] | one process inside a root: the ways to keep it apart, which of them work here (`probe`) and why the others do not, handlers for other processors, and the namespaces that the builder itself enters for that; also, for what it refuses, what to do about it in the words of a pod, a container or a machine, flags by their names; what is chosen and how it is shown is `cli::{isolation, doctor}` | `children`, `limit`, `rootfs`, `sys`, `text` |
 //! | 3 | [`store`] | what is on disk: blobs, names, unpacked layers and overlay mounts of them, temporary directories; OCI layouts and archives | `layer`, `image`, `limit`, `rootfs`, `sys` |
 //! | 3 | [`registry`] | OCI distribution client | `children`, `image`, `http`, `limit`, `text` |
 //! | 4 | [`snapshot`] | what a step changed | `layer`, `limit`, `rootfs`, `store` |
 //! | 4 | [`cache`] | what was built before, by what it depends on | `image`, `store`, `sys` |
 //! | 5 | [`build`] | the interpreter: Dockerfile to plan, plan to image | `cache`, `context`, `dockerfile`, `image`, `layer`, `limit`, `rootfs`, `sandbox`, `snapshot`, `store`, `text` |
-//! | 6 | [`transfer`] | images between registries and the store | `build`, `registry`, `store`, `layer`, `limit`, `sandbox`, `image` |
+//! | 6 | [`transfer`] | images between registries and the store; what ADD takes from elsewhere | `build`, `context`, `http`, `registry`, `rootfs`, `store`, `layer`, `limit`, `sandbox`, `image`, `text` |
 //! | 7 | [`cli`] | flags, environment, progress and errors | everything |
 //!
 //! The walk of data: `cli` turns arguments and environment into `Settings`, with a [`build::PlanRequest`] in them;

@@ -9,6 +9,7 @@ pub(crate) mod process_one;
 pub(crate) mod traces;
 pub(crate) mod tree;
 pub(crate) mod user;
+pub(crate) mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

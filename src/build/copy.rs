@@ -64,6 +64,8 @@ pub enum Parents {
 pub enum CopySource<'a> {
     /// A path or wildcard pattern in the source tree, as written, variables expanded.
     Path(&'a [u8]),
+    /// A path in the source tree that is no pattern, whatever characters it has.
+    Exact(&'a GuestPath),
     /// A here-document: a new file.
     Inline {
         /// Its name where the destination is a directory.
@@ -314,6 +316,7 @@ impl<'a> Copier<'a> {
                 CopySource::Path(written) => {
                     select::select(&self.request.from, written, self.request.parents, &mut selected)?;
                 }
+                CopySource::Exact(path) => selected.push(select::exact(&self.request.from, path)?),
                 CopySource::Inline { name, content } => selected.push(Selected::Inline { name, content }),
             }
         }

@@ -8,6 +8,7 @@ use super::clues::Clues;
 use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
 use super::services::ServiceError;
+use crate::context::GitSourceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
@@ -56,6 +57,18 @@ pub enum BuildErrorKind {
     Target {
         /// As given.
         name: String,
+        /// The stages there are.
+        available: String,
+    },
+    /// A named build context stands for a stage that is not there.
+    #[error(
+        "the build context `{name}` is the stage `{stage}`, which could not be found; the Dockerfile has {available}"
+    )]
+    ContextStage {
+        /// The name of the context.
+        name: String,
+        /// That of the stage.
+        stage: String,
         /// The stages there are.
         available: String,
     },
@@ -113,6 +126,18 @@ pub enum BuildErrorKind {
     /// ADD.
     #[error(transparent)]
     Add(#[from] AddError),
+    /// The name of a git repository.
+    #[error(transparent)]
+    GitSource(#[from] GitSourceError),
+    /// A source of ADD that is elsewhere.
+    #[error("cannot fetch `{remote}`")]
+    Remote {
+        /// Which, without credentials.
+        remote: String,
+        /// Why not.
+        #[source]
+        source: ServiceError,
+    },
     /// USER or `--chown`.
     #[error(transparent)]
     User(#[from] UserError),

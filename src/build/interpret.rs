@@ -10,8 +10,11 @@ use super::error::{BuildError, BuildErrorKind};
 use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
+use super::remote::sort_sources;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
-use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, RunStep, Step, WorkdirStep};
+use super::step::{
+    Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep,
+};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
@@ -21,6 +24,7 @@ use crate::dockerfile::{
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
+use crate::text::without_credentials;
 
 /// What the shell form is run with where SHELL does not say otherwise.
 const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
@@ -89,7 +93,12 @@ impl<'a> Interpreter<'a> {
         let (created_by, step) =
             self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
         self.check_size().map_err(|kind| BuildError::at(Some(span), kind))?;
-        self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, step });
+        let row = Row::Instruction;
+        let instruction = match step {
+            Step::Copy(_) => without_credentials(shown).into_owned(),
+            _ => shown.to_owned(),
+        };
+        self.steps.push(PlannedStep { span, instruction, created_by, row, step });
         Ok(())
     }
 
@@ -378,7 +387,6 @@ impl<'a> Interpreter<'a> {
         kind: TransferKind,
         written: &Transfer,
     ) -> Result<(Option<String>, Step), BuildErrorKind> {
-        refuse_unsupported(kind, written)?;
         let mut expanded = written.clone();
         for source in &mut expanded.sources {
             match source {
@@ -393,22 +401,22 @@ impl<'a> Interpreter<'a> {
         expanded.destination = self.expanded(span, &written.destination)?;
         expanded.chown = self.expanded_flag(span, written.chown.as_ref())?;
         expanded.chmod = self.expanded_flag(span, written.chmod.as_ref())?;
-        for path in expanded.paths() {
-            refuse_remote(kind, path)?;
-        }
+        expanded.checksum = self.expanded_flag(span, written.checksum.as_ref())?;
+        let (sources, remotes) = sort_sources(kind, &expanded)?;
         if written.from.is_none() {
-            self.warn_of_ignored(span, kind, &expanded);
+            self.warn_of_ignored(span, kind, &sources);
         }
         let from = match &written.from {
             None => CopyFrom::Context,
             Some(from) => (self.sources.from)(Reader::Copy, from)?,
         };
-        let row = history::transfer(kind, &expanded);
+        let row = without_credentials(&history::transfer(kind, &expanded)).into_owned();
         let step = CopyStep {
             kind,
             archives: archives(kind, written),
             from,
-            sources: expanded.paths().cloned().collect(),
+            sources,
+            remotes,
             inline: inline_files(&expanded),
             destination: expanded.destination.clone(),
             workdir: self.current_workdir()?,
@@ -422,8 +430,8 @@ impl<'a> Interpreter<'a> {
         Ok((Some(row), Step::Copy(step)))
     }
 
-    fn warn_of_ignored(&mut self, span: Span, kind: TransferKind, expanded: &Transfer) {
-        for path in expanded.paths() {
+    fn warn_of_ignored(&mut self, span: Span, kind: TransferKind, sources: &[Text]) {
+        for path in sources {
             // A pattern may match what a later rule takes back in.
             if path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
                 continue;
@@ -472,32 +480,6 @@ fn healthcheck(check: &HealthCheck) -> Healthcheck {
                 other: Map::new(),
             }
         }
-    }
-}
-
-/// Flags that parse and would do nothing here.
-fn refuse_unsupported(kind: TransferKind, written: &Transfer) -> Result<(), BuildErrorKind> {
-    let flags =
-        [("--checksum", written.checksum.is_some()), ("--keep-git-dir", written.keep_git_dir.is_some())];
-    match flags.iter().find(|(_, used)| *used) {
-        Some((flag, _)) => Err(BuildErrorKind::Unsupported(format!("{} {flag}", kind.keyword()))),
-        None => Ok(()),
-    }
-}
-
-fn refuse_remote(kind: TransferKind, path: &[u8]) -> Result<(), BuildErrorKind> {
-    let is_url = path.starts_with(b"http://") || path.starts_with(b"https://");
-    let is_git = [&b"git://"[..], b"ssh://", b"git@"].iter().any(|prefix| path.starts_with(prefix));
-    match kind {
-        TransferKind::Copy if is_url => {
-            Err(BuildErrorKind::Invalid("source can't be a URL for COPY".to_owned()))
-        }
-        TransferKind::Copy if is_git => {
-            Err(BuildErrorKind::Invalid("source can't be a git ref for COPY".to_owned()))
-        }
-        TransferKind::Add if is_url => Err(BuildErrorKind::Unsupported("ADD of a URL".to_owned())),
-        TransferKind::Add if is_git => Err(BuildErrorKind::Unsupported("ADD of a git repository".to_owned())),
-        _ => Ok(()),
     }
 }
 
@@ -556,6 +538,8 @@ mod tests {
         let request = PlanRequest {
             build_args: BTreeMap::from([("GIVEN".to_owned(), "given".to_owned())]),
             target: None,
+            contexts: crate::build::named_contexts::NamedContexts::default(),
+            no_cache: std::collections::BTreeSet::new(),
             labels: Vec::new(),
             platform: Requested::parse("linux/amd64", &host).unwrap(),
             asked: Asked::ByDefault,

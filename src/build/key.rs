@@ -6,6 +6,7 @@
 
 use super::copy::{self, Form, Parents};
 use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::remote::RemoteStep;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
 use crate::dockerfile::{Access, Mode, Need};
@@ -113,6 +114,15 @@ pub fn together(last: &CacheKey) -> CacheKey {
     keyed("steps of one layer").value("last", hash(last)).finish()
 }
 
+/// The key of a step's `parent` as that of a step which adds files from elsewhere has it: with the `identities` of these.
+#[must_use]
+pub fn with_remotes(parent: &CacheKey, identities: &[Digest]) -> CacheKey {
+    keyed("remote")
+        .value("parent", hash(parent))
+        .list("identities", identities.iter().map(Digest::hex))
+        .finish()
+}
+
 /// Where the time of an image is remembered that has no layers but those of its base, whose key is `start`.
 #[must_use]
 pub fn time<'a>(start: &CacheKey, steps: impl IntoIterator<Item = &'a PlannedStep>) -> CacheKey {
@@ -133,6 +143,7 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         archives,
         from,
         sources,
+        remotes,
         inline,
         destination,
         workdir,
@@ -170,13 +181,24 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         }
         _ => key,
     };
+    let key = remotes.iter().fold(key, of_remote);
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
 
-/// Files of a context get another owner. Which stage or image it is does not count: its files do.
+/// What it is and how it is called is in its identity, which the key of the step below is made with.
+fn of_remote(key: KeyHasher, step: &RemoteStep) -> KeyHasher {
+    let RemoteStep { after, archives, remote: _ } = step;
+    let archives = match archives {
+        Archives::Extract => "extract",
+        Archives::Keep => "keep",
+    };
+    key.value("remote after", after.to_le_bytes()).value("remote archives", archives)
+}
+
+/// Files of a context get another owner. Which context, stage or image it is does not count: its files do.
 fn origin(from: &CopyFrom) -> &'static str {
     match from {
-        CopyFrom::Context => "context",
+        CopyFrom::Context | CopyFrom::Named(_) => "context",
         CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => "tree",
     }
 }
@@ -277,9 +299,11 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use super::super::remote::Remote;
     use super::*;
     use crate::build::step::{Exclude, Onto};
     use crate::context::IgnoreRules;
+    use crate::context::UrlSource;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
@@ -345,6 +369,7 @@ mod tests {
             archives: Archives::Keep,
             from: CopyFrom::Stage(0),
             sources: vec![Text::from("a"), Text::from("b")],
+            remotes: Vec::new(),
             inline: vec![(Text::from("EOF"), Text::from("body"))],
             destination: Text::from("d/"),
             workdir: path("/w"),
@@ -354,6 +379,11 @@ mod tests {
             parents: Parents::Dropped,
             onto: Onto::Stage,
         }
+    }
+
+    fn remote(after: usize, archives: Archives) -> RemoteStep {
+        let url = UrlSource::parse("http://h/x").unwrap();
+        RemoteStep { after, archives, remote: Remote::File { url, checksum: None } }
     }
 
     fn workdir() -> WorkdirStep {
@@ -544,11 +574,12 @@ mod tests {
         Exclude { patterns: patterns.iter().map(|pattern| Text::from(*pattern)).collect(), rules }
     }
 
-    const COPY_FIELDS: [&str; 12] = [
+    const COPY_FIELDS: [&str; 13] = [
         "kind",
         "archives",
         "from",
         "sources",
+        "remotes",
         "inline",
         "destination",
         "workdir",
@@ -593,6 +624,10 @@ mod tests {
             ("exclude: one more", sources, |copy| copy.exclude = exclude(&["*.o", "!x.o"])),
             ("parents: kept", true, |copy| copy.parents = Parents::Kept),
             ("onto: nothing", false, |copy| copy.onto = Onto::Nothing),
+            ("remotes: one", true, |copy| copy.remotes = vec![remote(0, Archives::Keep)]),
+            ("remotes: later", true, |copy| copy.remotes = vec![remote(1, Archives::Keep)]),
+            ("remotes: extracted", true, |copy| copy.remotes = vec![remote(0, Archives::Extract)]),
+            ("remotes: two", true, |copy| copy.remotes = vec![remote(0, Archives::Keep); 2]),
         ]
     }
 
@@ -604,6 +639,7 @@ mod tests {
             archives: _,
             from: _,
             sources: _,
+            remotes: _,
             inline: _,
             destination: _,
             workdir: _,
@@ -630,6 +666,17 @@ mod tests {
         ];
         let keys: std::collections::BTreeSet<_> = files.iter().map(|files| key(&step, files)).collect();
         assert_eq!(keys.len(), files.len());
+    }
+
+    #[test]
+    fn what_is_elsewhere_counts_by_what_it_is() {
+        let of = |identities: Vec<&Digest>| {
+            with_remotes(&parent(), &identities.into_iter().cloned().collect::<Vec<_>>())
+        };
+        let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
+        let keys = [vec![], vec![&one], vec![&two], vec![&one, &two], vec![&two, &one]].map(of);
+        assert_eq!(std::collections::BTreeSet::from(keys.clone()).len(), keys.len());
+        assert!(!keys.contains(&parent()));
     }
 
     #[test]
@@ -705,6 +752,7 @@ mod tests {
             span: Span::line(1),
             instruction: String::new(),
             created_by: row.map(str::to_owned),
+            row: super::super::step::Row::Instruction,
             step: Step::Config,
         };
         let of = |rows: &[Option<&str>]| {

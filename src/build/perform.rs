@@ -14,6 +14,7 @@ use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
 use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
+use crate::dockerfile::Text;
 use crate::image::platform::Platform;
 use crate::limit::Limit;
 use crate::rootfs::{
@@ -69,17 +70,49 @@ impl Executor<'_> {
         below: Below,
         onto: &Rootfs,
     ) -> Result<(), BuildErrorKind> {
+        if step.remotes.is_empty() {
+            self.copy_local(step, &step.sources, &step.inline, stage, (below, onto))
+        } else {
+            self.add_remotes(step, stage, below, onto)
+        }
+    }
+
+    /// Copies some of what is in the tree that the step reads, and some of its here-documents.
+    pub(super) fn copy_local(
+        &self,
+        step: &CopyStep,
+        paths: &[Text],
+        inline: &[(Text, Text)],
+        stage: &StagePlan,
+        target: (Below, &Rootfs),
+    ) -> Result<(), BuildErrorKind> {
+        let paths = paths.iter().map(|path| CopySource::Path(path));
+        let inline = inline.iter().map(|(name, content)| CopySource::Inline { name, content });
+        let sources: Vec<CopySource<'_>> = paths.chain(inline).collect();
+        if sources.is_empty() && !step.remotes.is_empty() {
+            return Ok(());
+        }
         let view = self.view(&step.from, stage, Purpose::Step)?;
-        let from = self.source_tree(view.as_ref());
+        let from = self.source_tree(&step.from, view.as_ref());
+        self.copy_sources(step, sources, from, step.archives, target)
+    }
+
+    /// Copies `sources` in `from` as the step says.
+    pub(super) fn copy_sources(
+        &self,
+        step: &CopyStep,
+        sources: Vec<CopySource<'_>>,
+        from: SourceTree<'_>,
+        archives: Archives,
+        (below, onto): (Below, &Rootfs),
+    ) -> Result<(), BuildErrorKind> {
         let chown = step
             .chown
             .as_deref()
             .map(|text| chown(onto, text, below, self.services.limits.users))
             .transpose()?;
-        let paths = step.sources.iter().map(|path| CopySource::Path(path));
-        let inline = step.inline.iter().map(|(name, content)| CopySource::Inline { name, content });
         let request = CopyRequest {
-            sources: paths.chain(inline).collect(),
+            sources,
             from,
             destination: &step.destination,
             workdir: &step.workdir,
@@ -89,7 +122,7 @@ impl Executor<'_> {
             parents: step.parents,
         };
         let now = self.plan.clock.now();
-        match step.archives {
+        match archives {
             Archives::Keep => {
                 copy(&request, onto, now).map(|_| ()).map_err(|error| self.not_copied(step, error))
             }
@@ -107,12 +140,12 @@ impl Executor<'_> {
         }
     }
 
-    /// Where COPY reads: in `view`, or else in the build context.
-    pub(super) fn source_tree<'t>(&'t self, view: Option<&'t View>) -> SourceTree<'t> {
-        let context = self.services.context;
+    /// Where COPY reads: in `view`, or else in the context that `from` means.
+    pub(super) fn source_tree<'t>(&'t self, from: &CopyFrom, view: Option<&'t View>) -> SourceTree<'t> {
         match view {
             Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
             None => {
+                let context = self.context_of(from).unwrap_or(self.services.context);
                 SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
             }
         }
@@ -129,6 +162,9 @@ impl Executor<'_> {
     pub(super) fn place_of(&self, from: &CopyFrom) -> String {
         match from {
             CopyFrom::Context => "the build context".to_owned(),
+            CopyFrom::Named(position) => {
+                format!("the build context `{}`", self.plan.contexts[*position].name)
+            }
             CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
             CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
             CopyFrom::Image(position) => {
@@ -137,7 +173,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The tree that COPY or a mount reads, unless it is the build context.
+    /// The tree that COPY or a mount reads, unless it is a build context.
     pub(super) fn view(
         &self,
         from: &CopyFrom,
@@ -145,7 +181,7 @@ impl Executor<'_> {
         purpose: Purpose,
     ) -> Result<Option<View>, BuildErrorKind> {
         match from {
-            CopyFrom::Context => Ok(None),
+            CopyFrom::Context | CopyFrom::Named(_) => Ok(None),
             from => {
                 let chain = self.chain_read(from, stage, purpose)?;
                 Ok(Some(self.services.snapshotter.view(&chain)?))
@@ -161,7 +197,7 @@ impl Executor<'_> {
         purpose: Purpose,
     ) -> Result<Chain, BuildErrorKind> {
         match from {
-            CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => Ok(Chain::empty()),
             CopyFrom::Stage(position) => self.chain_of(*position, stage, purpose),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];

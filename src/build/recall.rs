@@ -127,7 +127,7 @@ impl Executor<'_> {
         let Some(own) = self.group_key(run, next, next, &parent, Files::Needed)? else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
-        if self.services.reuse == Reuse::No {
+        if self.reuse(run.stage) == Reuse::No {
             return Ok(Recalled::Open(Work { key: Some(own), _turn: None }));
         }
         if let Some(found) = self.search(run, next, &parent) {
@@ -144,6 +144,14 @@ impl Executor<'_> {
         match self.search(run, next, &parent) {
             Some(found) => Ok(Recalled::Found(found)),
             None => Ok(Recalled::Open(Work { key: Some(own), _turn: turn })),
+        }
+    }
+
+    /// Whether results of earlier builds are used for `stage`.
+    fn reuse(&self, stage: &StagePlan) -> Reuse {
+        match self.services.reuse {
+            Reuse::No => Reuse::No,
+            Reuse::Yes => stage.reuse,
         }
     }
 
@@ -211,12 +219,24 @@ impl Executor<'_> {
         taken: &mut Vec<Taken>,
     ) -> Result<Option<CacheKey>, BuildErrorKind> {
         let step = &stage.steps[position].step;
+        let with_remotes;
+        let parent = match step {
+            Step::Copy(copy) if !copy.remotes.is_empty() => {
+                // Somebody has to be asked, and that is not done before it is the step's turn.
+                if files == Files::Untouched {
+                    return Ok(None);
+                }
+                with_remotes = self.with_remotes(parent, copy)?;
+                &with_remotes
+            }
+            _ => parent,
+        };
         let selections = Selection::all(step);
         let trees: Vec<Option<ChainId>> =
             selections.iter().map(|selection| self.tree_of(selection.from())).collect();
         let mut contents: Vec<Option<Digest>> = vec![None; selections.len()];
         for (number, selection) in selections.iter().enumerate() {
-            if *selection.from() == CopyFrom::Context {
+            if self.context_of(selection.from()).is_some() {
                 let fingerprint = self.fingerprint(selection, stage)?;
                 contents[number] = Some(fingerprint.content.clone());
                 taken.push(Taken { position, selection: number, fingerprint });
@@ -244,7 +264,7 @@ impl Executor<'_> {
         if keys.content.is_some() {
             return Ok(keys.content);
         }
-        if self.services.reuse == Reuse::Yes {
+        if self.reuse(stage) == Reuse::Yes {
             match self.services.cache.content(&keys.definition) {
                 Ok(Some(content)) => return Ok(Some(content)),
                 Ok(None) => {}
@@ -269,7 +289,7 @@ impl Executor<'_> {
     /// The tree that a step selects files in.
     fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
-            CopyFrom::Context | CopyFrom::Scratch => None,
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => None,
             CopyFrom::Stage(position) => {
                 self.stages.look(*position, |done| key::tree(done.image.layers())).flatten()
             }
@@ -404,7 +424,7 @@ impl Executor<'_> {
         let (Some(start), Clock::Machine) = (start, self.plan.clock) else { return now };
         let (stages, _) = self.plan.descent(stage);
         let key = key::time(start, stages.iter().rev().flat_map(|stage| &stage.steps));
-        if self.services.reuse == Reuse::Yes {
+        if self.reuse(stage) == Reuse::Yes {
             match self.services.cache.lookup(&key) {
                 Ok(Some(result)) => return result.created,
                 Ok(None) => {}

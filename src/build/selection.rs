@@ -70,7 +70,7 @@ impl Executor<'_> {
         stage: &StagePlan,
     ) -> Result<Fingerprint, BuildErrorKind> {
         let view = self.view(selection.from(), stage, Purpose::Key)?;
-        let from = self.source_tree(view.as_ref());
+        let from = self.source_tree(selection.from(), view.as_ref());
         let (written, names) = selection.written();
         let stopped = || self.cancel.is_cancelled();
         let (exclude, most) = (selection.exclude(), self.most(selection));
@@ -92,9 +92,9 @@ impl Executor<'_> {
         }
     }
 
-    /// Whether what `selection` takes from the build context is as it was.
+    /// Whether what `selection` takes from a build context is as it was.
     pub(super) fn context_still_is(&self, selection: &Selection<'_>, before: &Fingerprint) -> bool {
-        let from = self.source_tree(None);
+        let from = self.source_tree(selection.from(), None);
         let (written, names) = selection.written();
         let stopped = || self.cancel.is_cancelled();
         let (exclude, most) = (selection.exclude(), self.most(selection));

@@ -89,6 +89,11 @@ impl Executor<'_> {
                 .below(position)
                 .ok_or_else(|| BuildError::at(Some(stage.span), BuildErrorKind::Cancelled))?,
             StageBase::Image(base) => Done::on(base.image.clone(), Files::OfImage, self.services),
+            // As in BuildKit, nothing on it is remembered. What is copied as a file is compared without times and
+            // without the modes of directories, which is not enough for what a whole root file system is.
+            StageBase::Files(_) => {
+                Done { key: None, ..Done::on(Image::scratch(), Files::Chain(Chain::empty()), self.services) }
+            }
         };
         let base_layers = done.image.layers().len();
         let mut run = StageRun {

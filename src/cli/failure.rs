@@ -7,6 +7,7 @@ use std::path::Path;
 use super::advice::Trouble;
 use super::progress::{Colour, escaped};
 use crate::dockerfile::Span;
+use crate::text::without_credentials;
 
 /// At most this many lines of an instruction are shown.
 const EXCERPT_LINES: usize = 8;
@@ -18,7 +19,12 @@ const LONGEST_LINE: usize = 200;
 const LONGEST_SENTENCE: usize = 1200;
 
 fn sentence(text: &str) -> String {
-    shortened(&escaped(text.as_bytes()), LONGEST_SENTENCE)
+    shown(text.as_bytes(), LONGEST_SENTENCE)
+}
+
+/// `text` without the passwords of URLs, or its beginning. What is cut off may be what tells a password.
+fn shown(text: &[u8], most: usize) -> String {
+    shortened(&without_credentials(&escaped(text)), most)
 }
 
 /// `text`, or its beginning.
@@ -62,9 +68,7 @@ impl Excerpt {
     pub(super) fn of(file: &str, text: &[u8], span: Span) -> Self {
         let count = (span.last_line + 1).saturating_sub(span.first_line).min(EXCERPT_LINES);
         let lines = text.split(|&byte| byte == b'\n').skip(span.first_line.saturating_sub(1)).take(count);
-        let lines = lines
-            .map(|line| shortened(&escaped(line.strip_suffix(b"\r").unwrap_or(line)), LONGEST_LINE))
-            .collect();
+        let lines = lines.map(|line| shown(line.strip_suffix(b"\r").unwrap_or(line), LONGEST_LINE)).collect();
         Self { file: file.to_owned(), span, lines }
     }
 }

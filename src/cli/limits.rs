@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use crate::build::services::BuildLimits;
-use crate::context::{ContextLimits, ignore};
+use crate::context::{ContextLimits, DOWNLOAD_LIMIT, ignore};
 use crate::dockerfile::suggest;
 use crate::image::document::DocumentLimits;
 use crate::layer;
@@ -18,6 +18,8 @@ pub(super) struct Limits {
     pub(super) layers: layer::Limits,
     /// Of Dockerfiles and ignore rules.
     pub(super) context: ContextLimits,
+    /// Of files that are fetched from URLs.
+    pub(super) download: Limit,
     /// Of `/etc/passwd` and `/etc/group`.
     pub(super) users: Limit,
 }
@@ -28,6 +30,7 @@ impl Default for Limits {
             documents: DocumentLimits::default(),
             layers: layer::Limits::default(),
             context: ContextLimits::default(),
+            download: DOWNLOAD_LIMIT,
             users: DATABASE_LIMIT,
         }
     }
@@ -61,7 +64,7 @@ const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Lim
 }
 
 /// All of them, in the order of the documentation.
-const SETTINGS: [Setting; 15] = [
+const SETTINGS: [Setting; 16] = [
     bytes(
         layer::Limits::BYTES,
         "a layer or an archive for ADD, uncompressed, and all its files together, holes included",
@@ -110,6 +113,7 @@ const SETTINGS: [Setting; 15] = [
     count(ignore::PATTERNS_LIMIT, "patterns in the `.dockerignore` file", |limits| {
         &mut limits.context.ignore_patterns
     }),
+    bytes(DOWNLOAD_LIMIT, "a file that ADD fetches from a URL", |limits| &mut limits.download),
     bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
 ];
 

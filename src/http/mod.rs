@@ -23,4 +23,4 @@ pub use redacted::{authority, escape, redact, redact_text};
 pub use reqwest::Method;
 pub use response::Response;
 pub use retry::{Attempts, Retries, retry_after};
-pub use tls::Pem;
+pub use tls::{Pem, pem_bundle};

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -34,6 +36,25 @@ pub(super) fn config(more: &[Pem]) -> Result<ClientConfig, SetupError> {
     Ok(config)
 }
 
+/// All certificates that are trusted, in PEM form: for programs that speak TLS themselves.
+#[must_use]
+pub fn pem_bundle(more: &[Pem]) -> Vec<u8> {
+    let mut bundle = Vec::new();
+    for certificate in webpki_root_certs::TLS_SERVER_ROOT_CERTS {
+        bundle.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
+        for line in STANDARD.encode(certificate).as_bytes().chunks(64) {
+            bundle.extend_from_slice(line);
+            bundle.push(b'\n');
+        }
+        bundle.extend_from_slice(b"-----END CERTIFICATE-----\n");
+    }
+    for pem in more {
+        bundle.extend_from_slice(&pem.bytes);
+        bundle.push(b'\n');
+    }
+    bundle
+}
+
 /// System stores hold a few certificates that no library takes: those are passed over, unless nothing else is there.
 fn add(roots: &mut RootCertStore, pem: &Pem) -> Result<(), SetupError> {
     let unusable = |reason: String| SetupError::Certificates { origin: pem.origin.clone(), reason };
@@ -62,5 +83,14 @@ mod tests {
             assert!(config(&[pem]).unwrap_err().to_string().contains("/ca.pem"));
         }
         assert!(config(&[]).is_ok());
+    }
+
+    #[test]
+    fn the_bundle_for_other_programs_has_all_roots_and_what_is_added() {
+        let more = Pem { origin: String::new(), bytes: b"-----BEGIN more".to_vec() };
+        let bundle = pem_bundle(&[more]);
+        let parsed = CertificateDer::pem_slice_iter(&bundle).filter_map(Result::ok).count();
+        assert_eq!(parsed, webpki_root_certs::TLS_SERVER_ROOT_CERTS.len());
+        assert!(bundle.ends_with(b"-----BEGIN more\n"));
     }
 }

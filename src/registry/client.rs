@@ -121,6 +121,12 @@ impl Client {
         self.counters.read()
     }
 
+    /// The HTTP client below, for requests to others than registries.
+    #[must_use]
+    pub fn http(&self) -> &http::Client {
+        &self.http
+    }
+
     /// Makes everything that waits, now or later, end with an error.
     pub fn cancel(&self) {
         self.http.cancel();

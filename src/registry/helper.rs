@@ -2,17 +2,15 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::Deserialize;
 
 use super::credentials::Secret;
-use crate::children;
+use crate::children::{Outcome, find_program, run_program};
 use crate::http::escape;
 
 /// How credential helpers are found and run. Nothing is taken from this process's environment.
@@ -89,9 +87,10 @@ pub(super) fn get(
     if name.is_empty() || !name.chars().all(plain) {
         return Err(HelperError::Name);
     }
-    let program = find(&helpers.path, &format!("docker-credential-{name}")).ok_or(HelperError::Missing)?;
-    let (success, output, complaint) = run(helpers, &program, server)?;
-    if success {
+    let program =
+        find_program(&helpers.path, &format!("docker-credential-{name}")).ok_or(HelperError::Missing)?;
+    let Outcome { status, stdout: output, stderr: complaint } = run(helpers, &program, server)?;
+    if status.success() {
         let answer: Answer = serde_json::from_slice(&output).map_err(|_| HelperError::Answer)?;
         return Ok((!answer.secret.is_empty()).then(|| (answer.username, Secret::new(answer.secret))));
     }
@@ -109,84 +108,18 @@ pub(super) fn get(
     }))
 }
 
-fn find(path: &[PathBuf], program: &str) -> Option<PathBuf> {
-    let candidates =
-        path.iter().filter(|directory| directory.is_absolute()).map(|directory| directory.join(program));
-    candidates.into_iter().find(|candidate| is_executable(candidate))
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
-}
-
-fn run(helpers: &Helpers, program: &Path, server: &str) -> Result<(bool, Vec<u8>, Vec<u8>), HelperError> {
-    let failed = |source| HelperError::Run { source };
+fn run(helpers: &Helpers, program: &Path, server: &str) -> Result<Outcome, HelperError> {
     let mut command = Command::new(program);
-    command
-        .arg("get")
-        .env_clear()
-        .envs(helpers.environment.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    let mut child = children::spawn(&mut command).map_err(failed)?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    std::thread::scope(|scope| {
-        // A helper that does not read its input is not waited for: the name fits into any pipe.
-        if let Some(mut stdin) = stdin {
-            let _ = writeln!(stdin, "{server}");
-        }
-        let thread = std::thread::Builder::new;
-        let readers = thread()
-            .spawn_scoped(scope, || read(stdout))
-            .and_then(|output| Ok((output, thread().spawn_scoped(scope, || read(stderr))?)));
-        let ended = readers.is_ok() && wait(&child, helpers.limit);
-        // Whatever it left behind would keep the pipes open.
-        end_group(&child);
-        let status = child.wait().map_err(failed)?;
-        let (output, complaint) = readers.map_err(failed)?;
-        let output = output.join().unwrap_or_default();
-        let complaint = complaint.join().unwrap_or_default();
-        if ended { Ok((status.success(), output, complaint)) } else { Err(HelperError::Slow(helpers.limit)) }
-    })
-}
-
-fn read(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        let _ = pipe.take(LONGEST).read_to_end(&mut bytes);
-    }
-    bytes
-}
-
-/// Waits until the helper has ended or time is up; says whether it was in time. It is not reaped here, so that its
-/// process group keeps its number until [`end_group`] has used it.
-fn wait(child: &Child, limit: Duration) -> bool {
-    let end = Instant::now() + limit;
-    let mut pause = Duration::from_millis(1);
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return true };
-    // An error here is found again by the caller, who waits once more.
-    while matches!(waitid(WaitId::Pid(pid), options), Ok(None)) {
-        if Instant::now() >= end {
-            return false;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
-    }
-    true
-}
-
-fn end_group(child: &Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Usually nobody is left.
-        let _ = kill_process_group(group, Signal::KILL);
-    }
+    command.arg("get").env_clear().envs(helpers.environment.iter().map(|(name, value)| (name, value)));
+    let end = Instant::now() + helpers.limit;
+    let outcome =
+        run_program(&mut command, format!("{server}\n").as_bytes(), LONGEST, &|| Instant::now() >= end);
+    outcome.map_err(|source| HelperError::Run { source })?.ok_or(HelperError::Slow(helpers.limit))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;

@@ -3,7 +3,7 @@
 # containers of pods, with a filter for system calls that golang-github-containers-common has.
 
 packages=(
-  arch-test busybox-static ca-certificates crun debian-archive-keyring docker-registry golang-github-containers-common
+  arch-test busybox-static ca-certificates crun debian-archive-keyring docker-registry git golang-github-containers-common
   jq mmdebstrap qemu-user-static skopeo uidmap umoci
 )
 

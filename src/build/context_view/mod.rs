@@ -141,6 +141,11 @@ impl<'a> ContextViews<'a> {
         Self { context, workspace, known: Mutex::default() }
     }
 
+    /// The context.
+    pub(super) fn context(&self) -> &'a Context {
+        self.context
+    }
+
     /// What to mount for `path`, which is not ignored and leads over no links. Where `access` allows writing, all that is
     /// written goes with the value.
     pub(super) fn show(&self, path: &GuestPath, access: Access) -> Result<Shown, ViewError> {

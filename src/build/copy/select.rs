@@ -151,6 +151,11 @@ pub(in crate::build) fn find(
     found(from, path.as_bytes(), path)
 }
 
+/// What is at `path`, which is no pattern.
+pub(super) fn exact<'a>(from: &SourceTree<'_>, path: &GuestPath) -> Result<Selected<'a>, CopyError> {
+    named(from, path.as_bytes(), path)
+}
+
 /// What is at `written`, which is no pattern; its name does not count.
 pub(super) fn literal<'a>(from: &SourceTree<'_>, written: &[u8]) -> Result<Selected<'a>, CopyError> {
     let path = GuestPath::clamp(written)

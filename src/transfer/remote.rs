@@ -1,0 +1,364 @@
+//! What ADD takes from elsewhere: files of URLs by way of the store, git repositories in the workspace.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::build::progress::{Event, Progress, size as shown_size};
+use crate::build::remote::{Remote, RemoteFiles};
+use crate::build::services::ServiceError;
+use crate::context::{
+    Commit, Download, Downloaded, Git, GitSource, Repository, Transport, UrlSource, Validators, download,
+};
+use crate::http;
+use crate::image::descriptor::Descriptor;
+use crate::image::digest::{Digest, Mismatch};
+use crate::limit::Limit;
+use crate::rootfs::{Rootfs, Timestamp, set_mode_at, set_times_at};
+use crate::sandbox::{Cancel, Secret};
+use crate::store::blobs::{BlobStore, BlobWriter};
+use crate::store::workspace::Workspace;
+use crate::store::{Store, StoreError};
+use crate::text::without_credentials;
+
+/// The kind of record of what was fetched from URLs.
+const RECORDS: &str = "downloads";
+
+/// A file is something else than it must be. BuildKit's words.
+#[derive(Debug, thiserror::Error)]
+#[error("digest mismatch: {actual} (expected: {expected})")]
+struct WrongDigest {
+    expected: Digest,
+    actual: Digest,
+}
+
+/// What can be fetched, and with what.
+pub struct Remotes<'a> {
+    /// For URLs.
+    pub client: &'a http::Client,
+    /// For repositories.
+    pub git: Git,
+    /// Where files are kept, for later builds too.
+    pub store: &'a Store,
+    /// Where trees are kept, for this one.
+    pub workspace: &'a Workspace,
+    /// Among them those for hosts, by their names.
+    pub secrets: &'a BTreeMap<String, Secret>,
+    /// How large a file may be.
+    pub limit: Limit,
+    /// Who is told.
+    pub progress: &'a dyn Progress,
+    /// What this build knows already.
+    pub known: Known,
+}
+
+/// What a build knows of each source. Who asks for one that somebody else asks for waits for that.
+#[derive(Debug, Default)]
+pub struct Known {
+    files: Mutex<BTreeMap<String, Arc<Mutex<Option<FetchedFile>>>>>,
+    repositories: Mutex<BTreeMap<String, Arc<Mutex<KnownRepository>>>>,
+}
+
+#[derive(Debug, Default)]
+struct KnownRepository {
+    directory: Option<PathBuf>,
+    commit: Option<Commit>,
+    tree: Option<Rootfs>,
+}
+
+/// A file, as the server had it when it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchedFile {
+    /// Its content.
+    pub digest: Digest,
+    /// In bytes.
+    pub size: u64,
+    /// When it was changed last, in seconds since 1970, if the server says.
+    pub modified: Option<i64>,
+}
+
+/// What is remembered of a URL.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    validators: Validators,
+    digest: Digest,
+    size: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RemoteFiles for Remotes<'_> {
+    fn identify(&self, remote: &Remote, cancel: &Cancel) -> Result<Digest, ServiceError> {
+        match remote {
+            // It is this file, or there will be an error.
+            Remote::File { url, checksum: Some(checksum) } => {
+                Ok(identity(&("file", url.file_name(), checksum, None::<i64>)))
+            }
+            Remote::File { url, checksum: None } => {
+                let file = self.file(url, None)?;
+                Ok(identity(&("file", url.file_name(), file.digest, file.modified)))
+            }
+            Remote::Git(source) => Ok(git_identity(source, &self.commit(source, cancel)?)),
+        }
+    }
+
+    fn fetch(&self, remote: &Remote, cancel: &Cancel) -> Result<Rootfs, ServiceError> {
+        match remote {
+            Remote::File { url, checksum } => {
+                let file = self.file(url, checksum.as_ref())?;
+                self.place(&file, &url.file_name()).or_else(|error| {
+                    // What the store had was damaged, and is gone by now.
+                    let again = self.ask(url, checksum.as_ref())?;
+                    if again == file { self.place(&file, &url.file_name()) } else { Err(error) }
+                })
+            }
+            Remote::Git(source) => self.tree(source, cancel),
+        }
+    }
+}
+
+/// The hash of what makes up `value`.
+fn identity(value: &impl Serialize) -> Digest {
+    // There is nothing in it that JSON cannot say.
+    Digest::of(&serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// What decides about the files of a checkout: not where it is from, unless that is among them.
+fn git_identity(source: &GitSource, commit: &Commit) -> Digest {
+    let kept = source.keeps_git_directory().then(|| (source.shown(), &commit.tag, &commit.reference));
+    let words = (format!("{:?}", source.submodules), format!("{:?}", source.times));
+    identity(&("git", &commit.id, &source.subdirectory, words, kept))
+}
+
+impl Remotes<'_> {
+    /// The file at `url`, which must be `checksum`: asked for once a build, and fetched only if it is not the one that the
+    /// store has. It is in the store then.
+    ///
+    /// # Errors
+    /// When it cannot be had, or is something else.
+    pub fn file(&self, url: &UrlSource, checksum: Option<&Digest>) -> Result<FetchedFile, ServiceError> {
+        let slot = {
+            let mut files = lock(&self.known.files);
+            let key = format!("{checksum:?} {}", url.written());
+            Arc::clone(files.entry(key).or_default())
+        };
+        let mut slot = lock(&slot);
+        if let Some(file) = &*slot {
+            return Ok(file.clone());
+        }
+        let file = self.ask(url, checksum)?;
+        *slot = Some(file.clone());
+        Ok(file)
+    }
+
+    fn ask(&self, url: &UrlSource, checksum: Option<&Digest>) -> Result<FetchedFile, ServiceError> {
+        let name = Digest::of(without_credentials(url.written()).as_bytes());
+        let records = self.store.records(RECORDS);
+        let record = records.get(&name).unwrap_or_else(|error| {
+            self.tell(&error.to_string());
+            None
+        });
+        let record: Option<Record> = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        // What is not there any more is no use.
+        let record = record.filter(|record| self.blobs().contains(&blob(&record.digest, record.size)));
+        if let (Some(checksum), Some(record)) = (checksum, &record)
+            && record.digest == *checksum
+        {
+            let modified = record.validators.modified();
+            return Ok(FetchedFile { digest: record.digest.clone(), size: record.size, modified });
+        }
+        let known = record.as_ref().filter(|_| checksum.is_none()).map(|record| &record.validators);
+        match (self.download(url, known)?, &record) {
+            (Downloaded::Unchanged, Some(Record { validators, digest, size })) => {
+                self.tell(&format!("{}: not changed", url.shown()));
+                Ok(FetchedFile { digest: digest.clone(), size: *size, modified: validators.modified() })
+            }
+            (Downloaded::Unchanged, None) => Err("the server says that nothing was changed".into()),
+            (Downloaded::New { file, validators }, _) => {
+                let size = file.size();
+                let digest = finish(file, checksum)?;
+                self.tell(&format!("{}: {}, {digest}", url.shown(), shown_size(size)));
+                let modified = validators.modified();
+                let record = Record { validators, digest: digest.clone(), size };
+                if !record.validators.are_none() || checksum.is_some() {
+                    let bytes = serde_json::to_vec(&record)?;
+                    if let Err(error) = records.put(&name, &bytes) {
+                        self.tell(&error.to_string());
+                    }
+                }
+                Ok(FetchedFile { digest, size, modified })
+            }
+        }
+    }
+
+    fn download(
+        &self,
+        url: &UrlSource,
+        known: Option<&Validators>,
+    ) -> Result<Downloaded<BlobWriter>, ServiceError> {
+        let authorization = self.url_authorization(url);
+        let wanted =
+            Download { source: url, authorization: authorization.as_deref(), known, limit: self.limit };
+        let mut open = || self.blobs().writer().map_err(io::Error::other);
+        let tell = |line: &str| self.progress.tell(&Event::Note(line));
+        Ok(download(self.client, &wanted, &mut open, &tell)?)
+    }
+
+    /// As BuildKit has it: a token comes before a header.
+    fn url_authorization(&self, url: &UrlSource) -> Option<Vec<u8>> {
+        let host = url.host()?;
+        let secret = |prefix: &str| self.secret(&format!("{prefix}{host}"));
+        let token = secret("HTTP_AUTH_TOKEN_").map(|token| [b"Bearer ", &token[..]].concat());
+        token.or_else(|| secret("HTTP_AUTH_HEADER_"))
+    }
+
+    /// A secret, without the line end that editors leave behind it.
+    fn secret(&self, id: &str) -> Option<Vec<u8>> {
+        self.secrets.get(id).map(|secret| secret.bytes().trim_ascii_end().to_vec())
+    }
+
+    /// Puts a file that is in the store into a directory of its own, under `name`: 0600, with the time of its last change.
+    ///
+    /// # Errors
+    /// When there is no room, or the file in the store was damaged.
+    pub fn place(&self, file: &FetchedFile, name: &[u8]) -> Result<Rootfs, ServiceError> {
+        use std::os::fd::AsFd as _;
+        let path = self.workspace.directory("download")?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&path, flags, Mode::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(&directory, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let blob = blob(&file.digest, file.size);
+        let mut reader = self.blobs().reader(&blob)?;
+        io::copy(&mut reader, &mut File::from(copy))
+            .map_err(|error| self.blobs().read_error(&file.digest, error))?;
+        set_mode_at(directory.as_fd(), name, 0o600)?;
+        let modified = Timestamp { seconds: file.modified.unwrap_or(0), nanoseconds: 0 };
+        set_times_at(directory.as_fd(), name, modified)?;
+        Ok(Rootfs::open(&path)?)
+    }
+
+    fn blobs(&self) -> &BlobStore {
+        self.store.blobs()
+    }
+
+    fn tell(&self, text: &str) {
+        self.progress.tell(&Event::Detail(text));
+    }
+
+    fn known_repository(&self, source: &GitSource) -> Arc<Mutex<KnownRepository>> {
+        // All that is different gives different files.
+        let key = format!(
+            "{} {source:?} {:?} {:?} {:?}",
+            source.remote, source.git_directory, source.submodules, source.times
+        );
+        Arc::clone(lock(&self.known.repositories).entry(key).or_default())
+    }
+
+    /// Which commit `source` stands for: asked for once a build.
+    ///
+    /// # Errors
+    /// When the repository cannot be asked, or has nothing of the name.
+    pub fn commit(&self, source: &GitSource, cancel: &Cancel) -> Result<Commit, ServiceError> {
+        let known = self.known_repository(source);
+        let mut known = lock(&known);
+        self.commit_in(source, &mut known, cancel)
+    }
+
+    fn commit_in(
+        &self,
+        source: &GitSource,
+        known: &mut KnownRepository,
+        cancel: &Cancel,
+    ) -> Result<Commit, ServiceError> {
+        if let Some(commit) = &known.commit {
+            return Ok(commit.clone());
+        }
+        let commit = self.with_repository(source, known, cancel, |repository| Ok(repository.resolve()?))?;
+        self.tell(&format!("{}: commit {}", source.shown(), commit.id));
+        known.commit = Some(commit.clone());
+        Ok(commit)
+    }
+
+    /// The files of `source`: checked out once a build.
+    ///
+    /// # Errors
+    /// When they cannot be had.
+    pub fn tree(&self, source: &GitSource, cancel: &Cancel) -> Result<Rootfs, ServiceError> {
+        let known = self.known_repository(source);
+        let mut known = lock(&known);
+        if let Some(tree) = &known.tree {
+            return Ok(tree.try_clone()?);
+        }
+        let commit = self.commit_in(source, &mut known, cancel)?;
+        self.progress.tell(&Event::Detail(&format!("checking out {} of {}", commit.id, source.shown())));
+        let tree = self
+            .with_repository(source, &mut known, cancel, |repository| Ok(repository.check_out(&commit)?))?;
+        let root = tree.root.try_clone()?;
+        known.tree = Some(tree.root);
+        Ok(root)
+    }
+
+    fn with_repository<T>(
+        &self,
+        source: &GitSource,
+        known: &mut KnownRepository,
+        cancel: &Cancel,
+        act: impl FnOnce(&Repository<'_>) -> Result<T, ServiceError>,
+    ) -> Result<T, ServiceError> {
+        let directory = match &known.directory {
+            Some(directory) => directory.clone(),
+            None => self.workspace.directory("git")?,
+        };
+        known.directory = Some(directory.clone());
+        let authorization = self.git_authorization(source);
+        act(&Repository {
+            git: &self.git,
+            source,
+            authorization: authorization.as_deref(),
+            directory: &directory,
+            stopped: &|| cancel.is_cancelled(),
+        })
+    }
+
+    /// As BuildKit has it: what is for the host comes before what is for all, a header before a token.
+    fn git_authorization(&self, source: &GitSource) -> Option<Vec<u8>> {
+        if !matches!(source.transport, Transport::Http | Transport::Https) {
+            return None;
+        }
+        let basic = |token: Vec<u8>| {
+            let pair = [b"x-access-token:", &token[..]].concat();
+            format!("basic {}", STANDARD.encode(pair)).into_bytes()
+        };
+        let header = |suffix: &str| self.secret(&format!("GIT_AUTH_HEADER{suffix}"));
+        let token = |suffix: &str| self.secret(&format!("GIT_AUTH_TOKEN{suffix}")).map(basic);
+        let of_host = format!(".{}", source.host());
+        header(&of_host).or_else(|| token(&of_host)).or_else(|| header("")).or_else(|| token(""))
+    }
+}
+
+fn blob(digest: &Digest, size: u64) -> Descriptor {
+    Descriptor::new("application/octet-stream", digest.clone(), size)
+}
+
+/// Makes what was fetched visible in the store, if it is what it must be.
+fn finish(file: BlobWriter, checksum: Option<&Digest>) -> Result<Digest, ServiceError> {
+    let Some(expected) = checksum else { return Ok(file.finish()?.0) };
+    let size = file.size();
+    match file.commit(expected, size) {
+        Ok(()) => Ok(expected.clone()),
+        Err(StoreError::Mismatch(Mismatch::Digest { expected, actual })) => {
+            Err(WrongDigest { expected, actual }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
