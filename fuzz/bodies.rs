@@ -2,8 +2,9 @@
 //! stable, so this file knows nothing of a fuzzer.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use builder::build::named_contexts::{ContextValue, NamedContexts};
 use builder::build::network::Networks;
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
 use builder::build::step::Layering;
@@ -158,7 +159,13 @@ pub(super) fn plan(data: &[u8]) {
     let host = Platform::new("linux", "amd64", None);
     let Ok(platform) = Requested::parse("linux/arm/v7", &host) else { return };
     let args = [("a", "1"), ("TARGETARCH", "x"), ("http_proxy", "p"), ("b", "$a \"'\\")];
+    let mut contexts = NamedContexts::default();
+    for (name, value) in [("a", ContextValue::Stage("b".to_owned())), ("c", ContextValue::Files)] {
+        assert!(contexts.add(name, value, &host).is_ok());
+    }
     let request = PlanRequest {
+        contexts,
+        no_cache: BTreeSet::from(["b".to_owned()]),
         build_args: args.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         target: None,
         labels: Vec::new(),
@@ -170,7 +177,9 @@ pub(super) fn plan(data: &[u8]) {
         networks: Networks::USUAL,
         most_layers: 500,
     };
-    let bare = PlanRequest { build_args: BTreeMap::new(), asked: Asked::ByDefault, ..request.clone() };
+    let contexts = NamedContexts::default();
+    let asked = Asked::ByDefault;
+    let bare = PlanRequest { build_args: BTreeMap::new(), contexts, asked, ..request.clone() };
     for request in [request, bare] {
         match build::plan(&file, &request, &IgnoreRules::default(), &Nothing) {
             Ok(plan) => assert!(preview::document(&plan).is_object()),

@@ -321,3 +321,30 @@ fn a_size_that_is_wrong_fails_although_the_blob_is_in_the_store() {
     let stderr = finished.exited(1).stderr;
     assert!(stderr.contains("bytes long, expected"), "{stderr}");
 }
+
+#[test]
+fn stages_that_are_named_are_done_again_and_others_are_not() {
+    let builder = Builder::new();
+    let text = format!(
+        "FROM {} AS One\nRUN echo 1 >/one\nFROM scratch AS two\nCOPY file /f\nFROM scratch\nCOPY --from=one /one /\n\
+         COPY --from=two /f /\n",
+        ground().name("busybox:latest")
+    );
+    build(&builder, &text, &["--no-push"]);
+    let done = |flags: &[&str]| {
+        let finished = build(&builder, &text, &[&["--no-push"], flags].concat());
+        let lines = ["RUN echo 1", "COPY file", "COPY --from=one", "COPY --from=two"];
+        (lines.map(|step| !finished.says(&["CACHED", step])), finished.stderr)
+    };
+    assert_eq!(done(&[]).0, [false; 4]);
+    assert_eq!(done(&["--no-cache-filter=ONE"]).0, [true, false, false, false]);
+    assert_eq!(done(&["--no-cache-filter", "one,two"]).0, [true, true, false, false]);
+    assert_eq!(done(&["--no-cache-filter=one", "--no-cache-filter=two"]).0, [true, true, false, false]);
+    let (steps, told) = done(&["--no-cache-filter=three"]);
+    assert_eq!(steps, [false; 4]);
+    assert!(told.contains("`three` has no effect: the Dockerfile has no such stage"), "{told}");
+    let context = Context::new("FROM scratch\n");
+    let path = context.path().to_str().expect("a path");
+    let finished = builder.run(["--no-push", "--no-cache", "--no-cache-filter=x", path]).exited(1);
+    assert!(finished.says(&["--no-cache-filter: it says nothing beside --no-cache"]), "{}", finished.stderr);
+}

@@ -53,7 +53,7 @@ impl Bases {
                     match from {
                         CopyFrom::Image(image) => want(Some(&plan.images[*image].image), stage.index),
                         CopyFrom::Stage(other) => want(below[*other], stage.index),
-                        CopyFrom::Context | CopyFrom::Scratch => {}
+                        CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => {}
                     }
                 }
             }
@@ -130,7 +130,7 @@ fn untouched(plan: &Plan) -> Vec<Option<&Image>> {
 /// The image that the stage at `position` begins with, if that is an image's alone.
 fn base<'a>(plan: &'a Plan, untouched: &[Option<&'a Image>], position: usize) -> Option<&'a Image> {
     match &plan.stages[position].base {
-        StageBase::Scratch => None,
+        StageBase::Scratch | StageBase::Files(_) => None,
         StageBase::Stage(below) => untouched[*below],
         StageBase::Image(base) => Some(&base.image),
     }
@@ -189,6 +189,7 @@ mod tests {
         let request = PlanRequest {
             build_args: BTreeMap::new(),
             target: None,
+            contexts: crate::build::named_contexts::NamedContexts::default(),
             labels: Vec::new(),
             platform: Requested { asked: host.clone(), normalised: host.clone() },
             asked: Asked::ByDefault,
@@ -197,6 +198,7 @@ mod tests {
             layering: crate::build::step::Layering::EachStep,
             most_layers: 100,
             networks: crate::build::network::Networks::USUAL,
+            no_cache: std::collections::BTreeSet::new(),
         };
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();
         build::plan(&file, &request, &IgnoreRules::default(), &ByName).unwrap()

@@ -60,6 +60,18 @@ pub enum BuildErrorKind {
         /// The stages there are.
         available: String,
     },
+    /// A named build context stands for a stage that is not there.
+    #[error(
+        "the build context `{name}` is the stage `{stage}`, which could not be found; the Dockerfile has {available}"
+    )]
+    ContextStage {
+        /// The name of the context.
+        name: String,
+        /// That of the stage.
+        stage: String,
+        /// The stages there are.
+        available: String,
+    },
     /// An image name.
     #[error(transparent)]
     Reference(#[from] ReferenceError),

@@ -13,8 +13,9 @@ use super::progress::Event;
 use super::recall::Count;
 use super::services::{ServiceError, Services};
 use super::stages::Stages;
-use super::step::{Plan, StagePlan};
+use super::step::{CopyFrom, Plan, StagePlan};
 use crate::cache::{CacheKey, RememberedLayer};
+use crate::context::Context;
 use crate::image::digest::Digest;
 use crate::image::manifest::{Image, Origin};
 use crate::sandbox::{Cancel, emulation};
@@ -100,7 +101,9 @@ pub(super) struct Executor<'a> {
     /// The stages, by number, whose files could not be had because a remembered layer is lost.
     lost: Mutex<BTreeSet<usize>>,
     /// The build context as mounts show it.
-    pub(super) context: ContextViews<'a>,
+    context: ContextViews<'a>,
+    /// The named contexts of the plan as mounts show them.
+    named: Vec<ContextViews<'a>>,
     /// Held by a RUN that could see those of other stages.
     pub(super) alone: Mutex<()>,
 }
@@ -120,6 +123,11 @@ impl<'a> Executor<'a> {
             told: Mutex::default(),
             lost: Mutex::default(),
             context: ContextViews::new(services.context, services.workspace),
+            named: services
+                .contexts
+                .iter()
+                .map(|context| ContextViews::new(context, services.workspace))
+                .collect(),
             alone: Mutex::default(),
         })
     }
@@ -179,6 +187,20 @@ impl<'a> Executor<'a> {
         if !locked(&self.lost).contains(&failed.index) {
             self.services.source.give_up();
         }
+    }
+
+    /// The context whose files `from` means, as mounts show it; none where it means a stage or an image.
+    pub(super) fn views_of(&self, from: &CopyFrom) -> Option<&ContextViews<'a>> {
+        match from {
+            CopyFrom::Context => Some(&self.context),
+            CopyFrom::Named(position) => self.named.get(*position),
+            CopyFrom::Scratch | CopyFrom::Stage(_) | CopyFrom::Image(_) => None,
+        }
+    }
+
+    /// The context whose files `from` means; none where it means a stage or an image.
+    pub(super) fn context_of(&self, from: &CopyFrom) -> Option<&'a Context> {
+        self.views_of(from).map(ContextViews::context)
     }
 
     pub(super) fn stop_if_cancelled(&self) -> Result<(), BuildErrorKind> {

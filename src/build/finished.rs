@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::step::{Plan, PlannedStep, StagePlan};
+use super::step::{Plan, PlannedStep, Row, StagePlan};
 use crate::image::config::{History, ImageConfig};
 use crate::image::manifest::Image;
 
 /// The comment of every history row that a Dockerfile makes; tools look for BuildKit's.
 const COMMENT: &str = "buildkit.dockerfile.v0";
+
+/// The comment of rows for layers that came without any.
+const COMMENT_OF_BASE: &str = "buildkit.exporter.image.v0";
 
 /// `image`, the rows of which this build has made from `first_row` on, with its final config, annotations and times. What
 /// has no layer of this build is from the time that `time` says.
@@ -48,7 +51,11 @@ fn annotations(plan: &Plan, stage: &StagePlan) -> BTreeMap<String, String> {
 /// The row that `step` leaves in the history, if it leaves one.
 pub(super) fn history_row(step: &PlannedStep, created: Option<String>) -> Option<History> {
     let created_by = Some(step.created_by.clone()?);
-    Some(History { created, created_by, comment: Some(COMMENT.to_owned()), ..History::default() })
+    let comment = match step.row {
+        Row::Instruction => COMMENT,
+        Row::Base => COMMENT_OF_BASE,
+    };
+    Some(History { created, created_by, comment: Some(comment.to_owned()), ..History::default() })
 }
 
 /// Rows that made no layer have the time of the layer before them, or of the first one of this build.

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::bases::Purpose;
-use super::context_view::Shown;
+use super::context_view::{ContextViews, Shown};
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
 use super::mount::{BindStep, MountStep, SecretStep};
-use super::step::{CopyFrom, RunStep, StagePlan};
+use super::step::{RunStep, StagePlan};
 use crate::dockerfile::{Access, Need};
 use crate::rootfs::{Follow, Rootfs};
 use crate::sandbox::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
@@ -95,15 +95,15 @@ impl Executor<'_> {
     }
 
     fn bind(&self, bind: &BindStep, stage: &StagePlan, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
-        let (tree, source, rights) = match &bind.from {
-            CopyFrom::Context => {
-                let shown = self.of_context(bind)?;
+        let (tree, source, rights) = match self.views_of(&bind.from) {
+            Some(views) => {
+                let shown = self.of_context(bind, views)?;
                 let (tree, source) = (Arc::clone(&shown.tree), Arc::clone(&shown.source));
                 mounted.context.push(shown);
                 (tree, source, Rights::Ignored)
             }
-            from => {
-                let chain = self.chain_read(from, stage, Purpose::Step)?;
+            None => {
+                let chain = self.chain_read(&bind.from, stage, Purpose::Step)?;
                 let (tree, source) = self.of_chain(bind, chain)?;
                 let mount = tree.mount().try_clone_to_owned().map_err(BuildErrorKind::StepFiles)?;
                 mounted.trees.push(tree);
@@ -119,10 +119,10 @@ impl Executor<'_> {
         Ok(())
     }
 
-    fn of_context(&self, bind: &BindStep) -> Result<Shown, BuildErrorKind> {
-        let from = self.source_tree(None);
+    fn of_context(&self, bind: &BindStep, views: &ContextViews<'_>) -> Result<Shown, BuildErrorKind> {
+        let from = self.source_tree(&bind.from, None);
         let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
-        Ok(self.context.show(&path, bind.access)?)
+        Ok(views.show(&path, bind.access)?)
     }
 
     fn of_chain(&self, bind: &BindStep, chain: Chain) -> Result<(Tree, OwnedFd), BuildErrorKind> {

@@ -13,7 +13,7 @@ use super::mounted::Mounted;
 use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
-use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
+use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
 use crate::dockerfile::Text;
 use crate::image::platform::Platform;
 use crate::limit::Limit;
@@ -54,12 +54,16 @@ impl Executor<'_> {
             Step::Workdir(workdir) => {
                 make_workdir(workdir, recording.root(), self.plan.clock.now(), self.services.limits.users)
             }
-            Step::Copy(copy) => self.copy(copy, stage, below, recording.root()),
+            Step::Copy(copy) => match copy.onto {
+                Onto::Stage => self.copy(copy, stage, below, recording.root()),
+                Onto::Nothing => self.copy_on_top(copy, stage, recording.root()),
+            },
             Step::Run(run) => self.run(run, stage, place, recording),
         }
     }
 
-    fn copy(
+    /// Copies to `onto`, where there is what `below` says.
+    pub(super) fn copy(
         &self,
         step: &CopyStep,
         stage: &StagePlan,
@@ -89,7 +93,7 @@ impl Executor<'_> {
             return Ok(());
         }
         let view = self.view(&step.from, stage, Purpose::Step)?;
-        let from = self.source_tree(view.as_ref());
+        let from = self.source_tree(&step.from, view.as_ref());
         self.copy_sources(step, sources, from, step.archives, target)
     }
 
@@ -113,7 +117,9 @@ impl Executor<'_> {
             destination: &step.destination,
             workdir: &step.workdir,
             chown,
-            chmod: step.chmod,
+            chmod: step.chmod.as_ref(),
+            exclude: step.excluded(),
+            parents: step.parents,
         };
         let now = self.plan.clock.now();
         match archives {
@@ -134,12 +140,12 @@ impl Executor<'_> {
         }
     }
 
-    /// Where COPY reads: in `view`, or else in the build context.
-    pub(super) fn source_tree<'t>(&'t self, view: Option<&'t View>) -> SourceTree<'t> {
-        let context = self.services.context;
+    /// Where COPY reads: in `view`, or else in the context that `from` means.
+    pub(super) fn source_tree<'t>(&'t self, from: &CopyFrom, view: Option<&'t View>) -> SourceTree<'t> {
         match view {
             Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
             None => {
+                let context = self.context_of(from).unwrap_or(self.services.context);
                 SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
             }
         }
@@ -156,6 +162,9 @@ impl Executor<'_> {
     pub(super) fn place_of(&self, from: &CopyFrom) -> String {
         match from {
             CopyFrom::Context => "the build context".to_owned(),
+            CopyFrom::Named(position) => {
+                format!("the build context `{}`", self.plan.contexts[*position].name)
+            }
             CopyFrom::Scratch => "`scratch`, which is empty".to_owned(),
             CopyFrom::Stage(position) => format!("stage `{}`", self.plan.stages[*position].name),
             CopyFrom::Image(position) => {
@@ -164,7 +173,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The tree that COPY or a mount reads, unless it is the build context.
+    /// The tree that COPY or a mount reads, unless it is a build context.
     pub(super) fn view(
         &self,
         from: &CopyFrom,
@@ -172,7 +181,7 @@ impl Executor<'_> {
         purpose: Purpose,
     ) -> Result<Option<View>, BuildErrorKind> {
         match from {
-            CopyFrom::Context => Ok(None),
+            CopyFrom::Context | CopyFrom::Named(_) => Ok(None),
             from => {
                 let chain = self.chain_read(from, stage, purpose)?;
                 Ok(Some(self.services.snapshotter.view(&chain)?))
@@ -188,7 +197,7 @@ impl Executor<'_> {
         purpose: Purpose,
     ) -> Result<Chain, BuildErrorKind> {
         match from {
-            CopyFrom::Context | CopyFrom::Scratch => Ok(Chain::empty()),
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => Ok(Chain::empty()),
             CopyFrom::Stage(position) => self.chain_of(*position, stage, purpose),
             CopyFrom::Image(position) => {
                 let base = &self.plan.images[*position];

@@ -4,30 +4,34 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::clock::Clock;
+use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
+use super::named_contexts::NamedContexts;
+use super::needed::{Needed, NeededBase};
 use super::network::Networks;
-use super::origin::{Named, Origin, Reader, named_by, origin, stage_named};
+use super::origin::{ImageName, Named, Origin, Reader, available, check_circles, named_by, stage_named};
 use super::scope::{self, Globals, Scope};
-use super::services::{Base, ImageSource, Wanted};
-use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan};
+use super::services::{Base, ImageSource, Reuse, Wanted};
+use super::step::{
+    Archives, CopyFrom, CopyStep, Exclude, Layering, Onto, Plan, PlannedStep, Row, StageBase, StagePlan,
+    Step, UsedContext,
+};
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, Violation,
-    Warning, expand,
+    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, TransferKind,
+    Violation, Warning, expand,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
-use crate::image::reference::{Reference, ReferenceError};
+use crate::image::reference::Reference;
 use crate::image::target;
+use crate::rootfs::GuestPath;
 
 /// The PATH of images whose base sets none (BuildKit's).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Triggers that one base may bring.
-const MOST_TRIGGERS: usize = 10_000;
 
 /// What is to be built.
 #[derive(Debug, Clone)]
@@ -36,6 +40,8 @@ pub struct PlanRequest {
     pub build_args: BTreeMap<String, String>,
     /// `--target`.
     pub target: Option<String>,
+    /// What `--build-context` puts in the place of stages and images.
+    pub contexts: NamedContexts,
     /// `--label`.
     pub labels: Vec<(String, String)>,
     /// What the result is for.
@@ -52,6 +58,8 @@ pub struct PlanRequest {
     pub most_layers: usize,
     /// Which networks steps may have.
     pub networks: Networks,
+    /// The stages whose steps are all done, whatever is remembered; in any case.
+    pub no_cache: BTreeSet<String>,
 }
 
 /// Plans the build of `file`: bases are resolved, nothing is run.
@@ -73,12 +81,15 @@ pub fn plan(
         froms: Vec::new(),
         warnings: Vec::new(),
         images: Vec::new(),
+        contexts: Vec::new(),
         resolved: Vec::new(),
     };
     planner.check_frontend()?;
     planner.declare_globals()?;
     planner.check_defaults();
     planner.froms = survey(file, &planner.globals, &request.host, &mut planner.warnings)?;
+    let bases = planner.froms.iter().map(|from| from.name.as_str());
+    check_circles(planner.names(), bases, &request.platform.normalised)?;
     let target = planner.target()?;
     let needed = planner.needed(target)?;
     planner.interpret(needed)
@@ -95,33 +106,20 @@ fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, Strin
     values
 }
 
-struct Planner<'a> {
-    file: &'a Dockerfile,
-    request: &'a PlanRequest,
+/// A plan while it is made.
+pub(super) struct Planner<'a> {
+    pub(super) file: &'a Dockerfile,
+    pub(super) request: &'a PlanRequest,
     ignore: &'a IgnoreRules,
-    source: &'a dyn ImageSource,
+    pub(super) source: &'a dyn ImageSource,
     globals: Globals,
     /// The FROM of each stage.
-    froms: Vec<Surveyed>,
-    warnings: Vec<Warning>,
-    images: Vec<Base>,
+    pub(super) froms: Vec<Surveyed>,
+    pub(super) warnings: Vec<Warning>,
+    pub(super) images: Vec<Base>,
+    pub(super) contexts: Vec<UsedContext>,
     /// What was asked for so far.
-    resolved: Vec<(Reference, Wanted, Base)>,
-}
-
-/// A stage that is needed, with everything that decides what it needs in turn.
-struct Needed {
-    base: NeededBase,
-    platform: Platform,
-    /// Triggers of the base, then the stage's own instructions.
-    instructions: Vec<(Located<Instruction>, String)>,
-}
-
-enum NeededBase {
-    Scratch,
-    /// Number in the Dockerfile.
-    Stage(usize),
-    Image(Box<Base>),
+    pub(super) resolved: Vec<(ImageName, Wanted, Base)>,
 }
 
 impl Planner<'_> {
@@ -190,151 +188,17 @@ impl Planner<'_> {
         let Some(name) = &self.request.target else { return Ok(last) };
         let wanted = name.to_lowercase();
         stage_named(self.file, &wanted, self.file.stages.len()).ok_or_else(|| {
-            let names: Vec<String> = self
-                .file
-                .stages
-                .iter()
-                .filter_map(|stage| stage.name.as_ref())
-                .map(|n| format!("`{n}`"))
-                .collect();
-            let available = if names.is_empty() { "no named stage".to_owned() } else { names.join(", ") };
+            let available = available(self.file);
             BuildError::at(None, BuildErrorKind::Target { name: name.clone(), available })
         })
     }
 
-    /// What `target` needs, by number. Stages refer to earlier ones only, so going down visits each once, with all who
-    /// need it known.
-    fn needed(&mut self, target: usize) -> Result<BTreeMap<usize, Needed>, BuildError> {
-        let mut open = BTreeSet::from([target]);
-        let mut needed = BTreeMap::new();
-        while let Some(index) = open.pop_last() {
-            let stage = self.stage(index)?;
-            if let NeededBase::Stage(base) = stage.base {
-                open.insert(base);
-            }
-            for (instruction, _) in &stage.instructions {
-                for named in named_by(&instruction.value) {
-                    let origin = origin(self.file, named, index)
-                        .map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
-                    if let Origin::Stage(other) = origin {
-                        open.insert(other);
-                    }
-                }
-            }
-            needed.insert(index, stage);
-        }
-        Ok(needed)
-    }
-
-    fn stage(&mut self, index: usize) -> Result<Needed, BuildError> {
-        let stage = &self.file.stages[index];
-        let span = stage.from.span;
-        let Surveyed { name, platform } = self.froms[index].clone();
-        let (platform, asked) = match platform {
-            Some(platform) => (platform, Asked::Explicitly),
-            None => (self.request.platform.normalised.clone(), self.request.asked),
-        };
-        let base = match stage_named(self.file, &name, index) {
-            Some(base) => NeededBase::Stage(base),
-            None if name == "scratch" => NeededBase::Scratch,
-            None => NeededBase::Image(Box::new(self.resolve(span, &name, &platform, asked)?)),
-        };
-        let triggers = self.triggers(&base, span)?;
-        let own = stage.instructions.iter().map(|located| (located.clone(), one_line(&located.text)));
-        let instructions = triggers.into_iter().chain(own).collect();
-        let platform = match &base {
-            NeededBase::Image(base) => platform_of(base, platform),
-            _ => platform,
-        };
-        Ok(Needed { base, platform, instructions })
-    }
-
-    fn resolve(
-        &mut self,
-        span: Span,
-        name: &str,
-        platform: &Platform,
-        asked: Asked,
-    ) -> Result<Base, BuildError> {
-        let reference: Reference =
-            name.parse().map_err(|error| BuildError::at(Some(span), self.no_reference(name, error)))?;
-        let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
-        // Asked once: a tag that moves meanwhile must not give one build two bases.
-        if let Some((_, _, base)) = self.resolved.iter().find(|(r, w, _)| *r == reference && *w == wanted) {
-            return Ok(base.clone());
-        }
-        let base = self.source.resolve(&reference, &wanted).map_err(|source| {
-            BuildError::at(Some(span), BuildErrorKind::Image { reference: reference.to_string(), source })
-        })?;
-        self.resolved.push((reference.clone(), wanted, base.clone()));
-        if let Some(found) = &base.foreign {
-            let (found, wanted) = (found.to_string(), platform.to_string());
-            self.warnings.push(Warning::invalid_base_image_platform(
-                span,
-                &reference.familiar(),
-                &found,
-                &wanted,
-            ));
-        }
-        Ok(base)
-    }
-
-    /// What is wrong with a name that is neither a stage nor an image. Docker keeps the names of stages in lower case, and
-    /// compares with what FROM says as it is written.
-    fn no_reference(&self, name: &str, error: ReferenceError) -> BuildErrorKind {
-        let lower = name.to_lowercase();
-        if lower == name || stage_named(self.file, &lower, self.file.stages.len()).is_none() {
-            return BuildErrorKind::Reference(error);
-        }
-        BuildErrorKind::Invalid(format!("{error}; the stage is called `{lower}`, write it like that"))
-    }
-
-    /// ONBUILD instructions of the base, which run first. Those of a stage of this file are its own alone: what it had
-    /// from its base has run in it.
-    fn triggers(
-        &self,
-        base: &NeededBase,
-        from: Span,
-    ) -> Result<Vec<(Located<Instruction>, String)>, BuildError> {
-        let texts: Vec<(Vec<u8>, Span)> = match base {
-            NeededBase::Scratch => Vec::new(),
-            NeededBase::Image(base) => {
-                base.config().config.on_build.iter().map(|text| (text.clone().into_bytes(), from)).collect()
-            }
-            NeededBase::Stage(index) => self.file.stages[*index]
-                .instructions
-                .iter()
-                .filter_map(|located| match &located.value {
-                    Instruction::Onbuild(text) => Some((text.as_bytes().to_vec(), located.span)),
-                    _ => None,
-                })
-                .collect(),
-        };
-        if texts.len() > MOST_TRIGGERS {
-            let message =
-                format!("base image has {} ONBUILD triggers, at most {MOST_TRIGGERS} are run", texts.len());
-            return Err(BuildError::at(Some(from), BuildErrorKind::Invalid(message)));
-        }
-        let parse = |(text, span): (Vec<u8>, Span)| {
-            let trigger = dockerfile::parse_trigger(&text).map_err(|error| {
-                let message = format!(
-                    "ONBUILD trigger `{}` of the base image: {error}",
-                    String::from_utf8_lossy(&text)
-                );
-                BuildError::at(Some(span), BuildErrorKind::Invalid(message))
-            })?;
-            let shown = one_line(&text);
-            Ok((Located { span, ..trigger }, format!("ONBUILD {shown}")))
-        };
-        texts.into_iter().map(parse).collect()
-    }
-
-    /// Interprets the needed stages in the order of the file.
-    fn interpret(mut self, needed: BTreeMap<usize, Needed>) -> Result<Plan, BuildError> {
+    /// Interprets the needed stages in their order.
+    fn interpret(mut self, needed: Vec<(usize, Needed)>) -> Result<Plan, BuildError> {
         let positions: BTreeMap<usize, usize> =
-            needed.keys().enumerate().map(|(position, index)| (*index, position)).collect();
+            needed.iter().enumerate().map(|(position, (index, _))| (*index, position)).collect();
         let mut users: BTreeMap<usize, usize> = BTreeMap::new();
-        for stage in needed.values() {
+        for (_, stage) in &needed {
             if let NeededBase::Stage(number) = stage.base {
                 *users.entry(number).or_default() += 1;
             }
@@ -351,15 +215,18 @@ impl Planner<'_> {
             stages.push(plan);
             scopes.push(scope);
         }
+        let unknown_stages = self.unknown_stages();
         let mut plan = Plan {
             platform: self.request.platform.normalised.clone(),
             stages,
             labels: self.request.labels.clone(),
             warnings: self.checked(&positions)?,
             unused_args: self.unused_args(),
+            unknown_stages,
             clock: self.clock()?,
             layering: self.request.layering,
             images: self.images,
+            contexts: self.contexts,
         };
         plan.platform = output_platform(self.request, &plan);
         Ok(plan)
@@ -404,10 +271,18 @@ impl Planner<'_> {
         let origins = self.origins(&needed.instructions, &needed.platform, index, &position_of)?;
         let mut platform = needed.platform;
         let mut layers = 0;
+        let files = match needed.base {
+            NeededBase::Files(position) => Some(position),
+            _ => None,
+        };
         let (base, scope, config, author) = match needed.base {
-            NeededBase::Scratch => {
+            NeededBase::Scratch | NeededBase::Files(_) => {
                 let config = RunConfig { working_dir: "/".to_owned(), ..RunConfig::default() };
-                (StageBase::Scratch, self.scope_on(&config), config, None)
+                let base = match files {
+                    Some(position) => StageBase::Files(self.contexts[position].name.clone()),
+                    None => StageBase::Scratch,
+                };
+                (base, self.scope_on(&config), config, None)
             }
             NeededBase::Image(base) => {
                 let config = RunConfig { on_build: Vec::new(), ..base.config().config.clone() };
@@ -441,9 +316,16 @@ impl Planner<'_> {
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }
-        let Interpreted { scope, config, author, steps } = interpreter.finish();
+        let Interpreted { scope, config, author, mut steps } = interpreter.finish();
         let stage = &self.file.stages[index];
+        if let Some(position) = files {
+            steps.insert(0, files_of_context(position, &self.contexts[position].name, stage.from.span));
+        }
+        let is_named =
+            |wanted: &String| stage.name.as_ref().is_some_and(|name| *name == wanted.to_lowercase());
+        let reuse = if self.request.no_cache.iter().any(is_named) { Reuse::No } else { Reuse::Yes };
         let mut plan = StagePlan {
+            reuse,
             index,
             name: stage.name.clone().unwrap_or_else(|| format!("stage-{index}")),
             span: stage.from.span,
@@ -480,18 +362,18 @@ impl Planner<'_> {
                 if origins.iter().any(|(known, _)| *known == named) {
                     continue;
                 }
-                let origin = origin(self.file, named, index)
+                let origin = self
+                    .names()
+                    .origin(named, index, platform)
                     .map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
-                let resolved = match origin {
+                let span = instruction.span;
+                let from = match origin {
                     Origin::Scratch => CopyFrom::Scratch,
                     Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
-                    Origin::Image(name) => {
-                        let base = self.resolve(instruction.span, &name, platform, self.request.asked)?;
-                        self.images.push(base);
-                        CopyFrom::Image(self.images.len() - 1)
-                    }
+                    Origin::Files(number) => CopyFrom::Named(self.used_context(number)),
+                    Origin::Image(name) => self.used_image(span, &name, platform)?,
                 };
-                origins.push((named, resolved));
+                origins.push((named, from));
             }
         }
         Ok(origins)
@@ -508,6 +390,14 @@ impl Planner<'_> {
             env.push(("PATH".to_owned(), DEFAULT_PATH.to_owned()));
         }
         Scope::new(self.globals.clone(), env)
+    }
+
+    /// Names among those of [`PlanRequest::no_cache`] that no stage has.
+    fn unknown_stages(&self) -> Vec<String> {
+        let stages = &self.file.stages;
+        let is_unknown =
+            |name: &&String| stage_named(self.file, &name.to_lowercase(), stages.len()).is_none();
+        self.request.no_cache.iter().filter(is_unknown).cloned().collect()
     }
 
     /// Build arguments that are not declared anywhere and mean nothing by themselves.
@@ -564,7 +454,7 @@ fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
 const LONGEST_SHOWN: usize = 160;
 
 /// An instruction for people: one line, not too long.
-fn one_line(text: &[u8]) -> String {
+pub(super) fn one_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = words.char_indices().nth(LONGEST_SHOWN) {
@@ -597,13 +487,28 @@ impl Interpreting<'_> {
     }
 }
 
-/// What the base is really for: its config knows better than what was wished.
-fn platform_of(base: &Base, wanted: Platform) -> Platform {
-    let config = base.config();
-    if config.os.is_empty() || config.architecture.is_empty() {
-        return wanted;
+/// The first step of a stage that stands on the files of a context. Its row says what BuildKit's does.
+fn files_of_context(position: usize, name: &str, span: Span) -> PlannedStep {
+    let step = CopyStep {
+        kind: TransferKind::Copy,
+        archives: Archives::Keep,
+        from: CopyFrom::Named(position),
+        sources: vec![Text::from(".")],
+        remotes: Vec::new(),
+        inline: Vec::new(),
+        destination: Text::from("/"),
+        workdir: GuestPath::root(),
+        chown: None,
+        chmod: None,
+        exclude: Exclude::default(),
+        parents: Parents::Dropped,
+        onto: Onto::Stage,
+    };
+    PlannedStep {
+        span,
+        instruction: format!("the files of the build context `{name}`"),
+        created_by: Some(format!("local source for {name}")),
+        row: Row::Base,
+        step: Step::Copy(step),
     }
-    let found = Platform::from(config).normalise();
-    // A config without variant says nothing about it: what was wanted holds.
-    if found.same_machine(&wanted) && config.variant.is_none() { wanted } else { found }
 }

@@ -107,6 +107,7 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
 fn from_value(from: &CopyFrom, plan: &Plan) -> Value {
     match from {
         CopyFrom::Context => json!("context"),
+        CopyFrom::Named(position) => json!({ "context": plan.contexts[*position].name }),
         CopyFrom::Scratch => json!("scratch"),
         CopyFrom::Stage(position) => json!({ "stage": plan.stages[*position].name }),
         CopyFrom::Image(position) => {

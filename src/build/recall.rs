@@ -21,7 +21,7 @@ use super::selection::Selection;
 use super::services::Reuse;
 use super::stage::{Nothing, StageRun, content_of, is_workdir};
 use super::stages::stages_read;
-use super::step::{CopyFrom, Layering, StagePlan, Step};
+use super::step::{CopyFrom, Layering, Onto, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::Layer;
@@ -57,6 +57,15 @@ pub(super) struct GroupKey {
     taken: Vec<Taken>,
     /// The group that was to be done next when the context was looked at.
     next: usize,
+    /// The key of the last step with `--link`, as it would be on nothing.
+    linked: Option<CacheKey>,
+}
+
+impl GroupKey {
+    /// The key of the last step with `--link`, as it would be on nothing.
+    pub(super) fn linked(&self) -> Option<&CacheKey> {
+        self.linked.as_ref()
+    }
 }
 
 /// What a step takes from the build context.
@@ -118,7 +127,7 @@ impl Executor<'_> {
         let Some(own) = self.group_key(run, next, next, &parent, Files::Needed)? else {
             return Ok(Recalled::Open(Work { key: None, _turn: None }));
         };
-        if self.services.reuse == Reuse::No {
+        if self.reuse(run.stage) == Reuse::No {
             return Ok(Recalled::Open(Work { key: Some(own), _turn: None }));
         }
         if let Some(found) = self.search(run, next, &parent) {
@@ -135,6 +144,14 @@ impl Executor<'_> {
         match self.search(run, next, &parent) {
             Some(found) => Ok(Recalled::Found(found)),
             None => Ok(Recalled::Open(Work { key: Some(own), _turn: turn })),
+        }
+    }
+
+    /// Whether results of earlier builds are used for `stage`.
+    fn reuse(&self, stage: &StagePlan) -> Reuse {
+        match self.services.reuse {
+            Reuse::No => Reuse::No,
+            Reuse::Yes => stage.reuse,
         }
     }
 
@@ -169,10 +186,17 @@ impl Executor<'_> {
         let stage = run.stage;
         let mut own = parent.clone();
         let mut taken = Vec::new();
+        let mut linked = None;
         for position in run.groups[group].clone() {
             let step = &stage.steps[position];
-            let key = self.key_of(&own, position, stage, files, &mut taken);
+            let on_nothing = matches!(&step.step, Step::Copy(copy) if copy.onto == Onto::Nothing);
+            let below = if on_nothing { &self.key_of_nothing() } else { &own };
+            let key = self.key_of(below, position, stage, files, &mut taken);
             match key.map_err(|kind| BuildError::at(Some(step.span), kind))? {
+                Some(alone) if on_nothing => {
+                    own = key::on_top(&own, &alone);
+                    linked = Some(alone);
+                }
                 Some(key) => own = key,
                 None => return Ok(None),
             }
@@ -180,7 +204,7 @@ impl Executor<'_> {
         if self.plan.layering == Layering::OncePerStage {
             own = key::together(&own);
         }
-        run.keys.insert(group, GroupKey { own: own.clone(), taken, next });
+        run.keys.insert(group, GroupKey { own: own.clone(), taken, next, linked });
         Ok(Some(own))
     }
 
@@ -212,7 +236,7 @@ impl Executor<'_> {
             selections.iter().map(|selection| self.tree_of(selection.from())).collect();
         let mut contents: Vec<Option<Digest>> = vec![None; selections.len()];
         for (number, selection) in selections.iter().enumerate() {
-            if *selection.from() == CopyFrom::Context {
+            if self.context_of(selection.from()).is_some() {
                 let fingerprint = self.fingerprint(selection, stage)?;
                 contents[number] = Some(fingerprint.content.clone());
                 taken.push(Taken { position, selection: number, fingerprint });
@@ -240,7 +264,7 @@ impl Executor<'_> {
         if keys.content.is_some() {
             return Ok(keys.content);
         }
-        if self.services.reuse == Reuse::Yes {
+        if self.reuse(stage) == Reuse::Yes {
             match self.services.cache.content(&keys.definition) {
                 Ok(Some(content)) => return Ok(Some(content)),
                 Ok(None) => {}
@@ -265,7 +289,7 @@ impl Executor<'_> {
     /// The tree that a step selects files in.
     fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
-            CopyFrom::Context | CopyFrom::Scratch => None,
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => None,
             CopyFrom::Stage(position) => {
                 self.stages.look(*position, |done| key::tree(done.image.layers())).flatten()
             }
@@ -400,7 +424,7 @@ impl Executor<'_> {
         let (Some(start), Clock::Machine) = (start, self.plan.clock) else { return now };
         let (stages, _) = self.plan.descent(stage);
         let key = key::time(start, stages.iter().rev().flat_map(|stage| &stage.steps));
-        if self.services.reuse == Reuse::Yes {
+        if self.reuse(stage) == Reuse::Yes {
             match self.services.cache.lookup(&key) {
                 Ok(Some(result)) => return result.created,
                 Ok(None) => {}
@@ -415,7 +439,7 @@ impl Executor<'_> {
     }
 
     /// Tells what is wrong with the cache; that a layer is lost only once.
-    fn tell_problem(&self, error: &CacheError) {
+    pub(super) fn tell_problem(&self, error: &CacheError) {
         match error {
             CacheError::LostLayer(digest) if !locked(&self.told).insert(digest.clone()) => {}
             _ => self.tell(error),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::num::NonZeroUsize;
 
+use super::named_contexts::LayoutImageName;
 use super::progress::Progress;
 use super::remote::RemoteFiles;
 use crate::cache::LayerCache;
@@ -57,6 +58,20 @@ pub trait ImageSource: Sync {
     /// # Errors
     /// When there is none, none for the platform, or it could not be asked for.
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError>;
+
+    /// Finds an image of an OCI layout, which a Dockerfile calls `reference`: manifest and config alone.
+    ///
+    /// # Errors
+    /// As [`ImageSource::resolve`], and when there is no such layout.
+    fn resolve_in_layout(
+        &self,
+        layout: &LayoutImageName,
+        reference: &Reference,
+        wanted: &Wanted,
+    ) -> Result<Base, ServiceError> {
+        let _ = (reference, wanted);
+        Err(format!("there are no layouts here, and so not `{}`", layout.path.display()).into())
+    }
 
     /// The image's layers on disk: fetched, verified and unpacked where they are not yet.
     ///
@@ -115,6 +130,8 @@ pub struct Services<'a> {
     pub restriction: Option<String>,
     /// Where COPY reads.
     pub context: &'a Context,
+    /// The named contexts of the plan, in its order.
+    pub contexts: &'a [Context],
     /// Where ADD finds URLs and git repositories.
     pub remote: &'a dyn RemoteFiles,
     /// Who is told.

@@ -46,7 +46,7 @@ impl Needs {
     fn of(stage: &StagePlan) -> Self {
         let base = match stage.base {
             StageBase::Stage(below) => Some(below),
-            StageBase::Scratch | StageBase::Image(_) => None,
+            StageBase::Scratch | StageBase::Image(_) | StageBase::Files(_) => None,
         };
         let reads: BTreeSet<usize> =
             stage.steps.iter().flat_map(|step| stages_read(step.step.reads())).collect();
@@ -65,7 +65,7 @@ impl Needs {
 pub(super) fn stages_read<'a>(from: impl Iterator<Item = &'a CopyFrom>) -> impl Iterator<Item = usize> {
     from.filter_map(|from| match from {
         CopyFrom::Stage(position) => Some(*position),
-        CopyFrom::Context | CopyFrom::Scratch | CopyFrom::Image(_) => None,
+        CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch | CopyFrom::Image(_) => None,
     })
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::dockerfile::{Span, Text, TransferKind, Warning};
+use crate::context::IgnoreRules;
+use crate::dockerfile::{Mode, Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
@@ -11,10 +12,11 @@ use crate::rootfs::GuestPath;
 use crate::sandbox::Network;
 
 use super::clock::Clock;
+use super::copy::Parents;
 use super::mount::MountStep;
 use super::remote::RemoteStep;
 use super::scope::Variables;
-use super::services::Base;
+use super::services::{Base, Reuse};
 
 /// What a build would do: everything but the files.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// The images that COPY and mounts take files from.
     pub images: Vec<Base>,
+    /// The named build contexts whose files are used.
+    pub contexts: Vec<UsedContext>,
     /// What the result is for, as its config says.
     pub platform: Platform,
     /// Labels of the command line, for the result alone.
@@ -31,10 +35,21 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// Build arguments that nothing in the Dockerfile takes.
     pub unused_args: Vec<String>,
+    /// Stages whose results of earlier builds were not to be used, and that the Dockerfile does not have.
+    pub unknown_stages: Vec<String>,
     /// Where times come from.
     pub clock: Clock,
     /// Which steps make a layer.
     pub layering: Layering,
+}
+
+/// A named build context whose files a plan uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedContext {
+    /// Its name, as it was given.
+    pub name: String,
+    /// Its number among all [`super::named_contexts::NamedContexts`].
+    pub number: usize,
 }
 
 /// Which steps make a layer.
@@ -60,7 +75,7 @@ impl Plan {
         let mut current = stage;
         loop {
             current = match &current.base {
-                StageBase::Scratch => return (stages, None),
+                StageBase::Scratch | StageBase::Files(_) => return (stages, None),
                 StageBase::Image(base) => return (stages, Some(base)),
                 StageBase::Stage(position) => &self.stages[*position],
             };
@@ -92,6 +107,8 @@ pub struct StagePlan {
     pub author: Option<String>,
     /// How many layers its image will have.
     pub layers: usize,
+    /// Whether results of earlier builds are used, where they are used at all.
+    pub reuse: Reuse,
 }
 
 impl StagePlan {
@@ -129,6 +146,8 @@ pub enum StageBase {
     Stage(usize),
     /// An image.
     Image(Box<Base>),
+    /// The files of the named build context of this name: the stage's first step copies them.
+    Files(String),
 }
 
 /// One instruction.
@@ -140,8 +159,19 @@ pub struct PlannedStep {
     pub instruction: String,
     /// Its history row; ONBUILD has none.
     pub created_by: Option<String>,
+    /// Where that comes from.
+    pub row: Row,
     /// What to do.
     pub step: Step,
+}
+
+/// Where a history row comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Row {
+    /// An instruction of the Dockerfile, or of a trigger.
+    Instruction,
+    /// A base that has files and no history.
+    Base,
 }
 
 /// What to do.
@@ -205,8 +235,40 @@ pub struct CopyStep {
     pub workdir: GuestPath,
     /// `--chown`.
     pub chown: Option<String>,
-    /// `--chmod`, octal.
-    pub chmod: Option<u32>,
+    /// `--chmod`.
+    pub chmod: Option<Mode>,
+    /// `--exclude`.
+    pub exclude: Exclude,
+    /// Whether `--parents` is set.
+    pub parents: Parents,
+    /// Whether `--link` is in force.
+    pub onto: Onto,
+}
+
+/// What a copy finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// The files of its stage.
+    Stage,
+    /// Nothing; its layer is put on top of the stage then.
+    Nothing,
+}
+
+impl CopyStep {
+    /// The rules of `--exclude`, if there are any.
+    #[must_use]
+    pub fn excluded(&self) -> Option<&IgnoreRules> {
+        (!self.exclude.patterns.is_empty()).then_some(&self.exclude.rules)
+    }
+}
+
+/// `--exclude`: what of each source that is a directory is left out.
+#[derive(Debug, Clone, Default)]
+pub struct Exclude {
+    /// As written.
+    pub patterns: Vec<Text>,
+    /// What they say.
+    pub rules: IgnoreRules,
 }
 
 /// What ADD does with archives.
@@ -223,6 +285,8 @@ pub enum Archives {
 pub enum CopyFrom {
     /// The build context.
     Context,
+    /// A named build context; its position in [`Plan::contexts`].
+    Named(usize),
     /// Nothing: `--from=scratch`.
     Scratch,
     /// A stage; its position in [`Plan::stages`].
@@ -267,6 +331,7 @@ impl StageBase {
     #[must_use]
     pub fn shown(&self, stages: &[StagePlan]) -> String {
         match self {
+            Self::Files(name) => name.clone(),
             Self::Scratch => "scratch".to_owned(),
             Self::Stage(position) => {
                 stages.get(*position).map_or_else(String::new, |stage| stage.name.clone())

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::error::{BuildError, BuildErrorKind};
-use super::origin::{Reader, named_by};
+use super::origin::{Reader, VARIABLES, named_by};
 use super::scope::Globals;
 use crate::dockerfile::{Dockerfile, Escape, Span, Stage, Text, Warning, expand, suggest};
 use crate::image::platform::{Platform, Requested};
@@ -47,10 +47,7 @@ pub(super) fn survey(
 /// Whether `--from` of COPY names something that could be there.
 fn check_name(name: &Text, stages: usize) -> Result<(), String> {
     if name.has_variables() {
-        return Err(
-            "variable expansion is not supported for --from, define a new stage with FROM using ARG from global scope as a workaround"
-                .to_owned(),
-        );
+        return Err(VARIABLES.to_owned());
     }
     match name.to_string_lossy().parse::<i64>() {
         Ok(number) if usize::try_from(number).is_ok_and(|number| number < stages) => Ok(()),

@@ -118,6 +118,11 @@ pub(super) struct BuildArgs {
     #[arg(long, short = 'f', visible_alias = "file", value_name = "FILE")]
     pub(super) dockerfile: Option<PathBuf>,
 
+    /// Directory, image or stage that the Dockerfile finds under a name, in place of any stage or image called so:
+    /// NAME=DIR, NAME=docker-image://IMAGE, NAME=oci-layout://DIR[:TAG][@DIGEST] or NAME=target:STAGE (repeatable)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) build_context: Vec<OsString>,
+
     /// Name to push the image to (repeatable)
     #[arg(long, short = 'd', visible_short_alias = 't', visible_alias = "tag", value_name = "NAME")]
     pub(super) destination: Vec<String>,
@@ -162,6 +167,10 @@ pub(super) struct BuildArgs {
     /// Run every step, whatever is remembered of earlier builds
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) no_cache: bool,
+
+    /// Run every step of these stages, whatever is remembered of earlier builds (repeatable)
+    #[arg(long, value_name = "STAGE[,STAGE]", value_delimiter = ',')]
+    pub(super) no_cache_filter: Vec<String>,
 
     /// How many stages are built at once; 0 sets no limit [default: as many as there are CPUs]
     #[arg(long, value_name = "NUMBER")]

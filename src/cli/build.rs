@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::advice::advice_for_store;
+use super::contexts::{self, OpenContexts};
 use super::failed_step::FailedStep;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
@@ -16,7 +17,7 @@ use super::outputs::{check_outputs, hide_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
-use super::settings::{Given, Settings};
+use super::settings::{Given, GivenDockerfile, Settings};
 use super::snapshotter::{self, Kept};
 use super::stop::{AtOnce, Stop};
 use super::sweep::Sweep;
@@ -25,7 +26,7 @@ use crate::build::step::StageBase;
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::children::reap_orphans;
-use crate::context::{Context, FoundDockerfile, Git};
+use crate::context::{Context, ContextError, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::{self, Dockerfile, Span};
 use crate::image::manifest::Image;
 use crate::layer::Marks;
@@ -39,7 +40,10 @@ use crate::transfer::{Images, Unpacking};
 
 /// What both commands begin with.
 struct Opened {
-    context: Context,
+    /// None where there is only a Dockerfile.
+    context: Option<Context>,
+    /// The directories among the named contexts.
+    named: OpenContexts,
     found: FoundDockerfile,
     file: Dockerfile,
 }
@@ -85,11 +89,20 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     }
     // Who is forked for that does not speak for itself of a signal that all get.
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
-    opened.context.reopen().map_err(|error| Failure::from_error(&error))?;
+    if let Some(context) = &mut opened.context {
+        context.reopen().map_err(|error| Failure::from_error(&error))?;
+    }
+    contexts::reopen(&mut opened.named, settings)?;
     let stop = Stop::new(at_once)?;
     let result =
         Build { settings, progress: &progress, opened, secrets, isolation, entered, stop: &stop }.run(&store);
     stop.judge(result)
+}
+
+/// Where COPY, ADD and mounts read.
+struct Contexts<'a> {
+    context: &'a Context,
+    named: &'a [Context],
 }
 
 struct Build<'a> {
@@ -105,18 +118,27 @@ struct Build<'a> {
 impl Build<'_> {
     fn run(mut self, store: &Store) -> Result<(), Failure> {
         let settings = self.settings;
-        hide_outputs(&mut self.opened.context, settings)?;
+        if let Some(context) = &mut self.opened.context {
+            hide_outputs(context, settings)?;
+        }
         let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
         let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
-        self.run_in(&grounds, store, &client).map_err(|failure| failure.advised(store.root()))?;
+        let named = std::mem::take(&mut self.opened.named);
+        self.run_in(&grounds, store, &client, named).map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
 
     /// Builds with temporary files at `grounds`.
-    fn run_in(&self, grounds: &Grounds, store: &Store, client: &Client) -> Result<(), Failure> {
+    fn run_in(
+        &self,
+        grounds: &Grounds,
+        store: &Store,
+        client: &Client,
+        mut named: OpenContexts,
+    ) -> Result<(), Failure> {
         let settings = self.settings;
         let workspace = &grounds.workspace;
         let progress: &dyn Progress = &**self.progress;
@@ -155,7 +177,17 @@ impl Build<'_> {
                 progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
             }
         }
-        let image = self.execute(&plan, &images, &*snapshotter, grounds)?;
+        let named = contexts::used(&plan, &mut named, settings)?;
+        let (empty, _scratch);
+        let context = match &self.opened.context {
+            Some(context) => context,
+            None => {
+                (empty, _scratch) = contexts::empty(workspace)?;
+                &empty
+            }
+        };
+        let contexts = Contexts { context, named: &named };
+        let image = self.execute(&plan, &images, &*snapshotter, grounds, &contexts)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -174,6 +206,7 @@ impl Build<'_> {
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
         grounds: &Grounds,
+        contexts: &Contexts<'_>,
     ) -> Result<Image, Failure> {
         let sandbox = grounds.sandbox(self.settings);
         let remotes = Remotes {
@@ -196,7 +229,8 @@ impl Build<'_> {
             reuse: self.settings.reuse,
             jobs: self.jobs(),
             restriction: restriction(&self.entered.own.ids),
-            context: &self.opened.context,
+            context: contexts.context,
+            contexts: contexts.named,
             remote: &remotes,
             progress: images.progress,
             cancel: &self.stop.cancel,
@@ -268,21 +302,42 @@ fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure>
     for warning in &settings.warnings {
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
-    let mut context = Context::open_dir(&settings.context)
-        .map(|context| context.within(settings.limits.context))
+    let mut context = open_context(settings)?;
+    let found = read_dockerfile(settings, context.as_ref())?;
+    if let Some(context) = &mut context {
+        context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
+    }
+    let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
+        .map_err(|error| build_failure(&error.into(), &found))?;
+    Ok(Opened { context, named: contexts::open(settings)?, found, file })
+}
+
+fn open_context(settings: &Settings) -> Result<Option<Context>, Failure> {
+    let Some(directory) = &settings.context else { return Ok(None) };
+    let context = Context::open_dir(directory)
         .map_err(|error| Failure::from_error(&error).of_flag("--context"))
         .map_err(|failure| match settings.context_given {
             Given::Yes => failure,
             Given::No => failure.hint("name the directory to build: `builder -t NAME DIRECTORY`"),
         })?;
-    let found = context.read_dockerfile(settings.dockerfile.as_deref()).map_err(|error| {
-        let failure = Failure::from_error(&error);
-        if settings.dockerfile.is_some() { failure.of_flag("--dockerfile") } else { failure }
-    })?;
-    context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
-    let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
-        .map_err(|error| build_failure(&error.into(), &found))?;
-    Ok(Opened { context, found, file })
+    Ok(Some(context.within(settings.limits.context)))
+}
+
+fn read_dockerfile(settings: &Settings, context: Option<&Context>) -> Result<FoundDockerfile, Failure> {
+    let named = settings.dockerfile.file();
+    let found = match (&settings.dockerfile, context) {
+        (GivenDockerfile::Usual | GivenDockerfile::File(_), Some(context)) => context.read_dockerfile(named),
+        _ => {
+            let limit = settings.limits.context.dockerfile;
+            FoundDockerfile::read_stream("standard input", std::io::stdin().lock(), limit)
+        }
+    };
+    found.map_err(|error| match (&error, &settings.dockerfile) {
+        (ContextError::Archive(_), _) => Failure::from_error(&error)
+            .hint("archives as contexts are not supported yet: unpack it and name the directory"),
+        (_, GivenDockerfile::Usual) => Failure::from_error(&error),
+        _ => Failure::from_error(&error).of_flag("--dockerfile"),
+    })
 }
 
 /// A client that tells of waits and of odd answers.
@@ -299,11 +354,13 @@ fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Resul
     if let Some(unpacking) = &images.unpacking {
         request.most_layers = unpacking.unpacker.most_layers();
     }
-    let plan = build::plan(&opened.file, &request, opened.context.ignore(), images)
+    let nothing = IgnoreRules::default();
+    let ignore = opened.context.as_ref().map_or(&nothing, Context::ignore);
+    let plan = build::plan(&opened.file, &request, ignore, images)
         .map_err(|error| build_failure(&error, &opened.found))?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(&**base),
-        StageBase::Scratch | StageBase::Stage(_) => None,
+        StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
     });
     for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
         images.progress.tell(&Event::Note(note));
@@ -320,6 +377,10 @@ fn warn(plan: &Plan, progress: &dyn Progress) {
         });
     }
     warn_of_arguments(plan, progress);
+    for name in &plan.unknown_stages {
+        let detail = format!("`{name}` has no effect: the Dockerfile has no such stage");
+        progress.tell(&Event::Warning { rule: "--no-cache-filter", span: None, detail: &detail });
+    }
 }
 
 fn warn_of_arguments(plan: &Plan, progress: &dyn Progress) {

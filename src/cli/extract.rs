@@ -16,7 +16,7 @@ use super::snapshotter::word;
 use super::stop::{AtOnce, Stop};
 use crate::build::progress::{Event, Progress as _, size};
 use crate::children::reap_orphans;
-use crate::image::matching::{Asked, Unfit};
+use crate::image::matching::{Asked, MatchMode, Unfit};
 use crate::image::platform::Platform;
 use crate::layer::Owners;
 use crate::sandbox::own::{Identity, OwnError, Wish};
@@ -112,8 +112,12 @@ pub(super) fn extract(settings: &ExtractSettings, colour: Colour, at_once: &AtOn
     let destination = Destination::new(&settings.directory).map_err(|error| Failure::from_error(&error))?;
     let layout = Layout::open(&settings.layout, &settings.limits.documents)
         .map_err(|error| Failure::from_error(&error))?;
-    let choice =
-        Choice { name: settings.name.as_deref(), platform: &settings.platform, asked: settings.asked };
+    let choice = Choice {
+        name: settings.name.as_deref(),
+        platform: &settings.platform,
+        asked: settings.asked,
+        mode: MatchMode::Compatible,
+    };
     let image = layout.choose(&choice).map_err(|error| choice_failure(&error))?;
     for note in &image.notes {
         progress.tell(&Event::Note(note));

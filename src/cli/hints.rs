@@ -8,6 +8,8 @@ use crate::build::{self, BuildError, BuildErrorKind};
 use crate::context::{DownloadError, FoundDockerfile, GitError};
 use crate::registry::TransferError;
 use crate::sandbox::{Exit, SandboxError, StartProblem};
+use crate::store::choice::ChoiceError;
+use crate::store::layout::LayoutError;
 use crate::store::mount::MAX_LAYERS;
 use crate::transfer::ImageProblem;
 
@@ -37,6 +39,7 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
             failure.hint = hint_for_layers(*most).map(str::to_owned);
         }
         BuildErrorKind::Target { .. } => failure = failure.of_flag("--target"),
+        BuildErrorKind::ContextStage { .. } => failure = failure.of_flag("--build-context"),
         BuildErrorKind::SecretMissing(id) => {
             failure = failure
                 .hint(format!("pass it with `--secret id={id},src=FILE` or `--secret id={id},env=NAME`"));
@@ -107,6 +110,9 @@ fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<St
     if let Some(problem) = error.downcast_ref::<ImageProblem>() {
         return image_hint(problem).map(str::to_owned);
     }
+    if let Some(problem) = error.downcast_ref::<ChoiceError>() {
+        return layout_hint(problem).map(str::to_owned);
+    }
     None
 }
 
@@ -124,6 +130,21 @@ fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
         }
         ImageProblem::Layers { most, .. } => hint_for_layers(*most),
         ImageProblem::MediaType(_) => None,
+    }
+}
+
+fn layout_hint(problem: &ChoiceError) -> Option<&'static str> {
+    match problem {
+        ChoiceError::Names(_) | ChoiceError::Layout(LayoutError::NoSuchName { .. }) => {
+            Some("choose one with `oci-layout://DIR:NAME`")
+        }
+        ChoiceError::NoPlatform { .. } => {
+            Some("name one of these with --custom-platform, or see --platform-match")
+        }
+        ChoiceError::Unfit(_) => {
+            Some("take another base, another --custom-platform, or --platform-match=none")
+        }
+        _ => None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod advice;
 mod args;
 mod build;
+mod contexts;
 mod doctor;
 mod extract;
 mod failed_step;

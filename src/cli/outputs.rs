@@ -66,7 +66,7 @@ pub(super) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Res
             return Err(Failure::new(message).of_flag(flag).hint("write it somewhere else"));
         }
     }
-    let mut taken = vec![(real(&found.path), "the Dockerfile")];
+    let mut taken: Vec<_> = found.file().map(|file| (real(file), "the Dockerfile")).into_iter().collect();
     let store = real(&settings.store);
     for (flag, path) in settings.outputs() {
         let place = real(path);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::args::BuildArgs;
+use super::contexts;
 use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
@@ -90,12 +91,14 @@ impl Environment {
 pub(super) struct Settings {
     /// What to build.
     pub(super) request: PlanRequest,
-    /// The directory of the build context.
-    pub(super) context: PathBuf,
+    /// The directory of the build context; none where there is only a Dockerfile.
+    pub(super) context: Option<PathBuf>,
     /// Whether anybody named that directory.
     pub(super) context_given: Given,
-    /// The Dockerfile, if named.
-    pub(super) dockerfile: Option<PathBuf>,
+    /// The directories of named contexts, by number.
+    pub(super) context_directories: BTreeMap<usize, PathBuf>,
+    /// The Dockerfile.
+    pub(super) dockerfile: GivenDockerfile,
     /// Names to push to; none with `--no-push`.
     pub(super) push: Vec<Reference>,
     /// Names that the image has, pushed or not.
@@ -132,6 +135,27 @@ pub(super) struct Settings {
     pub(super) verbosity: Verbosity,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
+}
+
+/// Where the Dockerfile is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum GivenDockerfile {
+    /// Where it usually is.
+    Usual,
+    /// In this file.
+    File(PathBuf),
+    /// On standard input.
+    StandardInput,
+}
+
+impl GivenDockerfile {
+    /// The file that was named.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Usual | Self::StandardInput => None,
+        }
+    }
 }
 
 /// Whether something was given, or is the default.
@@ -185,11 +209,14 @@ impl Settings {
         }
         let build_args = build_args(&args.build_arg, environment)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
+        let contexts = contexts::parse(&args.build_context, &host)?;
+        let (context, dockerfile) = sources(args)?;
         let client = client(args, environment)?;
         let settings = Self {
             request: PlanRequest {
                 build_args,
                 target: args.target.clone().filter(|target| !target.is_empty()),
+                contexts: contexts.names,
                 labels: labels(&args.label)?,
                 platform,
                 asked,
@@ -198,13 +225,15 @@ impl Settings {
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
                 most_layers: snapshotter.most_layers(),
                 networks: networks(args)?,
+                no_cache: no_cache_filter(args)?,
             },
-            context: context(args)?,
+            context,
             context_given: match (&args.context, &args.positional_context) {
                 (None, None) => Given::No,
                 _ => Given::Yes,
             },
-            dockerfile: dockerfile(args)?,
+            context_directories: contexts.directories,
+            dockerfile,
             push: if args.no_push { Vec::new() } else { names.clone() },
             names,
             layout: args.oci_layout_path.clone(),
@@ -224,9 +253,12 @@ impl Settings {
             verbosity,
             warnings,
         };
-        let given = [("--store", settings.store.as_path()), ("--context", &settings.context)];
-        let dockerfile = settings.dockerfile.as_deref().map(|path| ("--dockerfile", path));
-        check_not_private(given.into_iter().chain(dockerfile).chain(settings.outputs()))?;
+        let given = std::iter::once(("--store", settings.store.as_path()));
+        let context = settings.context.as_deref().map(|path| ("--context", path));
+        let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
+        let contexts = settings.context_directories.values();
+        let contexts = contexts.map(|directory| ("--build-context", directory.as_path()));
+        check_not_private(given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs()))?;
         Ok(settings)
     }
 }
@@ -275,13 +307,29 @@ fn jobs(given: Option<usize>) -> NonZeroUsize {
     }
 }
 
-fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
+/// The build context and the Dockerfile. As for docker, `-` alone is a Dockerfile on standard input, and nothing else.
+fn sources(args: &BuildArgs) -> Result<(Option<PathBuf>, GivenDockerfile), Failure> {
+    let dockerfile = dockerfile(args)?;
     let given = args.context.as_ref().or(args.positional_context.as_ref());
+    if given.is_none_or(|given| given != "-") {
+        return Ok((Some(context(given)?), dockerfile));
+    }
+    match dockerfile {
+        GivenDockerfile::Usual => Ok((None, GivenDockerfile::StandardInput)),
+        GivenDockerfile::StandardInput => {
+            Err(Failure::new("standard input cannot be both the build context and the Dockerfile")
+                .hint("name a directory as the context, or leave --dockerfile out to have an empty one"))
+        }
+        GivenDockerfile::File(_) => Err(Failure::new(
+            "the context `-` is a Dockerfile on standard input, and --dockerfile names another",
+        )
+        .hint("archives as contexts are not supported yet: unpack it and name the directory")),
+    }
+}
+
+fn context(given: Option<&OsString>) -> Result<PathBuf, Failure> {
     let Some(given) = given else { return Ok(PathBuf::from(DEFAULT_CONTEXT)) };
     let text = given.to_string_lossy();
-    if text == "-" {
-        return Err(Failure::new("a build context from standard input is not supported yet"));
-    }
     if let Some(directory) = text.strip_prefix("dir://") {
         return Ok(PathBuf::from(directory));
     }
@@ -294,15 +342,15 @@ fn context(args: &BuildArgs) -> Result<PathBuf, Failure> {
     }
 }
 
-fn dockerfile(args: &BuildArgs) -> Result<Option<PathBuf>, Failure> {
-    let named = args.dockerfile.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-    let refused = |what| {
-        Err(Failure::new(format!("a Dockerfile from {what} is not supported yet")).of_flag("--dockerfile"))
-    };
-    match named.as_str() {
-        "-" | "/dev/stdin" => refused("standard input"),
-        url if url.starts_with("http://") || url.starts_with("https://") => refused("a URL"),
-        _ => Ok(args.dockerfile.clone()),
+fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
+    let Some(path) = &args.dockerfile else { return Ok(GivenDockerfile::Usual) };
+    let text = path.to_string_lossy();
+    match text.as_ref() {
+        "-" | "/dev/stdin" => Ok(GivenDockerfile::StandardInput),
+        url if url.starts_with("http://") || url.starts_with("https://") => {
+            Err(Failure::new("a Dockerfile from a URL is not supported yet").of_flag("--dockerfile"))
+        }
+        _ => Ok(GivenDockerfile::File(path.clone())),
     }
 }
 
@@ -359,6 +407,18 @@ fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
             }
         })
         .collect()
+}
+
+/// `--no-cache-filter`. As for docker, it is one or the other.
+fn no_cache_filter(args: &BuildArgs) -> Result<BTreeSet<String>, Failure> {
+    let failed = |message| Err(Failure::new(message).of_flag("--no-cache-filter"));
+    if args.no_cache && !args.no_cache_filter.is_empty() {
+        return failed("it says nothing beside --no-cache, which runs every step of all stages");
+    }
+    if args.no_cache_filter.iter().any(String::is_empty) {
+        return failed("the name of a stage is empty");
+    }
+    Ok(args.no_cache_filter.iter().cloned().collect())
 }
 
 /// `--network` and `--allow`. As with docker, who asks for the host's network has allowed it.

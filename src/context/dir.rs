@@ -101,6 +101,9 @@ pub enum ContextError {
         #[source]
         source: RootfsError,
     },
+    /// A stream that is an archive, where a Dockerfile was expected.
+    #[error("{}: this is an archive, not a Dockerfile", .0.display())]
+    Archive(PathBuf),
     /// Rules that cannot be followed.
     #[error("`{}` is not valid", path.display())]
     Ignore {
@@ -125,16 +128,29 @@ pub struct FoundDockerfile {
     pub path: PathBuf,
     /// The content.
     pub content: Vec<u8>,
-    place: Place,
+    pub(super) place: Place,
+}
+
+impl FoundDockerfile {
+    /// The file that it was read from; none where it came as a stream.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self.place {
+            Place::Inside(_) | Place::Outside(_) => Some(&self.path),
+            Place::Stream => None,
+        }
+    }
 }
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// In the context: links are resolved inside it.
     Inside(GuestPath),
     /// Elsewhere: a path of the user, who may use links.
     Outside(PathBuf),
+    /// Nowhere: it was handed over.
+    Stream,
 }
 
 /// A directory from which COPY and ADD read. What is in it is not trusted: links never lead out of it.
@@ -206,8 +222,8 @@ impl Context {
     }
 
     /// Reads the Dockerfile. A name counts from the current directory if it is there (as for `docker build`), else from
-    /// the context (as for kaniko); without one it is `Dockerfile` or else `dockerfile` in the context. Ignore rules do
-    /// not apply to it.
+    /// the context (as for kaniko); without one it is `Dockerfile` in the context. In place of a `Dockerfile` that is not
+    /// there, `dockerfile` will do. Ignore rules do not apply to it.
     ///
     /// # Errors
     /// When there is none, or it is no regular file, too large or a link out of the context.
@@ -233,9 +249,16 @@ impl Context {
         let Some(named) = named else {
             return ["Dockerfile", "dockerfile"].iter().filter_map(|name| inside(Path::new(name))).collect();
         };
-        let mut candidates = vec![(named.to_owned(), self.place_of(named))];
-        if named.is_relative() {
-            candidates.extend(inside(named));
+        let mut names = vec![named.to_owned()];
+        if named.file_name().is_some_and(|name| name == "Dockerfile") {
+            names.push(named.with_file_name("dockerfile"));
+        }
+        let mut candidates = Vec::new();
+        for name in names {
+            candidates.push((name.clone(), self.place_of(&name)));
+            if name.is_relative() {
+                candidates.extend(inside(&name));
+            }
         }
         candidates
     }
@@ -275,6 +298,7 @@ impl Context {
             let place = match &dockerfile.place {
                 Place::Inside(path) => Place::Inside(GuestPath::clamp(&with_suffix(path.as_bytes())).ok()?),
                 Place::Outside(path) => Place::Outside(suffixed(path)),
+                Place::Stream => return None,
             };
             Some((shown, place))
         });
@@ -311,6 +335,7 @@ impl Context {
     fn read(&self, shown: &Path, place: &Place, limit: Limit) -> Result<Option<Vec<u8>>, ContextError> {
         match place {
             Place::Outside(path) => read_outside(path, limit),
+            Place::Stream => Ok(None),
             Place::Inside(path) => self.read_inside(shown, path, limit),
         }
     }
@@ -431,8 +456,13 @@ mod tests {
     fn the_default_dockerfile_may_be_in_lower_case() {
         let tree = Tree::new(&[("ctx/dockerfile", "low")]);
         assert_eq!(tree.dockerfile(None).unwrap(), "low");
+        assert_eq!(tree.dockerfile(Some(tree.path("ctx/Dockerfile").to_str().unwrap())).unwrap(), "low");
+        assert!(tree.dockerfile(Some("Other")).is_err());
         std::fs::write(tree.path("ctx/Dockerfile"), "cap").unwrap();
         assert_eq!(tree.dockerfile(None).unwrap(), "cap");
+        assert_eq!(tree.dockerfile(Some(tree.path("ctx/Dockerfile").to_str().unwrap())).unwrap(), "cap");
+        let tree = Tree::new(&[("ctx/in/the-context/dockerfile", "below")]);
+        assert_eq!(tree.dockerfile(Some("in/the-context/Dockerfile")).unwrap(), "below");
         let tree = Tree::new(&[("ctx/other", "")]);
         let error = tree.dockerfile(None).unwrap_err();
         assert!(

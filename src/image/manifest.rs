@@ -1,6 +1,7 @@
 //! Images as values: config, layers and history that agree with each other.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -56,6 +57,8 @@ pub enum Origin {
     Stored,
     /// A registry has them in this repository.
     Registry(Reference),
+    /// The OCI layout in this directory has them.
+    Layout(PathBuf),
 }
 
 /// One layer of an image.

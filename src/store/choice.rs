@@ -10,9 +10,6 @@ use crate::image::matching::{self, Asked, MatchMode, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::shown;
 
-/// Names that a message lists.
-const MOST_LISTED: usize = 20;
-
 /// Why no image of a layout can be chosen.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
@@ -58,6 +55,8 @@ pub struct Choice<'a> {
     pub platform: &'a Platform,
     /// Who wanted that platform.
     pub asked: Asked,
+    /// How near the image's platform must be.
+    pub mode: MatchMode,
 }
 
 /// An image of a layout: documents that have been verified, and layers that have not.
@@ -111,12 +110,7 @@ impl Layout {
             names.dedup();
             let is_one_image = candidates.iter().all(|entry| entry.digest == candidates[0].digest);
             if names.len() > 1 && !is_one_image {
-                let mut listed: Vec<String> =
-                    names.iter().take(MOST_LISTED).map(|name| format!("`{}`", shown(name))).collect();
-                if names.len() > MOST_LISTED {
-                    listed.push("more".to_owned());
-                }
-                return Err(ChoiceError::Names(listed.join(", ")));
+                return Err(ChoiceError::Names(self.listed_names()));
             }
         }
         let mut seen = std::collections::BTreeSet::new();
@@ -138,7 +132,7 @@ impl Layout {
         let mut config_of = |entry: &Descriptor| -> Result<Platform, ChoiceError> {
             Ok(Platform::from(&self.image(entry)?.config))
         };
-        let chosen = matching::choose(choice.platform, &entries, MatchMode::Compatible, &mut config_of)?;
+        let chosen = matching::choose(choice.platform, &entries, choice.mode, &mut config_of)?;
         let Some(chosen) = chosen else {
             let available = matching::available(&entries);
             return Err(ChoiceError::NoPlatform { wanted: choice.platform.clone(), available });
@@ -161,7 +155,7 @@ impl Layout {
 
 fn judge_single(choice: &Choice<'_>, config: &ImageConfig) -> Result<Option<String>, ChoiceError> {
     let found = Platform::from(config);
-    let judged = matching::accept_single(choice.platform, &found, choice.asked, MatchMode::Compatible)
+    let judged = matching::accept_single(choice.platform, &found, choice.asked, choice.mode)
         .map_err(ChoiceError::Unfit)?;
     Ok(match judged {
         Single::Fits => None,
@@ -199,7 +193,9 @@ mod tests {
         ];
         layout::write(&path, &exports, store.blobs(), "2024-01-01T00:00:00Z").unwrap();
         let layout = Layout::open(&path, &DocumentLimits::default()).unwrap();
-        let choose = |name, platform: &Platform, asked| layout.choose(&Choice { name, platform, asked });
+        let mode = MatchMode::Compatible;
+        let choose =
+            |name, platform: &Platform, asked| layout.choose(&Choice { name, platform, asked, mode });
         let (v5, v7, amd64) =
             (platform("arm", Some("v5")), platform("arm", Some("v7")), platform("amd64", None));
         let digest = |position: usize| &images[position].manifest.digest;
@@ -227,6 +223,9 @@ mod tests {
             error(None, &v7, Asked::ByDefault),
             "the layout has images of several names: `multi`, `single`"
         );
-        assert!(error(Some("none"), &v7, Asked::ByDefault).contains("is named `none`"));
+        assert_eq!(
+            error(Some("none"), &v7, Asked::ByDefault),
+            "no image of the layout is named `none`: it has `multi`, `single`"
+        );
     }
 }

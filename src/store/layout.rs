@@ -30,6 +30,9 @@ use crate::limit::Limit;
 /// The annotations that name an entry.
 const NAMES: [&str; 2] = [REF_NAME, "io.containerd.image.name"];
 
+/// Names that a message lists.
+const MOST_LISTED: usize = 20;
+
 /// The most bytes of the file `oci-layout`.
 const LAYOUT_FILE_LIMIT: u64 = 4096;
 
@@ -232,8 +235,13 @@ pub enum LayoutError {
     #[error("indexes are nested more than {value} deep; {0}", value = .0.value)]
     Depth(Limit),
     /// There is no image of that name.
-    #[error("no image of the layout is named `{0}`")]
-    NoSuchName(String),
+    #[error("no image of the layout is named `{name}`: it has {available}")]
+    NoSuchName {
+        /// What was looked for.
+        name: String,
+        /// What there is.
+        available: String,
+    },
     /// There is none, or more than one.
     #[error("the layout has {0} images, choose one by its name")]
     NotOne(usize),
@@ -354,7 +362,25 @@ impl Layout {
                 || entry.digest.to_string() == name
         };
         let entries: Vec<&Descriptor> = self.entries().iter().filter(has_name).collect();
-        if entries.is_empty() { Err(LayoutError::NoSuchName(shown(name))) } else { Ok(entries) }
+        if entries.is_empty() {
+            let available = self.listed_names();
+            return Err(LayoutError::NoSuchName { name: shown(name), available });
+        }
+        Ok(entries)
+    }
+
+    /// The names of the images, as a message lists them.
+    pub(super) fn listed_names(&self) -> String {
+        let names: BTreeSet<&str> = self.entries().iter().filter_map(Self::name_of).collect();
+        let mut listed: Vec<String> =
+            names.iter().take(MOST_LISTED).map(|name| format!("`{}`", shown(name))).collect();
+        match names.len() {
+            0 => "none with a name".to_owned(),
+            count => {
+                listed.extend((count > MOST_LISTED).then(|| "more".to_owned()));
+                listed.join(", ")
+            }
+        }
     }
 
     /// The name of an entry.
@@ -556,7 +582,7 @@ mod tests {
         layout.verify().unwrap();
         assert_eq!(layout.find(Some("1")).unwrap().digest, image.manifest.digest);
         assert_eq!(layout.find(Some("docker.io/library/x:1")).unwrap(), layout.find(None).unwrap());
-        assert!(matches!(layout.find(Some("2")), Err(LayoutError::NoSuchName(_))));
+        assert!(matches!(layout.find(Some("2")), Err(LayoutError::NoSuchName { .. })));
         let mut expected: Vec<_> = [&image.config.digest, &image.manifest.digest]
             .into_iter()
             .chain([&layer(&ground.store, "a").blob.digest, &layer(&ground.store, "b").blob.digest])

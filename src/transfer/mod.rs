@@ -2,10 +2,13 @@
 
 pub mod remote;
 
+mod layouts;
+
 use std::fs::File;
 use std::io::{self, Write};
 
 use crate::build;
+use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::{Event, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
@@ -161,23 +164,16 @@ impl ImageSource for Images<'_> {
         } else {
             return Err(ImageProblem::MediaType(fetched.media_type).into());
         };
-        let Documents { manifest, digest, mut config } = documents;
-        config.drop_legacy();
-        for entry in config.drop_invalid_env() {
-            notes.push(format!(
-                "{} has `{entry}` in its environment, which is no `name=value`: left out",
-                reference.familiar()
-            ));
-        }
-        let diff_ids = config.rootfs.diff_ids.iter().cloned();
-        let layers = manifest
-            .layers
-            .into_iter()
-            .zip(diff_ids)
-            .map(|(blob, diff_id)| Layer { blob, diff_id, origin: Origin::Registry(reference.clone()) })
-            .collect();
-        let image = Image::from_parts(config, layers)?;
-        Ok(Base { image, reference: reference.clone(), digest, notes, foreign })
+        based(reference, documents, Origin::Registry(reference.clone()), notes, foreign)
+    }
+
+    fn resolve_in_layout(
+        &self,
+        layout: &LayoutImageName,
+        reference: &Reference,
+        wanted: &Wanted,
+    ) -> Result<Base, ServiceError> {
+        self.in_layout(layout, reference, wanted)
     }
 
     fn unpack(&self, image: &Image, cancel: &Cancel) -> Result<Chain, ServiceError> {
@@ -242,6 +238,33 @@ impl ImageSource for Images<'_> {
 /// Diff ids and blobs of an image's layers, bottom first.
 fn stacked(image: &Image) -> Vec<(DiffId, Descriptor)> {
     image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect()
+}
+
+/// An image to build on, of which a build finds nothing that none may have.
+fn based(
+    reference: &Reference,
+    documents: Documents,
+    origin: Origin,
+    mut notes: Vec<String>,
+    foreign: Option<Platform>,
+) -> Result<Base, ServiceError> {
+    let Documents { manifest, digest, mut config } = documents;
+    config.drop_legacy();
+    for entry in config.drop_invalid_env() {
+        notes.push(format!(
+            "{} has `{entry}` in its environment, which is no `name=value`: left out",
+            reference.familiar()
+        ));
+    }
+    let diff_ids = config.rootfs.diff_ids.iter().cloned();
+    let layers = manifest
+        .layers
+        .into_iter()
+        .zip(diff_ids)
+        .map(|(blob, diff_id)| Layer { blob, diff_id, origin: origin.clone() })
+        .collect();
+    let image = Image::from_parts(config, layers)?;
+    Ok(Base { image, reference: reference.clone(), digest, notes, foreign })
 }
 
 impl Images<'_> {
@@ -383,6 +406,9 @@ impl Images<'_> {
         match &layer.origin {
             Origin::Registry(reference) if !self.store.blobs().contains(&layer.blob) => {
                 self.fetch_blob(reference, &layer.blob, unwanted)
+            }
+            Origin::Layout(path) if !self.store.blobs().contains(&layer.blob) => {
+                self.copy_blob(path, &layer.blob, unwanted)
             }
             _ => Ok(()),
         }

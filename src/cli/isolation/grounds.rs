@@ -95,8 +95,9 @@ impl Grounds {
 
 /// Steps in the root of the container, in which what the builder reads and writes meanwhile stays where it is.
 fn in_place<'a>(claim: &'a Claim, settings: &Settings) -> InPlace<'a> {
-    let given = [&settings.store, &settings.context].into_iter();
-    let named = [&settings.dockerfile, &settings.layout, &settings.archive, &settings.digest_file];
-    let paths = given.chain(named.into_iter().flatten()).map(|path| path.as_path());
+    let given = [Some(&settings.store), settings.context.as_ref()].into_iter().flatten();
+    let named = [&settings.layout, &settings.archive, &settings.digest_file].into_iter().flatten();
+    let given = given.chain(settings.context_directories.values()).chain(named).map(|path| path.as_path());
+    let paths = given.chain(settings.dockerfile.file());
     InPlace::new(PROGRAM, claim, &kept_in_place(Path::new(PROGRAM), paths))
 }

@@ -1,0 +1,269 @@
+//! `--build-context`: names for directories, images and stages, spelled as docker does.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::failure::Failure;
+use super::outputs::hide_outputs;
+use super::settings::Settings;
+use crate::build::Plan;
+use crate::build::named_contexts::{ContextValue, LayoutImageName, NamedContexts};
+use crate::context::{Context, ContextError};
+use crate::image::digest::Digest;
+use crate::image::platform::Platform;
+use crate::image::reference::Reference;
+use crate::store::workspace::{Scratch, Workspace};
+
+/// The flag, for messages.
+const FLAG: &str = "--build-context";
+
+/// What may stand behind `=`.
+const KINDS: &str = "a directory, `docker-image://NAME`, `oci-layout://DIR[:TAG][@DIGEST]` or `target:STAGE`";
+
+/// What the flags say. Nothing has been opened.
+#[derive(Debug, Default)]
+pub(super) struct GivenContexts {
+    /// The names and what they stand for.
+    pub(super) names: NamedContexts,
+    /// The directories of those that are files, by number.
+    pub(super) directories: BTreeMap<usize, PathBuf>,
+}
+
+/// Contexts that are open, by number.
+pub(super) type OpenContexts = BTreeMap<usize, Context>;
+
+/// Reads the flags; `host` is this machine.
+pub(super) fn parse(flags: &[OsString], host: &Platform) -> Result<GivenContexts, Failure> {
+    let mut given = GivenContexts::default();
+    for flag in flags {
+        let bytes = flag.as_bytes();
+        let Some(at) = bytes.iter().position(|byte| *byte == b'=') else {
+            let message = format!("`{}` is no build context: expected `NAME=VALUE`", flag.display());
+            return Err(Failure::new(message).of_flag(FLAG).hint(format!("VALUE is {KINDS}")));
+        };
+        let (name, value) = (&bytes[..at], OsStr::from_bytes(&bytes[at + 1..]));
+        let (value, directory) = match read_value(value) {
+            Ok(read) => read,
+            Err(failure) => return Err(failure.of_flag(FLAG)),
+        };
+        let number = given
+            .names
+            .add(&String::from_utf8_lossy(name), value, host)
+            .map_err(|error| Failure::from_error(&error).of_flag(FLAG))?;
+        if let Some(directory) = directory {
+            given.directories.insert(number, directory);
+        }
+    }
+    Ok(given)
+}
+
+/// What stands behind `=`, and the directory of files.
+fn read_value(value: &OsStr) -> Result<(ContextValue, Option<PathBuf>), Failure> {
+    let text = value.to_string_lossy();
+    if text.is_empty() {
+        return Err(Failure::new("a build context has no value").hint(format!("it is {KINDS}")));
+    }
+    if let Some(directory) = value.as_bytes().strip_prefix(b"dir://") {
+        return Ok((ContextValue::Files, Some(PathBuf::from(OsStr::from_bytes(directory)))));
+    }
+    if let Some(name) = text.strip_prefix("docker-image://") {
+        if name == "scratch" {
+            return Ok((ContextValue::Scratch, None));
+        }
+        let reference: Reference = name.parse().map_err(|error| Failure::from_error(&error))?;
+        return Ok((ContextValue::Image(reference), None));
+    }
+    if let Some(layout) = value.as_bytes().strip_prefix(b"oci-layout://") {
+        let layout = layout_image(OsStr::from_bytes(layout), |path| path.is_dir())?;
+        return Ok((ContextValue::Layout(layout), None));
+    }
+    if let Some(stage) = text.strip_prefix("target:") {
+        return Ok((ContextValue::Stage(stage.to_owned()), None));
+    }
+    let is_git = text.starts_with("git@");
+    match text.split_once("://") {
+        Some(("http" | "https" | "git" | "ssh", _)) => {
+            Err(Failure::new(format!("a build context from `{text}` is not supported yet")))
+        }
+        None if is_git => Err(Failure::new(format!("a build context from `{text}` is not supported yet"))),
+        Some((kind, _)) if is_scheme(kind) => {
+            let message = format!("`{kind}://` is no kind of build context");
+            Err(Failure::new(message).hint(format!("there are {KINDS}")))
+        }
+        _ => Ok((ContextValue::Files, Some(PathBuf::from(value)))),
+    }
+}
+
+/// Whether `text` may stand in front of `://` (RFC 3986).
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'.' | b'-'))
+}
+
+/// Takes `DIR[:TAG][@DIGEST]` apart. Directories may have colons in their names.
+fn layout_image(text: &OsStr, is_directory: impl Fn(&Path) -> bool) -> Result<LayoutImageName, Failure> {
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let whole = text.as_bytes();
+    let (rest, digest) = match whole.iter().rposition(|byte| *byte == b'@') {
+        Some(at) if !is_directory(&path(whole)) => {
+            let digest = String::from_utf8_lossy(&whole[at + 1..]);
+            let digest: Digest = digest.parse().map_err(|error| Failure::from_error(&error))?;
+            (&whole[..at], Some(digest))
+        }
+        _ => (whole, None),
+    };
+    let colon = rest.iter().rposition(|byte| *byte == b':');
+    let (directory, tag) = match colon {
+        Some(at) if !rest[at..].contains(&b'/') && !is_directory(&path(rest)) => {
+            (&rest[..at], Some(String::from_utf8_lossy(&rest[at + 1..]).into_owned()))
+        }
+        _ => (rest, None),
+    };
+    if directory.is_empty() {
+        let message = format!("`oci-layout://{}` names no directory", text.display());
+        return Err(Failure::new(message).hint("for instance `oci-layout://out:latest`"));
+    }
+    // Where the current directory is another one it must still be found.
+    let path = std::path::absolute(path(directory)).map_err(|error| {
+        Failure::new(format!("cannot tell where `{}` is: {error}", path(directory).display()))
+    })?;
+    Ok(LayoutImageName { path, tag: tag.filter(|tag| !tag.is_empty()), digest })
+}
+
+/// Opens the directories, used or not: what is not there is a mistake, as for docker.
+pub(super) fn open(settings: &Settings) -> Result<OpenContexts, Failure> {
+    let open = |(number, directory): (&usize, &PathBuf)| {
+        let context = Context::open_dir(directory).map_err(|error| {
+            let is_missing = matches!(error, ContextError::Missing(_));
+            let failure = of_context(&error, settings, *number);
+            let text = directory.to_string_lossy();
+            match text.parse::<Reference>() {
+                Ok(_) if is_missing && !directory.is_absolute() => {
+                    failure.hint(format!("an image is written `docker-image://{text}`"))
+                }
+                _ => failure,
+            }
+        })?;
+        Ok((*number, context.within(settings.limits.context)))
+    };
+    settings.context_directories.iter().map(open).collect()
+}
+
+/// Opens them anew where this process has entered another mount namespace since.
+pub(super) fn reopen(contexts: &mut OpenContexts, settings: &Settings) -> Result<(), Failure> {
+    for (number, context) in contexts {
+        context.reopen().map_err(|error| of_context(&error, settings, *number))?;
+    }
+    Ok(())
+}
+
+/// Those that `plan` uses, in its order: only now their ignore rules are read.
+pub(super) fn used(
+    plan: &Plan,
+    contexts: &mut OpenContexts,
+    settings: &Settings,
+) -> Result<Vec<Context>, Failure> {
+    let mut used = Vec::with_capacity(plan.contexts.len());
+    for wanted in &plan.contexts {
+        let Some(mut context) = contexts.remove(&wanted.number) else {
+            return Err(Failure::new(format!("the build context `{}` is not open", wanted.name)));
+        };
+        context.read_ignore_rules(None).map_err(|error| of_context(&error, settings, wanted.number))?;
+        hide_outputs(&mut context, settings)?;
+        used.push(context);
+    }
+    Ok(used)
+}
+
+/// A context without files, for who gives a Dockerfile alone, and what holds it.
+pub(super) fn empty(workspace: &Workspace) -> Result<(Context, Scratch), Failure> {
+    let scratch = workspace.scratch("context").map_err(|error| Failure::from_error(&error))?;
+    let context = Context::open_dir(scratch.path()).map_err(|error| Failure::from_error(&error))?;
+    Ok((context, scratch))
+}
+
+fn of_context(error: &ContextError, settings: &Settings, number: usize) -> Failure {
+    let names = settings.request.contexts.all();
+    let name = names.get(number).map(|context| context.name.as_str()).unwrap_or_default();
+    Failure::from_error(error).of_flag(&format!("{FLAG} {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(flags: &[&str]) -> Result<GivenContexts, Failure> {
+        let flags: Vec<OsString> = flags.iter().map(OsString::from).collect();
+        parse(&flags, &Platform::new("linux", "amd64", None))
+    }
+
+    #[test]
+    fn what_stands_behind_a_name_is_told_by_how_it_begins() {
+        let files = |path: &str| (ContextValue::Files, Some(PathBuf::from(path)));
+        let none = |value| (value, None);
+        for (text, expected) in [
+            ("src", files("src")),
+            ("../a=b", files("../a=b")),
+            ("dir:///work space", files("/work space")),
+            ("a:b", files("a:b")),
+            ("docker-image://scratch", none(ContextValue::Scratch)),
+            ("docker-image://busybox", none(ContextValue::Image("busybox".parse().unwrap()))),
+            ("target:Base", none(ContextValue::Stage("Base".to_owned()))),
+        ] {
+            let given = parsed(&[&format!("n={text}")]).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+            let value = given.names.all()[0].value.clone();
+            assert_eq!((value, given.directories.get(&0).cloned()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_flag_is_told_with_what_there_is() {
+        for (text, message, hint) in [
+            ("x", "`x` is no build context: expected `NAME=VALUE`", "VALUE is a directory"),
+            ("=x", "a build context without a name", ""),
+            ("n=", "a build context has no value", "it is a directory"),
+            ("scratch=x", "`scratch` cannot be the name", ""),
+            ("n=s3://bucket", "`s3://` is no kind of build context", "`docker-image://NAME`"),
+            ("n=docker-image://A", "must be lower case", ""),
+            ("n=docker-image://", "an image name is empty", ""),
+            ("n=oci-layout://", "names no directory", "oci-layout://out"),
+            ("n=oci-layout://x@sha256:1", "sha256", ""),
+        ] {
+            let failure = parsed(&[text]).unwrap_err();
+            assert!(failure.message.starts_with("--build-context: "), "{text}: {}", failure.message);
+            assert!(failure.message.contains(message), "{text}: {}", failure.message);
+            let told = failure.hint.unwrap_or_default();
+            assert!(told.contains(hint), "{text}: {told}");
+        }
+        let twice = parsed(&["a=x", "docker.io/library/a:latest=y"]).unwrap_err();
+        assert!(twice.message.contains("is given twice: `a` is the same name"), "{}", twice.message);
+    }
+
+    #[test]
+    fn a_layout_may_have_a_tag_and_a_digest() {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let directories = ["/l", "/a:b", "/x@y"].map(Path::new);
+        for (text, path, tag, has_digest) in [
+            ("/l", "/l", None, false),
+            ("/l:v1", "/l", Some("v1"), false),
+            ("/l:", "/l", None, false),
+            ("/a:b", "/a:b", None, false),
+            ("/a:b:v1", "/a:b", Some("v1"), false),
+            ("/x@y", "/x@y", None, false),
+            ("/missing:v1", "/missing", Some("v1"), false),
+            ("/odd:name/dir", "/odd:name/dir", None, false),
+            (&format!("/l@{digest}"), "/l", None, true),
+            (&format!("/l:v1@{digest}"), "/l", Some("v1"), true),
+        ] {
+            let found = layout_image(OsStr::new(text), |path| directories.contains(&path)).unwrap();
+            let expected = LayoutImageName {
+                path: PathBuf::from(path),
+                tag: tag.map(str::to_owned),
+                digest: has_digest.then(|| digest.parse().unwrap()),
+            };
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Images of OCI layouts as bases.
+
+use std::io;
+use std::path::Path;
+
+use super::{Documents, Images, WhileWanted, based};
+use crate::build::named_contexts::LayoutImageName;
+use crate::build::progress::{Event, size};
+use crate::build::services::{Base, ServiceError, Wanted};
+use crate::image::descriptor::Descriptor;
+use crate::image::manifest::Origin;
+use crate::image::platform::Platform;
+use crate::image::reference::Reference;
+use crate::store::choice::{Choice, LayoutImage};
+use crate::store::layout::Layout;
+
+/// The tag that is meant where none is named, if there is an image that has it.
+const USUAL_TAG: &str = "latest";
+
+impl Images<'_> {
+    /// The image of a layout that is called `reference` in the Dockerfile.
+    pub(super) fn in_layout(
+        &self,
+        name: &LayoutImageName,
+        reference: &Reference,
+        wanted: &Wanted,
+    ) -> Result<Base, ServiceError> {
+        let layout = Layout::open(&name.path, &self.limits)?;
+        let digest = name.digest.as_ref().map(ToString::to_string);
+        let tag = name.tag.as_deref().or_else(|| layout.find(Some(USUAL_TAG)).is_ok().then_some(USUAL_TAG));
+        let choice = Choice {
+            // As for docker, a digest leaves nothing for the tag to say.
+            name: digest.as_deref().or(tag),
+            platform: &wanted.platform,
+            asked: wanted.asked,
+            mode: wanted.mode,
+        };
+        let LayoutImage { manifest, digest, config, mut notes } = layout.choose(&choice)?;
+        for note in &mut notes {
+            *note = format!("{}: {note}", reference.familiar());
+        }
+        let found = Platform::from(&config).normalise();
+        let is_known = !found.os.is_empty() && !found.architecture.is_empty();
+        let foreign = Some(found).filter(|found| is_known && !found.same_machine(&wanted.platform));
+        let documents = Documents { manifest, digest, config };
+        based(reference, documents, Origin::Layout(name.path.clone()), notes, foreign)
+    }
+
+    /// Brings a blob of the layout at `path` into the store.
+    pub(super) fn copy_blob(
+        &self,
+        path: &Path,
+        blob: &Descriptor,
+        unwanted: &dyn Fn() -> bool,
+    ) -> Result<(), ServiceError> {
+        let note = format!("copying {} ({}) from `{}`", blob.digest, size(blob.size), path.display());
+        self.progress.tell(&Event::Detail(&note));
+        let layout = Layout::open(path, &self.limits)?;
+        let writer = self.store.blobs().writer()?;
+        let mut wanted = WhileWanted { writer, unwanted };
+        io::copy(&mut layout.reader(blob)?, &mut wanted)?;
+        wanted.writer.commit(&blob.digest, blob.size)?;
+        Ok(())
+    }
+}
