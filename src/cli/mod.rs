@@ -18,6 +18,7 @@ mod root;
 mod secrets;
 mod settings;
 mod snapshotter;
+mod sources;
 mod stop;
 mod sweep;
 
