@@ -40,6 +40,7 @@ mod privileged;
 mod process_one;
 mod read_only_root;
 mod registry_hostile;
+mod remote_contexts;
 mod run_mounts;
 mod run_network;
 mod run_secrets;
