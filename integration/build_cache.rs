@@ -1,6 +1,7 @@
 //! Results that are remembered: what a step depends on, what is not done again, and what builds at the same time share.
 
 mod keys;
+mod linked;
 mod lost;
 mod reuse;
 mod single;

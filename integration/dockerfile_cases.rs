@@ -228,14 +228,8 @@ fn what_cannot_be_built_is_found_while_planning() {
 }
 
 /// Cases that need what this version refuses by name, with what that is.
-const NOT_YET: &[(&str, &str)] = &[
-    ("--mount=type=cache", "RUN --mount=type=cache"),
-    ("--security", "RUN --security=insecure"),
-    ("--link", "COPY --link"),
-    ("--parents", "COPY --parents"),
-    ("--exclude", "COPY --exclude"),
-    ("--chmod=u=", "a symbolic --chmod"),
-];
+const NOT_YET: &[(&str, &str)] =
+    &[("--mount=type=cache", "RUN --mount=type=cache"), ("--security", "RUN --security=insecure")];
 
 #[test]
 fn what_is_not_there_yet_is_refused_by_name_and_line() {
@@ -254,7 +248,7 @@ fn what_is_not_there_yet_is_refused_by_name_and_line() {
             refused += 1;
         }
     }
-    assert!(refused >= 1, "only {refused} cases were refused");
+    assert!(NOT_YET.is_empty() || refused > 0, "no case was refused");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod content;
 mod entry;
+mod filter;
 mod fingerprint;
 mod select;
 mod tree;
@@ -14,11 +15,14 @@ use std::os::fd::AsFd;
 
 use crate::context::IgnoreRules;
 use crate::context::glob::GlobError;
+use crate::dockerfile::{Mode, ModeTarget};
 use crate::limit::Limit;
 use crate::rootfs::{
     Escaped, FileKind, Follow, GuestPath, GuestPathError, Metadata, Owner, Rootfs, RootfsError, Timestamp,
     set_times_at,
 };
+
+use filter::Filter;
 
 pub(super) use fingerprint::{Fingerprint, Names, Sources};
 pub(super) use select::{Selected, find};
@@ -37,9 +41,22 @@ pub struct CopyRequest<'a> {
     pub workdir: &'a GuestPath,
     /// Overrides the owner of everything that is made.
     pub chown: Option<Owner>,
-    /// Overrides the mode (0 to 0o7777) of all that is copied except links. Directories that are made on the way there
-    /// take its permission bits.
-    pub chmod: Option<u32>,
+    /// Overrides, or changes, the mode of all that is copied except links. Directories that are made on the way there
+    /// take its permission bits if these are given as a number.
+    pub chmod: Option<&'a Mode>,
+    /// What of each source that is a directory is left out: paths in it.
+    pub exclude: Option<&'a IgnoreRules>,
+    /// What becomes of the directories that a source's path leads through.
+    pub parents: Parents,
+}
+
+/// What becomes of the directories that a source's path leads through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parents {
+    /// The destination has none of them.
+    Dropped,
+    /// The destination has those behind the first `/./`, or all: `--parents`.
+    Kept,
 }
 
 /// One thing to copy.
@@ -245,7 +262,7 @@ pub fn copy(request: &CopyRequest<'_>, onto: &Rootfs, now: Timestamp) -> Result<
 pub(super) struct Copier<'a> {
     pub(super) request: &'a CopyRequest<'a>,
     pub(super) onto: &'a Rootfs,
-    now: Timestamp,
+    pub(super) now: Timestamp,
     destination: GuestPath,
     form: Form,
     pub(super) done: Copied,
@@ -296,7 +313,9 @@ impl<'a> Copier<'a> {
         let mut selected = Vec::new();
         for source in &self.request.sources {
             match *source {
-                CopySource::Path(written) => select::select(&self.request.from, written, &mut selected)?,
+                CopySource::Path(written) => {
+                    select::select(&self.request.from, written, self.request.parents, &mut selected)?;
+                }
                 CopySource::Exact(path) => selected.push(select::exact(&self.request.from, path)?),
                 CopySource::Inline { name, content } => selected.push(Selected::Inline { name, content }),
             }
@@ -314,13 +333,14 @@ impl<'a> Copier<'a> {
         let target = self.onto.resolve(&self.destination).map_err(CopyError::Destination)?;
         let existing = self.onto.metadata(&target, Follow::No).map_err(CopyError::Destination)?;
         let existing = existing.map(|metadata| metadata.kind);
-        if let Selected::Tree { path, metadata, .. } = selected
+        if let Selected::Tree { path, metadata, only, .. } = selected
             && metadata.kind == FileKind::Directory
         {
             if existing.is_some_and(|kind| kind != FileKind::Directory) {
                 return Err(CopyError::CannotCopyToNonDirectory { path: target });
             }
-            return self.place_directory(path, metadata, target);
+            let filter = Filter::new(&self.request.from, path, self.request.exclude, only.as_deref());
+            return self.place_directory(path, metadata, &filter, target);
         }
         let target = match existing {
             Some(FileKind::Directory) => child(&target, selected.name())?,
@@ -339,12 +359,18 @@ impl<'a> Copier<'a> {
         &mut self,
         source: &GuestPath,
         metadata: &Metadata,
+        filter: &Filter<'_>,
         target: GuestPath,
     ) -> Result<(), CopyError> {
         self.make_directories(&target)?;
-        tree::copy(self, source, &target)?;
-        // Mode and owner stay those of the destination, as in BuildKit; the time is taken over.
-        self.directory_times.insert(target, metadata.mtime);
+        tree::copy(self, filter, source, &target)?;
+        // Mode and owner stay those of the destination, as in BuildKit; the time is taken over, unless the directory is but
+        // where paths begin: what else is in there is none of the instruction's business.
+        let time = match self.request.parents {
+            Parents::Dropped => metadata.mtime,
+            Parents::Kept => self.now,
+        };
+        self.directory_times.insert(target, time);
         Ok(())
     }
 
@@ -370,7 +396,10 @@ impl<'a> Copier<'a> {
     }
 
     fn make_directories(&mut self, path: &GuestPath) -> Result<(), CopyError> {
-        let mode = self.request.chmod.map_or(0o755, |mode| mode & 0o777);
+        let mode = match self.request.chmod {
+            Some(Mode::Octal(mode)) => mode & 0o777,
+            Some(Mode::Symbolic(_)) | None => 0o755,
+        };
         self.make_directories_with(path, mode, self.request.chown.unwrap_or(Owner::ROOT))
     }
 
@@ -393,6 +422,15 @@ impl<'a> Copier<'a> {
             (None, OwnerPolicy::Root) => Owner::ROOT,
             (None, OwnerPolicy::Keep) => owner,
         }
+    }
+
+    /// The mode of a copy of something of this kind that has `mode`.
+    pub(super) fn mode_for(&self, kind: FileKind, mode: u32) -> u32 {
+        let target = match kind {
+            FileKind::Directory => ModeTarget::Directory,
+            _ => ModeTarget::File,
+        };
+        self.request.chmod.map_or(mode, |change| change.apply(target, mode))
     }
 
     /// Gives directories their times, now that nothing is added to them any more.

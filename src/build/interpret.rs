@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
 use super::remote::sort_sources;
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
-use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, Row, RunStep, Step, WorkdirStep};
+use super::step::{
+    Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep,
+};
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
@@ -384,7 +387,6 @@ impl<'a> Interpreter<'a> {
         kind: TransferKind,
         written: &Transfer,
     ) -> Result<(Option<String>, Step), BuildErrorKind> {
-        refuse_unsupported(kind, written)?;
         let mut expanded = written.clone();
         for source in &mut expanded.sources {
             match source {
@@ -419,7 +421,11 @@ impl<'a> Interpreter<'a> {
             destination: expanded.destination.clone(),
             workdir: self.current_workdir()?,
             chown: expanded.chown.as_ref().map(Text::to_string),
-            chmod: octal(expanded.chmod.as_ref())?,
+            chmod: expanded.chmod.as_ref().map(|text| Mode::parse(&text.to_string_lossy())).transpose()?,
+            exclude: exclude(kind, written)?,
+            parents: if written.parents { Parents::Kept } else { Parents::Dropped },
+            // As in BuildKit, which then copies as if it were not there.
+            onto: if written.link && expanded.chmod.is_none() { Onto::Nothing } else { Onto::Stage },
         };
         Ok((Some(row), Step::Copy(step)))
     }
@@ -477,19 +483,6 @@ fn healthcheck(check: &HealthCheck) -> Healthcheck {
     }
 }
 
-/// Flags that parse and would do nothing here.
-fn refuse_unsupported(kind: TransferKind, written: &Transfer) -> Result<(), BuildErrorKind> {
-    let flags = [
-        ("--link", written.link),
-        ("--parents", written.parents),
-        ("--exclude", !written.exclude.is_empty()),
-    ];
-    match flags.iter().find(|(_, used)| *used) {
-        Some((flag, _)) => Err(BuildErrorKind::Unsupported(format!("{} {flag}", kind.keyword()))),
-        None => Ok(()),
-    }
-}
-
 fn archives(kind: TransferKind, written: &Transfer) -> Archives {
     match (kind, written.unpack) {
         (TransferKind::Add, None | Some(true)) => Archives::Extract,
@@ -504,12 +497,12 @@ fn inline_files(expanded: &Transfer) -> Vec<(Text, Text)> {
     files.into_iter().map(|(name, body)| (name.clone(), body.clone())).collect()
 }
 
-fn octal(chmod: Option<&Text>) -> Result<Option<u32>, BuildErrorKind> {
-    match chmod.map(|text| Mode::parse(&text.to_string_lossy())).transpose()? {
-        None => Ok(None),
-        Some(Mode::Octal(bits)) => Ok(Some(bits)),
-        Some(Mode::Symbolic(_)) => Err(BuildErrorKind::Unsupported("a symbolic --chmod".to_owned())),
-    }
+/// Patterns are not expanded.
+fn exclude(kind: TransferKind, written: &Transfer) -> Result<Exclude, BuildErrorKind> {
+    let patterns = written.exclude.iter().map(|pattern| pattern.as_bytes());
+    let rules = IgnoreRules::of_patterns(patterns)
+        .map_err(|error| BuildErrorKind::Invalid(format!("{} --exclude: {error}", kind.keyword())))?;
+    Ok(Exclude { patterns: written.exclude.clone(), rules })
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 //! the Dockerfile every time. A step that copies from a stage or an image has, besides, a key for its definition, which
 //! is known without looking at any file.
 
-use super::copy::{self, Form};
+use super::copy::{self, Form, Parents};
 use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
 use super::remote::RemoteStep;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
-use crate::dockerfile::{Access, Need};
+use crate::dockerfile::{Access, Mode, Need};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
@@ -101,6 +101,13 @@ pub fn step_keys(
     StepKeys { definition, content }
 }
 
+/// What a step depends on that puts a layer on top of steps with the content key `parent`; the same step on nothing has the
+/// key `alone`.
+#[must_use]
+pub fn on_top(parent: &CacheKey, alone: &CacheKey) -> CacheKey {
+    keyed("on top").value("parent", hash(parent)).value("alone", hash(alone)).finish()
+}
+
 /// What several steps that make one layer depend on, the last of which has the content key `last`.
 #[must_use]
 pub fn together(last: &CacheKey) -> CacheKey {
@@ -131,8 +138,22 @@ fn of_workdir(step: &WorkdirStep) -> KeyHasher {
 
 fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     // COPY and ADD differ in what becomes of archives.
-    let CopyStep { kind: _, archives, from, sources, remotes, inline, destination, workdir, chown, chmod } =
-        step;
+    let CopyStep {
+        kind: _,
+        archives,
+        from,
+        sources,
+        remotes,
+        inline,
+        destination,
+        workdir,
+        chown,
+        chmod,
+        exclude,
+        parents,
+        // It is what the key is put on top of: see [`on_top`].
+        onto: _,
+    } = step;
     let archives = match archives {
         Archives::Extract => "extract",
         Archives::Keep => "keep",
@@ -146,9 +167,20 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
     let key = key
         .value("origin", origin(from))
         .optional("chown", chown.as_ref())
-        .optional("chmod", chmod.map(u32::to_le_bytes))
+        .optional("chmod", chmod.as_ref().map(Mode::identity))
         .value("archives", archives)
         .list("inline", inline.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]));
+    let key = match parents {
+        Parents::Dropped => key,
+        Parents::Kept => key.value("parents", "kept"),
+    };
+    // As the sources: where it is known what is copied, what is not copied does not count.
+    let key = match files {
+        Elsewhere::Tree(_) if !exclude.patterns.is_empty() => {
+            key.list("exclude", exclude.patterns.iter().map(|pattern| pattern.as_bytes()))
+        }
+        _ => key,
+    };
     let key = remotes.iter().fold(key, of_remote);
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
@@ -269,6 +301,8 @@ mod tests {
 
     use super::super::remote::Remote;
     use super::*;
+    use crate::build::step::{Exclude, Onto};
+    use crate::context::IgnoreRules;
     use crate::context::UrlSource;
     use crate::dockerfile::{Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
@@ -341,6 +375,9 @@ mod tests {
             workdir: path("/w"),
             chown: None,
             chmod: None,
+            exclude: exclude(&["*.o"]),
+            parents: Parents::Dropped,
+            onto: Onto::Stage,
         }
     }
 
@@ -532,7 +569,12 @@ mod tests {
         assert_eq!(keys(&Step::Workdir(workdir())), 1);
     }
 
-    const COPY_FIELDS: [&str; 10] = [
+    fn exclude(patterns: &[&str]) -> Exclude {
+        let rules = IgnoreRules::of_patterns(patterns.iter().map(|pattern| pattern.as_bytes())).unwrap();
+        Exclude { patterns: patterns.iter().map(|pattern| Text::from(*pattern)).collect(), rules }
+    }
+
+    const COPY_FIELDS: [&str; 13] = [
         "kind",
         "archives",
         "from",
@@ -543,6 +585,9 @@ mod tests {
         "workdir",
         "chown",
         "chmod",
+        "exclude",
+        "parents",
+        "onto",
     ];
 
     /// What counts of COPY; the sources only where it is not known yet what they stand for.
@@ -568,12 +613,21 @@ mod tests {
             }),
             ("chown: empty", true, |copy| copy.chown = Some(String::new())),
             ("chown: someone", true, |copy| copy.chown = Some("1:2".to_owned())),
+            ("chmod: zero", true, |copy| copy.chmod = Some(Mode::Octal(0))),
+            ("chmod: other", true, |copy| copy.chmod = Mode::parse("755").ok()),
+            ("chmod: changes", true, |copy| copy.chmod = Mode::parse("u=rwx,go=rx").ok()),
+            ("chmod: other changes", true, |copy| copy.chmod = Mode::parse("u=rwX,go=rx").ok()),
+            ("chmod: changes in another order", true, |copy| copy.chmod = Mode::parse("go=rx,u=rwX").ok()),
+            ("chmod: the same changes", false, |copy| copy.chmod = Mode::parse("og=xr,u=Xwr").ok()),
+            ("exclude: none", sources, |copy| copy.exclude = Exclude::default()),
+            ("exclude: another", sources, |copy| copy.exclude = exclude(&["*.a"])),
+            ("exclude: one more", sources, |copy| copy.exclude = exclude(&["*.o", "!x.o"])),
+            ("parents: kept", true, |copy| copy.parents = Parents::Kept),
+            ("onto: nothing", false, |copy| copy.onto = Onto::Nothing),
             ("remotes: one", true, |copy| copy.remotes = vec![remote(0, Archives::Keep)]),
             ("remotes: later", true, |copy| copy.remotes = vec![remote(1, Archives::Keep)]),
             ("remotes: extracted", true, |copy| copy.remotes = vec![remote(0, Archives::Extract)]),
             ("remotes: two", true, |copy| copy.remotes = vec![remote(0, Archives::Keep); 2]),
-            ("chmod: zero", true, |copy| copy.chmod = Some(0)),
-            ("chmod: other", true, |copy| copy.chmod = Some(0o755)),
         ]
     }
 
@@ -591,6 +645,9 @@ mod tests {
             workdir: _,
             chown: _,
             chmod: _,
+            exclude: _,
+            parents: _,
+            onto: _,
         } = copy();
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
         let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
@@ -683,6 +740,10 @@ mod tests {
         assert_ne!(start(&image(&[]), None), start(&image(&[&a]), None));
         assert_ne!(start(&image(&[&a]), Some("0 user")), start(&image(&[&a]), None));
         assert_ne!(together(&parent()), parent());
+        let [one, other] = [keyed("one").finish(), keyed("other").finish()];
+        let keys =
+            [on_top(&one, &other), on_top(&other, &one), on_top(&one, &one), one.clone(), other.clone()];
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod execute;
 mod finished;
 mod interpret;
 pub mod key;
+mod linked;
 pub mod mount;
 mod mounted;
 pub mod named_contexts;

@@ -13,7 +13,7 @@ use super::mounted::Mounted;
 use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
-use super::step::{Archives, CopyFrom, CopyStep, RunStep, StagePlan, Step, WorkdirStep};
+use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
 use crate::dockerfile::Text;
 use crate::image::platform::Platform;
 use crate::limit::Limit;
@@ -54,12 +54,16 @@ impl Executor<'_> {
             Step::Workdir(workdir) => {
                 make_workdir(workdir, recording.root(), self.plan.clock.now(), self.services.limits.users)
             }
-            Step::Copy(copy) => self.copy(copy, stage, below, recording.root()),
+            Step::Copy(copy) => match copy.onto {
+                Onto::Stage => self.copy(copy, stage, below, recording.root()),
+                Onto::Nothing => self.copy_on_top(copy, stage, recording.root()),
+            },
             Step::Run(run) => self.run(run, stage, place, recording),
         }
     }
 
-    fn copy(
+    /// Copies to `onto`, where there is what `below` says.
+    pub(super) fn copy(
         &self,
         step: &CopyStep,
         stage: &StagePlan,
@@ -113,7 +117,9 @@ impl Executor<'_> {
             destination: &step.destination,
             workdir: &step.workdir,
             chown,
-            chmod: step.chmod,
+            chmod: step.chmod.as_ref(),
+            exclude: step.excluded(),
+            parents: step.parents,
         };
         let now = self.plan.clock.now();
         match archives {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::clock::Clock;
+use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
 use super::named_contexts::NamedContexts;
@@ -13,7 +14,8 @@ use super::origin::{ImageName, Named, Origin, Reader, available, check_circles, 
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Reuse, Wanted};
 use super::step::{
-    Archives, CopyFrom, CopyStep, Layering, Plan, PlannedStep, Row, StageBase, StagePlan, Step, UsedContext,
+    Archives, CopyFrom, CopyStep, Exclude, Layering, Onto, Plan, PlannedStep, Row, StageBase, StagePlan,
+    Step, UsedContext,
 };
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
@@ -498,6 +500,9 @@ fn files_of_context(position: usize, name: &str, span: Span) -> PlannedStep {
         workdir: GuestPath::root(),
         chown: None,
         chmod: None,
+        exclude: Exclude::default(),
+        parents: Parents::Dropped,
+        onto: Onto::Stage,
     };
     PlannedStep {
         span,

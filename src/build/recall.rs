@@ -21,7 +21,7 @@ use super::selection::Selection;
 use super::services::Reuse;
 use super::stage::{Nothing, StageRun, content_of, is_workdir};
 use super::stages::stages_read;
-use super::step::{CopyFrom, Layering, StagePlan, Step};
+use super::step::{CopyFrom, Layering, Onto, StagePlan, Step};
 use crate::cache::{CacheError, CacheKey, Remembered, RememberedLayer, Turn};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::Layer;
@@ -57,6 +57,15 @@ pub(super) struct GroupKey {
     taken: Vec<Taken>,
     /// The group that was to be done next when the context was looked at.
     next: usize,
+    /// The key of the last step with `--link`, as it would be on nothing.
+    linked: Option<CacheKey>,
+}
+
+impl GroupKey {
+    /// The key of the last step with `--link`, as it would be on nothing.
+    pub(super) fn linked(&self) -> Option<&CacheKey> {
+        self.linked.as_ref()
+    }
 }
 
 /// What a step takes from the build context.
@@ -177,10 +186,17 @@ impl Executor<'_> {
         let stage = run.stage;
         let mut own = parent.clone();
         let mut taken = Vec::new();
+        let mut linked = None;
         for position in run.groups[group].clone() {
             let step = &stage.steps[position];
-            let key = self.key_of(&own, position, stage, files, &mut taken);
+            let on_nothing = matches!(&step.step, Step::Copy(copy) if copy.onto == Onto::Nothing);
+            let below = if on_nothing { &self.key_of_nothing() } else { &own };
+            let key = self.key_of(below, position, stage, files, &mut taken);
             match key.map_err(|kind| BuildError::at(Some(step.span), kind))? {
+                Some(alone) if on_nothing => {
+                    own = key::on_top(&own, &alone);
+                    linked = Some(alone);
+                }
                 Some(key) => own = key,
                 None => return Ok(None),
             }
@@ -188,7 +204,7 @@ impl Executor<'_> {
         if self.plan.layering == Layering::OncePerStage {
             own = key::together(&own);
         }
-        run.keys.insert(group, GroupKey { own: own.clone(), taken, next });
+        run.keys.insert(group, GroupKey { own: own.clone(), taken, next, linked });
         Ok(Some(own))
     }
 
@@ -423,7 +439,7 @@ impl Executor<'_> {
     }
 
     /// Tells what is wrong with the cache; that a layer is lost only once.
-    fn tell_problem(&self, error: &CacheError) {
+    pub(super) fn tell_problem(&self, error: &CacheError) {
         match error {
             CacheError::LostLayer(digest) if !locked(&self.told).insert(digest.clone()) => {}
             _ => self.tell(error),

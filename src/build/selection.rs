@@ -1,11 +1,12 @@
 //! What a step takes from another tree: what COPY copies, or a mount shows.
 
 use super::bases::Purpose;
-use super::copy::{CopyError, Fingerprint, Names, Sources};
+use super::copy::{CopyError, Fingerprint, Names, Parents, Sources};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
 use super::mount::{BindStep, MountStep};
 use super::step::{CopyFrom, CopyStep, Layering, StagePlan, Step};
+use crate::context::IgnoreRules;
 use crate::limit::Limit;
 
 /// Files that a step takes from one tree.
@@ -43,9 +44,20 @@ impl<'s> Selection<'s> {
     fn written(&self) -> (Vec<&'s [u8]>, Names) {
         match self {
             Self::Copy(copy) => {
-                (copy.sources.iter().map(|source| source.as_bytes()).collect(), Names::Patterns)
+                let names = match copy.parents {
+                    Parents::Dropped => Names::Patterns,
+                    Parents::Kept => Names::Whole,
+                };
+                (copy.sources.iter().map(|source| source.as_bytes()).collect(), names)
             }
             Self::Mount(bind) => (vec![bind.source.as_bytes()], Names::Literal),
+        }
+    }
+
+    fn exclude(&self) -> Option<&'s IgnoreRules> {
+        match self {
+            Self::Copy(copy) => copy.excluded(),
+            Self::Mount(_) => None,
         }
     }
 }
@@ -61,8 +73,8 @@ impl Executor<'_> {
         let from = self.source_tree(selection.from(), view.as_ref());
         let (written, names) = selection.written();
         let stopped = || self.cancel.is_cancelled();
-        let sources =
-            Sources { written: &written, names, from: &from, most: self.most(selection), stopped: &stopped };
+        let (exclude, most) = (selection.exclude(), self.most(selection));
+        let sources = Sources { written: &written, names, exclude, from: &from, most, stopped: &stopped };
         sources.fingerprint().map_err(|error: CopyError| match (self.stop_if_cancelled(), selection) {
             (Err(cancelled), _) => cancelled,
             (Ok(()), Selection::Copy(copy)) => self.not_copied(copy, error),
@@ -85,8 +97,8 @@ impl Executor<'_> {
         let from = self.source_tree(selection.from(), None);
         let (written, names) = selection.written();
         let stopped = || self.cancel.is_cancelled();
-        let sources =
-            Sources { written: &written, names, from: &from, most: self.most(selection), stopped: &stopped };
+        let (exclude, most) = (selection.exclude(), self.most(selection));
+        let sources = Sources { written: &written, names, exclude, from: &from, most, stopped: &stopped };
         sources.still_are(before).unwrap_or(false)
     }
 }

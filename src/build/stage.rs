@@ -11,6 +11,7 @@ use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Done, Executor, Files};
 use super::finished::history_row;
 use super::key;
+use super::linked::linked;
 use super::perform::Below;
 use super::progress::{Event, Place};
 use super::recall::{GroupKey, Recalled, TakenOver, Work};
@@ -54,7 +55,7 @@ pub(super) enum Nothing {
 
 impl StageRun<'_> {
     /// Where the step at `position` is, FROM being the first.
-    fn place(&self, position: Option<usize>) -> Place {
+    pub(super) fn place(&self, position: Option<usize>) -> Place {
         Place {
             stage: self.several_stages.then(|| self.stage.name.clone()),
             number: position.map_or(1, |position| position + 2),
@@ -190,7 +191,7 @@ impl Executor<'_> {
     }
 
     /// The time that the row of a layer shows.
-    fn created(&self, made: &RememberedLayer) -> String {
+    pub(super) fn created(&self, made: &RememberedLayer) -> String {
         match self.plan.clock {
             Clock::Machine => made.created.clone(),
             Clock::Fixed(_) => rfc3339(self.plan.clock.now()),
@@ -199,9 +200,13 @@ impl Executor<'_> {
 
     /// Does the steps of a group in one tree, and makes a layer of what they changed.
     fn make(&self, run: &mut StageRun<'_>, group: usize, work: Work) -> Result<(), BuildError> {
+        let stage = run.stage;
+        if let Some((position, copy)) = linked(&stage.steps[run.groups[group].clone()]) {
+            let position = run.groups[group].start + position;
+            return self.link(run, group, work, copy, position);
+        }
         self.count.add_done();
         self.bring_files(run).map_err(|kind| BuildError::at(Some(run.stage.span), kind))?;
-        let stage = run.stage;
         let last = run.last(group);
         let at_last = |kind: BuildErrorKind| BuildError::at(Some(stage.steps[last].span), kind);
         let mut began = Instant::now();
@@ -273,7 +278,7 @@ impl Executor<'_> {
     }
 
     /// Ends the recording and stores its changes as a layer.
-    fn layer(&self, recording: Box<dyn Recording>) -> Result<(Layer, Chain), BuildErrorKind> {
+    pub(super) fn layer(&self, recording: Box<dyn Recording>) -> Result<(Layer, Chain), BuildErrorKind> {
         let recorded = recording.finish()?;
         let mut writer = self.services.blobs.writer()?;
         let mut out = Cancellable { inner: &mut writer, cancel: &self.cancel };
@@ -288,7 +293,7 @@ impl Executor<'_> {
     }
 
     /// Keeps what a step wrote for later builds; that they would have to unpack it again is no reason to fail.
-    fn keep(&self, image: &Image, chain: Chain) -> Chain {
+    pub(super) fn keep(&self, image: &Image, chain: Chain) -> Chain {
         match self.services.source.keep(image, &chain) {
             Ok(kept) => kept,
             Err(error) => {
@@ -309,7 +314,12 @@ enum Telling {
 }
 
 /// Adds the rows of a group's steps; the last one has the layer.
-fn append_rows(run: &mut StageRun<'_>, group: usize, mut layer: Option<Layer>, mut created: Option<String>) {
+pub(super) fn append_rows(
+    run: &mut StageRun<'_>,
+    group: usize,
+    mut layer: Option<Layer>,
+    mut created: Option<String>,
+) {
     let last = run.last(group);
     for position in run.groups[group].clone() {
         let is_last = position == last;

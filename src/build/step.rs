@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::dockerfile::{Span, Text, TransferKind, Warning};
+use crate::context::IgnoreRules;
+use crate::dockerfile::{Mode, Span, Text, TransferKind, Warning};
 use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
@@ -11,6 +12,7 @@ use crate::rootfs::GuestPath;
 use crate::sandbox::Network;
 
 use super::clock::Clock;
+use super::copy::Parents;
 use super::mount::MountStep;
 use super::remote::RemoteStep;
 use super::scope::Variables;
@@ -233,8 +235,40 @@ pub struct CopyStep {
     pub workdir: GuestPath,
     /// `--chown`.
     pub chown: Option<String>,
-    /// `--chmod`, octal.
-    pub chmod: Option<u32>,
+    /// `--chmod`.
+    pub chmod: Option<Mode>,
+    /// `--exclude`.
+    pub exclude: Exclude,
+    /// Whether `--parents` is set.
+    pub parents: Parents,
+    /// Whether `--link` is in force.
+    pub onto: Onto,
+}
+
+/// What a copy finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// The files of its stage.
+    Stage,
+    /// Nothing; its layer is put on top of the stage then.
+    Nothing,
+}
+
+impl CopyStep {
+    /// The rules of `--exclude`, if there are any.
+    #[must_use]
+    pub fn excluded(&self) -> Option<&IgnoreRules> {
+        (!self.exclude.patterns.is_empty()).then_some(&self.exclude.rules)
+    }
+}
+
+/// `--exclude`: what of each source that is a directory is left out.
+#[derive(Debug, Clone, Default)]
+pub struct Exclude {
+    /// As written.
+    pub patterns: Vec<Text>,
+    /// What they say.
+    pub rules: IgnoreRules,
 }
 
 /// What ADD does with archives.

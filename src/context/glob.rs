@@ -21,6 +21,20 @@ pub struct Glob {
     tokens: Vec<Token>,
     /// The bytes every match starts with: most paths are told apart by them alone.
     prefix: Vec<u8>,
+    /// Whether the pattern is `**/` and something without a slash, which is then compared with the last component alone.
+    /// Many patterns are like that, and their matches may start with anything.
+    name: Option<Name>,
+    /// The bytes every match ends with, if not empty.
+    suffix: Vec<u8>,
+}
+
+/// The pattern of a last component.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Name {
+    /// How many tokens come before it.
+    first: usize,
+    /// The bytes that every name that matches starts with.
+    prefix: Vec<u8>,
 }
 
 /// A character, or a byte that is not part of one, which then lies above all characters.
@@ -51,26 +65,60 @@ impl Glob {
     /// # Errors
     /// [`GlobError`].
     pub fn parse(pattern: &[u8], double_star: DoubleStar) -> Result<Self, GlobError> {
-        let tokens = tokenize(&symbols(pattern).collect::<Vec<_>>(), double_star)?;
-        let mut prefix = Vec::new();
-        for token in &tokens {
-            let Token::Symbol(symbol) = token else { break };
-            push_symbol(&mut prefix, *symbol);
-        }
-        Ok(Self { tokens, prefix })
+        Ok(Self::of(tokenize(&symbols(pattern).collect::<Vec<_>>(), double_star)?))
+    }
+
+    /// What matches exactly `path`, whatever characters are in it.
+    #[must_use]
+    pub fn literal(path: &[u8]) -> Self {
+        Self::of(symbols(path).map(Token::Symbol).collect())
+    }
+
+    fn of(tokens: Vec<Token>) -> Self {
+        let prefix = literal(tokens.iter());
+        let suffix = tokens.iter().rposition(|token| !matches!(token, Token::Symbol(_)));
+        let suffix = literal(tokens[suffix.map_or(0, |last| last + 1)..].iter());
+        let name = match tokens.as_slice() {
+            [Token::Directories, name @ ..] if name.iter().all(Token::is_within_component) => {
+                Some(Name { first: 1, prefix: literal(name.iter()) })
+            }
+            _ => None,
+        };
+        Self { tokens, prefix, name, suffix }
     }
 
     /// Whether the pattern matches all of `path`.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
-        if !path.starts_with(&self.prefix) {
+        if !path.ends_with(&self.suffix) {
             return false;
         }
-        if self.is_literal() {
-            return path.len() == self.prefix.len();
-        }
-        let mut states = States::new(&self.tokens);
+        let (path, tokens) = match &self.name {
+            Some(Name { first, prefix }) => {
+                let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                if !name.starts_with(prefix) {
+                    return false;
+                }
+                (name, &self.tokens[*first..])
+            }
+            None if !path.starts_with(&self.prefix) => return false,
+            None if self.is_literal() => return path.len() == self.prefix.len(),
+            None => (path, self.tokens.as_slice()),
+        };
+        let mut states = States::new(tokens);
         symbols(path).all(|symbol| states.step(symbol)) && states.accepts()
+    }
+
+    /// The only name that an entry of `directory` may have which the pattern matches, or which leads to what it matches;
+    /// none where there may be several.
+    #[must_use]
+    pub fn only_entry(&self, directory: &[u8]) -> Option<&[u8]> {
+        let rest = self.prefix.strip_prefix(directory)?;
+        let rest = if directory.is_empty() { rest } else { rest.strip_prefix(b"/")? };
+        match rest.iter().position(|byte| *byte == b'/') {
+            Some(end) => Some(&rest[..end]),
+            None => self.is_literal().then_some(rest),
+        }
     }
 
     /// Whether the pattern matches `path` or a directory above it.
@@ -106,6 +154,29 @@ impl Glob {
     fn is_literal(&self) -> bool {
         self.tokens.iter().all(|token| matches!(token, Token::Symbol(_)))
     }
+}
+
+impl Token {
+    /// Whether it matches nothing with a slash in it.
+    fn is_within_component(&self) -> bool {
+        match self {
+            Self::Symbol(symbol) => *symbol != SLASH,
+            // A negated class, or a range, may have it.
+            Self::Class { .. } => false,
+            Self::NotSlash | Self::ManyNotSlash => true,
+            Self::Everything | Self::Directories => false,
+        }
+    }
+}
+
+/// The bytes that the first of `tokens` match, as far as there is no choice.
+fn literal<'t>(tokens: impl Iterator<Item = &'t Token>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        let Token::Symbol(symbol) = token else { break };
+        push_symbol(&mut bytes, *symbol);
+    }
+    bytes
 }
 
 fn tokenize(mut rest: &[Symbol], double_star: DoubleStar) -> Result<Vec<Token>, GlobError> {
@@ -381,6 +452,29 @@ mod tests {
             let glob = Glob::parse(pattern.as_bytes(), DoubleStar::AnyDepth).unwrap();
             assert_eq!(glob.may_match_below(directory.as_bytes()), expected, "{pattern} below {directory}");
         }
+    }
+
+    #[test]
+    fn the_only_entry_that_leads_to_a_match_is_known() {
+        for (pattern, directory, expected) in [
+            ("a/b/c", "", Some("a")),
+            ("a/b/c", "a", Some("b")),
+            ("a/b/c", "a/b", Some("c")),
+            ("a/b/c", "a/b/c", None),
+            ("a/b/c", "ab", None),
+            ("a/b*", "a", None),
+            ("a/b*/c", "", Some("a")),
+            ("ab*", "", None),
+            ("**/a", "", None),
+            ("a/**", "", Some("a")),
+            ("a/**", "a", None),
+        ] {
+            let glob = Glob::parse(pattern.as_bytes(), DoubleStar::AnyDepth).unwrap();
+            let only = glob.only_entry(directory.as_bytes());
+            assert_eq!(only, expected.map(str::as_bytes), "{pattern} in {directory}");
+        }
+        assert_eq!(Glob::literal(b"a*[").only_entry(b""), Some(&b"a*["[..]));
+        assert!(Glob::literal(b"a*[").matches(b"a*[") && !Glob::literal(b"a*").matches(b"ab"));
     }
 
     #[test]

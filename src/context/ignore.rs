@@ -36,11 +36,23 @@ pub enum IgnoreError {
         /// The line, shortened.
         pattern: String,
     },
+    /// `--exclude=!`.
+    #[error("illegal exclusion pattern: \"!\"; `!` is followed by what is not to be excluded, as in `!*.md`")]
+    IllegalException,
+    /// A flag with a class that does not end, for instance.
+    #[error("syntax error in pattern: `{pattern}`; a `[` that stands for itself is written `[[]`")]
+    Pattern {
+        /// The pattern, shortened.
+        pattern: String,
+    },
+    /// Too many flags.
+    #[error("more than {value} patterns; {0}", value = .0.value)]
+    TooManyFlags(Limit),
 }
 
-/// Which paths of a build context do not exist for COPY and ADD.
+/// Which paths do not exist for COPY and ADD: of a build context, or of a source with `--exclude`.
 ///
-/// Paths are relative to the context and clean: `a/b`.
+/// Paths are relative to the context, or source, and clean: `a/b`.
 #[derive(Debug, Clone, Default)]
 pub struct IgnoreRules {
     /// The name of the file, where it is not the usual one.
@@ -64,6 +76,11 @@ enum Effect {
     /// A pattern behind `!`.
     Include,
 }
+
+/// What rules say of a directory, so that it need not be found out again for each of its entries: the last rule that
+/// matches it or a directory above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Verdict(Option<usize>);
 
 impl IgnoreRules {
     /// Reads the content of a file of usual size.
@@ -94,6 +111,35 @@ impl IgnoreRules {
             let glob = Glob::parse(&pattern, DoubleStar::AnyDepth)
                 .map_err(|_| IgnoreError::Syntax { line, pattern: text.clone() })?;
             rules.push(Rule { glob, effect, line, text });
+        }
+        Ok(Self { file: None, rules, hidden: Vec::new() })
+    }
+
+    /// The rules that `patterns` are, each the value of a flag: as moby's `patternmatcher` takes them. Unlike in a file, `#`
+    /// begins no comment, and a pattern that begins with a slash matches nothing.
+    ///
+    /// # Errors
+    /// When a pattern is not valid, or there are too many.
+    pub fn of_patterns<'p>(patterns: impl IntoIterator<Item = &'p [u8]>) -> Result<Self, IgnoreError> {
+        let mut rules = Vec::new();
+        for (index, text) in patterns.into_iter().enumerate() {
+            if PATTERNS_LIMIT.is_exceeded_by(index as u64 + 1) {
+                return Err(IgnoreError::TooManyFlags(PATTERNS_LIMIT));
+            }
+            let trimmed = trim(text);
+            if trimmed.is_empty() {
+                continue;
+            }
+            let cleaned = clean(trimmed);
+            let (effect, pattern) = match cleaned.strip_prefix(b"!") {
+                Some(b"") => return Err(IgnoreError::IllegalException),
+                Some(included) => (Effect::Include, included),
+                None => (Effect::Exclude, cleaned.as_slice()),
+            };
+            let text = shown(text);
+            let glob = Glob::parse(pattern, DoubleStar::AnyDepth)
+                .map_err(|_| IgnoreError::Pattern { pattern: text.clone() })?;
+            rules.push(Rule { glob, effect, line: index + 1, text });
         }
         Ok(Self { file: None, rules, hidden: Vec::new() })
     }
@@ -135,17 +181,45 @@ impl IgnoreRules {
         (rule.effect == Effect::Exclude).then_some((rule.line, rule.text.as_str()))
     }
 
+    /// What is said of `path`.
+    #[must_use]
+    pub fn verdict(&self, path: &[u8]) -> Verdict {
+        Verdict(self.decide(path).map(|(index, _)| index))
+    }
+
+    /// What is said of `path`, an entry of a directory of which `above` is said.
+    #[must_use]
+    pub fn verdict_below(&self, above: Verdict, path: &[u8]) -> Verdict {
+        let first = above.0.map_or(0, |index| index + 1);
+        let later = self.rules.get(first..).unwrap_or_default();
+        let last = later.iter().rposition(|rule| rule.glob.matches(path));
+        Verdict(last.map(|position| first + position).or(above.0))
+    }
+
+    /// Whether `path` is excluded, of which `verdict` is said.
+    #[must_use]
+    pub fn excludes_by(&self, verdict: Verdict, path: &[u8]) -> bool {
+        let rule = verdict.0.and_then(|index| self.rules.get(index));
+        !path.is_empty() && (self.is_hidden(path) || rule.is_some_and(|rule| rule.effect == Effect::Exclude))
+    }
+
     /// Whether something below `directory` may not be excluded; may say yes where nothing is. Where it says no, the
     /// directory need not be looked at.
     #[must_use]
     pub fn may_include_below(&self, directory: &[u8]) -> bool {
+        self.may_include_below_by(self.verdict(directory), directory)
+    }
+
+    /// The same of a directory of which `verdict` is said.
+    #[must_use]
+    pub fn may_include_below_by(&self, verdict: Verdict, directory: &[u8]) -> bool {
         if directory.is_empty() {
             return true;
         }
         if self.is_hidden(directory) {
             return false;
         }
-        match self.decide(directory) {
+        match verdict.0.and_then(|index| Some((index, self.rules.get(index)?))) {
             Some((index, Rule { effect: Effect::Exclude, .. })) => {
                 let later = &self.rules[index + 1..];
                 later
@@ -340,6 +414,57 @@ mod tests {
         assert!(!rules.may_include_below(b"node_modules/c"));
         assert!(!parse("a\n!b").may_include_below(b"a"));
         assert!(!parse("!a/b\na").may_include_below(b"a"));
+    }
+
+    #[test]
+    fn going_down_gives_what_asking_for_whole_paths_gives() {
+        let table = include_str!("../../testdata/ignore/table.tsv");
+        for row in table.lines().filter(|line| !line.starts_with("##") && !line.contains("\terror:")) {
+            let rules = parse(&row.split('\t').next().unwrap().replace('⏎', "\n"));
+            for entry in TREE {
+                let path = entry.trim_end_matches('/');
+                let mut above = Verdict::default();
+                for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
+                    above = rules.verdict_below(above, &path.as_bytes()[..end]);
+                }
+                let path = path.as_bytes();
+                assert_eq!(above, rules.verdict(path), "{row}: {entry}");
+                assert_eq!(rules.excludes_by(above, path), rules.excludes(path), "{row}: {entry}");
+                let below = rules.may_include_below_by(above, path);
+                assert_eq!(below, rules.may_include_below(path), "{row}: {entry}");
+            }
+        }
+    }
+
+    #[test]
+    fn flags_are_patterns_as_they_are() {
+        let of =
+            |patterns: &[&str]| IgnoreRules::of_patterns(patterns.iter().map(|pattern| pattern.as_bytes()));
+        for (patterns, path, excluded) in [
+            (&["*.txt"][..], "a.txt", true),
+            (&["*.txt"], "d/a.txt", false),
+            (&["**/*.txt", "!b.txt"], "b.txt", false),
+            (&["!b.txt", "**/*.txt"], "b.txt", true),
+            (&["#a"], "#a", true),
+            (&["/a"], "a", false),
+            (&["./a/"], "a/b", true),
+            (&[" a "], "a", true),
+            (&["", " "], "a", false),
+            (&["$e"], "$e", true),
+            (&["a\nb"], "a", false),
+        ] {
+            assert_eq!(of(patterns).unwrap().excludes(path.as_bytes()), excluded, "{patterns:?} {path}");
+        }
+        for (patterns, expected) in [
+            (&["a", "!"][..], "illegal exclusion pattern: \"!\""),
+            (&["!/"], "illegal exclusion pattern"),
+            (&["a", "[a-"], "syntax error in pattern: `[a-`"),
+        ] {
+            let error = of(patterns).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{patterns:?}: {error}");
+        }
+        assert!(of(&vec!["a"; 10_000]).is_ok());
+        assert_eq!(of(&vec!["a"; 10_001]).unwrap_err(), IgnoreError::TooManyFlags(PATTERNS_LIMIT));
     }
 
     #[test]

@@ -24,8 +24,16 @@ pub enum ModeTarget {
 
 /// A text that is not a mode, in BuildKit's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid chmod parameter: '{0}'. it should be octal string and between 0 and 07777")]
-pub struct ModeError(pub String);
+pub enum ModeError {
+    /// It looks like a number.
+    #[error("invalid chmod parameter: '{0}'. it should be octal string and between 0 and 07777")]
+    Number(String),
+    /// It looks like changes.
+    #[error(
+        "invalid chmod parameter: '{0}': invalid syntax, expected an octal number or changes like `u=rwX,go-w`"
+    )]
+    Changes(String),
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Change {
@@ -63,7 +71,11 @@ impl Mode {
     /// # Errors
     /// If `text` is neither.
     pub fn parse(text: &str) -> Result<Self, ModeError> {
-        let error = || ModeError(super::text::excerpt(text.as_bytes()));
+        let error = || {
+            let is_number = text.bytes().next().is_some_and(|first| first.is_ascii_digit());
+            let kind = if is_number { ModeError::Number } else { ModeError::Changes };
+            kind(super::text::excerpt(text.as_bytes()))
+        };
         if !text.is_empty() && text.bytes().all(|b| matches!(b, b'0'..=b'7')) {
             let mode = u32::from_str_radix(text, 8).map_err(|_| error())?;
             return if mode <= 0o7777 { Ok(Self::Octal(mode)) } else { Err(error()) };
@@ -75,6 +87,15 @@ impl Mode {
         Ok(Self::Symbolic(Symbolic(changes)))
     }
 
+    /// What tells it apart from all modes that do something else.
+    #[must_use]
+    pub fn identity(&self) -> Vec<u8> {
+        match self {
+            Self::Octal(bits) => bits.to_le_bytes().to_vec(),
+            Self::Symbolic(Symbolic(changes)) => changes.iter().flat_map(Change::identity).collect(),
+        }
+    }
+
     /// The new permission bits of something whose bits are `mode`; other bits of `mode` are dropped.
     #[must_use]
     pub fn apply(&self, target: ModeTarget, mode: u32) -> u32 {
@@ -82,6 +103,27 @@ impl Mode {
             Self::Octal(bits) => *bits,
             Self::Symbolic(symbolic) => symbolic.apply(target, mode & 0o7777),
         }
+    }
+}
+
+impl Change {
+    /// Seventeen bytes, so that a list of them is never as long as the bits alone.
+    fn identity(&self) -> [u8; 17] {
+        let operation = match self.operation {
+            Operation::Add => b'+',
+            Operation::Remove => b'-',
+            Operation::Set => b'=',
+        };
+        let (kind, bits, more) = match self.bits {
+            Bits::Given { bits, execute_if } => (0, bits, execute_if),
+            Bits::CopyOf(shift) => (1, shift, 0),
+        };
+        let mut bytes = [operation; 17];
+        let numbers = [self.who, kind, bits, more];
+        for (place, number) in bytes[1..].chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
     }
 }
 
@@ -220,9 +262,15 @@ mod tests {
         ] {
             assert!(Mode::parse(text).is_err(), "{text}");
         }
-        assert_eq!(
-            Mode::parse("64a").unwrap_err().to_string(),
-            "invalid chmod parameter: '64a'. it should be octal string and between 0 and 07777"
-        );
+        for text in ["64a", "10000", "9x"] {
+            assert_eq!(
+                Mode::parse(text).unwrap_err().to_string(),
+                format!(
+                    "invalid chmod parameter: '{text}'. it should be octal string and between 0 and 07777"
+                )
+            );
+        }
+        let error = Mode::parse("u=rz").unwrap_err().to_string();
+        assert!(error.contains("'u=rz': invalid syntax"), "{error}");
     }
 }

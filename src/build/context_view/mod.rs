@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 
 use self::mask::Mask;
 use self::survey::{Found, survey};
-use super::copy::{Copier, CopyError, CopyRequest, OwnerPolicy, Selected, SourceTree};
+use super::copy::{Copier, CopyError, CopyRequest, OwnerPolicy, Parents, Selected, SourceTree};
 use crate::context::Context;
 use crate::dockerfile::Access;
 use crate::rootfs::{
@@ -263,11 +263,14 @@ impl<'a> ContextViews<'a> {
             workdir: &GuestPath::root(),
             chown: None,
             chmod: None,
+            exclude: None,
+            parents: Parents::Dropped,
         };
         let selected = Selected::Tree {
             name: b"file".to_vec(),
             path: place.path.clone(),
             metadata: place.metadata.clone(),
+            only: None,
         };
         let mut copier = Copier::new(&request, &onto, Timestamp::default())?;
         copier.place(&selected)?;

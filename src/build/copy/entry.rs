@@ -97,7 +97,7 @@ pub(super) fn attributes_of(copier: &Copier<'_>, from: &Place<'_>, metadata: &Me
 
 fn attributes(copier: &Copier<'_>, metadata: &Metadata, mut xattrs: Xattrs) -> Attributes {
     xattrs.retain(|key, _| travels(key, copier.request.from.owner));
-    let mode = (metadata.kind != FileKind::Symlink).then(|| copier.request.chmod.unwrap_or(metadata.mode));
+    let mode = (metadata.kind != FileKind::Symlink).then(|| copier.mode_for(metadata.kind, metadata.mode));
     Attributes { owner: copier.owner_for(metadata.owner), mode, mtime: metadata.mtime, xattrs }
 }
 
@@ -147,7 +147,7 @@ pub(super) fn write(copier: &mut Copier<'_>, content: &[u8], to: &Place<'_>) -> 
     let entry = to.entry(copier.onto);
     tried(create(&entry, to)?.write_all(content), "write", to.path)?;
     let owner = copier.request.chown.unwrap_or(Owner::ROOT);
-    let mode = Some(copier.request.chmod.unwrap_or(0o644));
+    let mode = Some(copier.mode_for(FileKind::File, 0o644));
     let attributes = Attributes { owner, mode, mtime: copier.now, xattrs: Xattrs::new() };
     set_attributes(&entry, &attributes, to.path)?;
     copier.done.files += 1;

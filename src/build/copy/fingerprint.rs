@@ -16,9 +16,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{Place, travels};
-use super::walk::{Visitor, walk};
-use super::{CopyError, OwnerPolicy, Selected, SourceTree, select, tried};
+use super::filter::Filter;
+use super::walk::{Role, Visitor, walk};
+use super::{CopyError, OwnerPolicy, Parents, Selected, SourceTree, select, tried};
 use crate::build::clock::Clock;
+use crate::context::IgnoreRules;
 use crate::image::digest::{Algorithm, Digest, Digester};
 use crate::limit::Limit;
 use crate::rootfs::{FileId, FileKind, GuestPath, Metadata, Timestamp, Xattrs, metadata_of, xattrs_of};
@@ -69,6 +71,8 @@ enum Depth {
 pub(in crate::build) enum Names {
     /// As COPY has them: with wildcards; files may keep the names they are found by.
     Patterns,
+    /// As COPY with `--parents` has them: with wildcards; everything keeps its path.
+    Whole,
     /// As mounts have them: as they are. What is found is seen as it is, under another name.
     Literal,
 }
@@ -80,6 +84,8 @@ pub(in crate::build) struct Sources<'a> {
     pub(in crate::build) written: &'a [&'a [u8]],
     /// What these are.
     pub(in crate::build) names: Names,
+    /// What of those that are directories is left out.
+    pub(in crate::build) exclude: Option<&'a IgnoreRules>,
     /// Where they are.
     pub(in crate::build) from: &'a SourceTree<'a>,
     /// The most bytes of all files, holes included, if they are to become a layer.
@@ -114,7 +120,8 @@ impl Sources<'_> {
         let mut selected = Vec::new();
         for written in self.written {
             match self.names {
-                Names::Patterns => select::select(self.from, written, &mut selected)?,
+                Names::Patterns => select::select(self.from, written, Parents::Dropped, &mut selected)?,
+                Names::Whole => select::select(self.from, written, Parents::Kept, &mut selected)?,
                 Names::Literal => selected.push(select::literal(self.from, written)?),
             }
         }
@@ -210,7 +217,7 @@ impl<'scope, 'env> Look<'scope, 'env> {
     }
 
     fn selected(&mut self, selected: &Selected<'_>) -> Result<(), CopyError> {
-        let Selected::Tree { name, path, metadata } = selected else { return Ok(()) };
+        let Selected::Tree { name, path, metadata, only } = selected else { return Ok(()) };
         // Of a directory only the content is copied, whatever its name; a file may get the name that it was found by.
         let head = head(b'>', if metadata.kind == FileKind::Directory { b"" } else { name });
         // A mount shows the directory itself as well.
@@ -219,7 +226,8 @@ impl<'scope, 'env> Look<'scope, 'env> {
         self.add(head, Facts { content, witness: text(path.as_bytes()) })?;
         if metadata.kind == FileKind::Directory {
             self.links.clear();
-            return walk(self.sources.from, path, self);
+            let filter = Filter::new(self.sources.from, path, self.sources.exclude, only.as_deref());
+            return walk(self.sources.from, &filter, path, self);
         }
         let (directory, name) = self.sources.from.root.parent(path).map_err(CopyError::Source)?;
         self.entry(&Place { directory: &directory, name: &name, path }, b"", metadata)
@@ -390,8 +398,12 @@ impl Visitor for Look<'_, '_> {
         self.entry(file, file.name, metadata)
     }
 
-    fn leave(&mut self, _: &Place<'_>, _: &Metadata) -> Result<(), CopyError> {
-        self.add(head(b'u', b""), Facts::default())
+    fn leave(&mut self, _: &Place<'_>, _: &Metadata, role: Role) -> Result<(), CopyError> {
+        let tag = match role {
+            Role::Copied => b'u',
+            Role::OnTheWay => b'w',
+        };
+        self.add(head(tag, b""), Facts::default())
     }
 }
 
@@ -491,7 +503,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::context::IgnoreRules;
     use crate::layer::Limits;
     use crate::rootfs::Rootfs;
 
@@ -520,7 +531,8 @@ mod tests {
         let rules = IgnoreRules::parse(rules.as_bytes()).unwrap();
         let from = SourceTree { root: &root, ignore: Some(&rules), owner };
         let written: Vec<&[u8]> = written.iter().map(|text| text.as_bytes()).collect();
-        act(Sources { written: &written, names: Names::Patterns, from: &from, most: None, stopped: GO_ON })
+        let (names, exclude) = (Names::Patterns, None);
+        act(Sources { written: &written, names, exclude, from: &from, most: None, stopped: GO_ON })
     }
 
     fn content(directory: &tempfile::TempDir, owner: OwnerPolicy, written: &[&str]) -> Digest {
@@ -594,6 +606,83 @@ mod tests {
         ] {
             assert_ne!(of(one), of(other), "{one:?} {other:?}");
         }
+    }
+
+    /// What `written` stands for where `exclude` is left out, by the rules of a context that ignores `ignored`.
+    fn part(tree: &tempfile::TempDir, names: Names, exclude: &[&str], written: &[&str]) -> Fingerprint {
+        let rules = IgnoreRules::of_patterns(exclude.iter().map(|text| text.as_bytes())).unwrap();
+        with(tree, "ignored\n", OwnerPolicy::Root, written, |sources| {
+            Sources { names, exclude: Some(&rules), ..sources }.fingerprint().unwrap()
+        })
+    }
+
+    #[test]
+    fn what_is_left_out_does_not_count() {
+        let script = "mkdir -p d/s/t d/out; echo 1 > d/a; echo 2 > d/a.log; echo 3 > d/s/b.log; echo 4 > d/s/t/c; echo > d/out/x
+            echo 5 > e.log; find . -exec touch -h -d @1000 {} +";
+        let of = |tree: &tempfile::TempDir| {
+            part(tree, Names::Patterns, &["**/*.log", "out", "!s/b.log"], &["d", "e.log"]).content
+        };
+        let before = of(&tree(script));
+        for (change, counts) in [
+            ("echo other > d/a.log; rm d/out/x; echo > d/out/y; echo > d/s/more.log", false),
+            ("rm -r d/out", false),
+            ("echo other > d/a", true),
+            ("echo other > d/s/b.log", true),
+            ("echo other > d/s/t/c", true),
+            ("echo other > e.log", true),
+            ("mkdir d/empty", true),
+        ] {
+            let changed = tree(script);
+            run(&changed, change);
+            assert_eq!(of(&changed) != before, counts, "{change}");
+        }
+        // Nor does it make a difference by what rule it is left out.
+        let tree = tree(script);
+        let other = part(&tree, Names::Patterns, &["*.log", "**/out", "s/*.l", "x"], &["d", "e.log"]);
+        assert_eq!(other.content, before);
+    }
+
+    #[test]
+    fn whole_paths_count_and_nothing_beside_them() {
+        let script = "mkdir -p d/s/t e ignored; echo 1 > d/a; echo 2 > d/s/b; echo 3 > d/s/t/b; echo 2 > e/b; echo > ignored/b
+            find . -exec touch -h -d @1000 {} +";
+        let of = |tree: &tempfile::TempDir, written: &[&str]| part(tree, Names::Whole, &[], written).content;
+        let before = of(&tree(script), &["d/s/b", "**/t"]);
+        for (change, counts) in [
+            ("echo other > d/a; echo other > e/b; echo other > ignored/b; mkdir d/s/u; chmod 700 d", false),
+            ("echo other > d/s/b", true),
+            ("chmod +x d/s/b", true),
+            ("echo other > d/s/t/b", true),
+            ("mkdir d/t", true),
+            ("mv d/s/t d/t", true),
+        ] {
+            let changed = tree(script);
+            run(&changed, change);
+            assert_eq!(of(&changed, &["d/s/b", "**/t"]) != before, counts, "{change}");
+        }
+        let tree = tree(script);
+        for (one, other, same) in [
+            (&["d/s/b"][..], &["d/s/t/../b"][..], true),
+            (&["**/t/b"], &["d/*/t/b"], true),
+            (&["d/./s/b"], &["d/s/./b"], false),
+            (&["d/s/./b"], &["e/./b"], true),
+            (&["d/s/b"], &["e/b"], false),
+            // The directory is on the way in one of them, and named in the other.
+            (&["d/s/t/b"], &["d/s/t"], false),
+        ] {
+            assert_eq!(of(&tree, one) == of(&tree, other), same, "{one:?} {other:?}");
+        }
+        // What somebody writes beside what is copied is not noticed, what is copied is.
+        let whole: (&[&[u8]], Names) = (&[b"d/./s/t"], Names::Whole);
+        with(&tree, "", OwnerPolicy::Root, &[], |sources| {
+            let sources = Sources { written: whole.0, names: whole.1, ..sources };
+            let before = sources.fingerprint().unwrap();
+            run(&tree, "echo other > d/s/b; echo > d/s/new");
+            assert!(sources.still_are(&before).unwrap());
+            run(&tree, "echo other > d/s/t/b");
+            assert!(!sources.still_are(&before).unwrap());
+        });
     }
 
     #[test]
@@ -696,8 +785,8 @@ mod tests {
         let tree = tree("mkdir d; echo > d/f");
         let root = Rootfs::open(tree.path()).unwrap();
         let from = SourceTree { root: &root, ignore: None, owner: OwnerPolicy::Root };
-        let sources =
-            Sources { written: &[b"d"], names: Names::Patterns, from: &from, most: None, stopped: &|| true };
+        let (written, names): (&[&[u8]], _) = (&[b"d"], Names::Patterns);
+        let sources = Sources { written, names, exclude: None, from: &from, most: None, stopped: &|| true };
         assert!(sources.fingerprint().unwrap_err().to_string().starts_with("cannot read"));
     }
 }

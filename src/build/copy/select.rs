@@ -1,8 +1,9 @@
 //! From what an instruction names to what is there: links, wildcards and `.dockerignore`.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::{CopyError, Excluded, SourceTree, child};
+use super::{CopyError, Excluded, Parents, SourceTree, child};
 use crate::context::glob::{DoubleStar, Glob};
 use crate::rootfs::walk::MAX_LINKS;
 use crate::rootfs::{Escaped, FileKind, Follow, GuestPath, Metadata};
@@ -17,6 +18,8 @@ pub(in crate::build) enum Selected<'a> {
         path: GuestPath,
         /// Never that of a symbolic link.
         metadata: Metadata,
+        /// Of a directory, what is copied: paths in it; none is all.
+        only: Option<Arc<Glob>>,
     },
     /// A here-document.
     Inline {
@@ -39,6 +42,79 @@ impl Selected<'_> {
 
 /// Appends what `written` stands for; nothing where a wildcard matches nothing.
 pub(super) fn select(
+    from: &SourceTree<'_>,
+    written: &[u8],
+    parents: Parents,
+    selected: &mut Vec<Selected<'_>>,
+) -> Result<(), CopyError> {
+    match parents {
+        Parents::Dropped => select_last(from, written, selected),
+        Parents::Kept => select_whole(from, written, selected),
+    }
+}
+
+/// With `--parents`: the directories that the first part of `written` stands for, which ends at the first `/./`, and what
+/// the second part names in them. In the second part no links are followed, and `**` is any number of directories.
+fn select_whole(
+    from: &SourceTree<'_>,
+    written: &[u8],
+    selected: &mut Vec<Selected<'_>>,
+) -> Result<(), CopyError> {
+    let pivot = written.windows(3).position(|bytes| bytes == b"/./");
+    let (pivot, pattern) = pivot.map_or((&b"/"[..], written), |at| (&written[..at], &written[at + 3..]));
+    let path = GuestPath::clamp(pattern)
+        .map_err(|source| CopyError::Path { written: Escaped::new(written), source })?;
+    // What is named must be there; what is described need not.
+    let is_literal = !has_wildcard(pivot) && !has_wildcard(pattern);
+    let only = match path.relative() {
+        [] => None,
+        literal if is_literal => Some(Arc::new(Glob::literal(literal))),
+        pattern => {
+            let glob = Glob::parse(pattern, DoubleStar::AnyDepth);
+            let glob =
+                glob.map_err(|source| CopyError::Pattern { written: Escaped::new(written), source })?;
+            Some(Arc::new(glob))
+        }
+    };
+    let mut pivots = Vec::new();
+    select_last(from, pivot, &mut pivots)?;
+    for found in pivots {
+        let Selected::Tree { path: pivot, metadata, .. } = found else { continue };
+        let is_directory = metadata.kind == FileKind::Directory;
+        if is_literal && !(is_directory && has(from, written, &pivot, &path)?) {
+            let path = path.components().try_fold(pivot, |above, name| child(&above, name))?;
+            let near = near(from, &path);
+            let (written, path) = (Escaped::new(written), Escaped::new(path.as_bytes()));
+            return Err(CopyError::NotFound { written, path, excluded: None, near });
+        }
+        if is_directory {
+            let only = only.clone();
+            selected.push(Selected::Tree { name: Vec::new(), path: pivot, metadata, only });
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is something visible at exactly `path` below `pivot`.
+fn has(
+    from: &SourceTree<'_>,
+    written: &[u8],
+    pivot: &GuestPath,
+    path: &GuestPath,
+) -> Result<bool, CopyError> {
+    let path = path.components().try_fold(pivot.clone(), |above, name| child(&above, name))?;
+    let Some(metadata) = from.root.exact_metadata(&path).map_err(CopyError::Source)? else {
+        return Ok(false);
+    };
+    if is_visible(from, &path, metadata.kind)? {
+        return Ok(true);
+    }
+    let excluded = excluded_by(from, &path);
+    let (written, path) = (Escaped::new(written), Escaped::new(path.as_bytes()));
+    Err(CopyError::NotFound { written, path, excluded, near: None })
+}
+
+fn select_last(
     from: &SourceTree<'_>,
     written: &[u8],
     selected: &mut Vec<Selected<'_>>,
@@ -85,7 +161,7 @@ pub(super) fn literal<'a>(from: &SourceTree<'_>, written: &[u8]) -> Result<Selec
     let path = GuestPath::clamp(written)
         .map_err(|source| CopyError::Path { written: Escaped::new(written), source })?;
     let (path, metadata) = find(from, &path)?;
-    Ok(Selected::Tree { name: Vec::new(), path, metadata })
+    Ok(Selected::Tree { name: Vec::new(), path, metadata, only: None })
 }
 
 /// Whether a component is a pattern. A backslash alone makes none.
@@ -130,7 +206,8 @@ fn from_kind(from: &SourceTree<'_>, path: &GuestPath) -> Result<FileKind, CopyEr
 /// The entry at `path`, links followed.
 fn named<'a>(from: &SourceTree<'_>, written: &[u8], path: &GuestPath) -> Result<Selected<'a>, CopyError> {
     let (real, metadata) = found(from, written, path)?;
-    Ok(Selected::Tree { name: path.file_name().unwrap_or_default().to_vec(), path: real, metadata })
+    let name = path.file_name().unwrap_or_default().to_vec();
+    Ok(Selected::Tree { name, path: real, metadata, only: None })
 }
 
 fn found(

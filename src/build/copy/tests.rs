@@ -52,7 +52,7 @@ impl Ground {
         make(&self.directory.path().join("root"), description);
     }
 
-    /// `[--chown=…] [--chmod=…] source… destination`, words separated by blanks or a JSON list.
+    /// `[--chown=…] [--chmod=…] [--exclude=…]… [--parents] source… destination`, words separated by blanks or a JSON list.
     pub(in crate::build) fn run(
         &self,
         instruction: &str,
@@ -66,11 +66,16 @@ impl Ground {
             _ => instruction.split(' ').map(str::to_owned).collect(),
         };
         let (mut chown, mut chmod, mut workdir) = (None, None, GuestPath::root());
+        let (mut exclude, mut parents) = (Vec::new(), Parents::Dropped);
         words.retain(|word| {
             if let Some(text) = word.strip_prefix("--chown=") {
                 chown = Some(resolve_chown(root, text, DATABASE_LIMIT).unwrap());
             } else if let Some(text) = word.strip_prefix("--chmod=") {
-                chmod = Some(u32::from_str_radix(text, 8).unwrap());
+                chmod = Some(Mode::parse(text).unwrap());
+            } else if let Some(text) = word.strip_prefix("--exclude=") {
+                exclude.push(text.to_owned());
+            } else if word == "--parents" {
+                parents = Parents::Kept;
             } else if let Some(text) = word.strip_prefix("--workdir=") {
                 workdir = GuestPath::clamp(text.as_bytes()).unwrap();
             }
@@ -79,8 +84,18 @@ impl Ground {
         let destination = words.pop().unwrap();
         let sources = words.iter().map(|word| CopySource::Path(word.as_bytes())).collect();
         let from = SourceTree { root: &self.from, ignore: self.rules.as_ref(), owner: OwnerPolicy::Root };
-        let destination = destination.as_bytes();
-        act(&CopyRequest { sources, from, destination, workdir: &workdir, chown, chmod }, root)
+        let rules = IgnoreRules::of_patterns(exclude.iter().map(|pattern| pattern.as_bytes())).unwrap();
+        let request = CopyRequest {
+            sources,
+            from,
+            destination: destination.as_bytes(),
+            workdir: &workdir,
+            chown,
+            chmod: chmod.as_ref(),
+            exclude: Some(&rules),
+            parents,
+        };
+        act(&request, root)
     }
 
     fn copy(&self, instruction: &str) -> Result<Copied, CopyError> {
@@ -368,6 +383,259 @@ const CASES: &[Case] = &[
         ]),
     },
     Case {
+        name: "223: changes of a mode are those of each file, and of what is made on the way none",
+        files: &["d/s/:700", "d/s/g:600=G", "d/e:700=E", "d/l->e", "f:4640=F"],
+        root: &["old/:711"],
+        steps: &["--chmod=u=rwX,go=rX d /p/q", "--chmod=g+w f /r/", "--chmod=a-x d /old"],
+        expected: Ok(&[
+            ("p", "d 755 0:0"),
+            ("p/q", "d 755 0:0"),
+            ("p/q/s", "d 755 0:0"),
+            ("p/q/s/g", "f 644 0:0 =G"),
+            ("p/q/e", "f 755 0:0 =E"),
+            ("p/q/l", "l 777"),
+            ("r", "d 755"),
+            ("r/f", "f 4660"),
+            ("old", "d 711"),
+            ("old/s", "d 600"),
+            ("old/e", "f 600"),
+        ]),
+    },
+    Case {
+        name: "230: what is left out is named from each source directory",
+        files: &["d/a.txt", "d/s/b.txt", "d/c", "e/a.txt", "e/k"],
+        root: &[],
+        steps: &["--exclude=*.txt d /x/", "--exclude=*.txt d e /y/", "--exclude=*.txt . /z/"],
+        expected: Ok(&[
+            ("x/a.txt", "-"),
+            ("x/s/b.txt", "f"),
+            ("x/c", "f"),
+            ("y/a.txt", "-"),
+            ("y/k", "f"),
+            ("y/s/b.txt", "f"),
+            ("z/d/a.txt", "f"),
+        ]),
+    },
+    Case {
+        name: "patterns at any depth, several, and those that take back",
+        files: &["d/a.txt", "d/s/b.txt", "d/s/keep.txt", "d/m/x/y.o", "d/m/x/z.c", "d/g/h/i"],
+        root: &[],
+        steps: &[
+            "--exclude=**/*.txt --exclude=!**/keep.txt d /x",
+            "--exclude=m --exclude=!m/x/*.c d /y",
+            "--exclude=!m --exclude=m d /z",
+            "--exclude=/a.txt --exclude=#x --exclude=./s/ d /w",
+            "--exclude=g/** d /v",
+        ],
+        expected: Ok(&[
+            ("x/a.txt", "-"),
+            ("x/s/b.txt", "-"),
+            ("x/s/keep.txt", "f"),
+            ("y/m", "d 755 0:0"),
+            ("y/m/x/z.c", "f"),
+            ("y/m/x/y.o", "-"),
+            ("y/a.txt", "f"),
+            ("z/m", "-"),
+            ("w/a.txt", "f"),
+            ("w/s", "-"),
+            ("v/g", "d"),
+            ("v/g/h", "-"),
+        ]),
+    },
+    Case {
+        name: "232: a source that is a file is never left out, nor is one that a wildcard matches",
+        files: &["f=F", "g=G", "d/f=D", "l->d/f"],
+        root: &[],
+        steps: &["--exclude=f f g /x/", "--exclude=* f* d* /y/", "--exclude=l --exclude=f l /z"],
+        expected: Ok(&[("x/f", "f"), ("x/g", "f"), ("y/f", "f 644 0:0 =F"), ("z", "f 644 0:0 =D")]),
+    },
+    Case {
+        name: "where everything is left out there is an empty directory",
+        files: &["d/f=F", "d/s/g"],
+        root: &[],
+        steps: &["--exclude=* d /x", "--exclude=** d /y"],
+        expected: Ok(&[
+            ("x", "d 755 0:0"),
+            ("x/f", "-"),
+            ("x/s", "-"),
+            ("y", "d"),
+            ("y/f", "-"),
+            ("y/s", "-"),
+        ]),
+    },
+    Case {
+        name: "226: paths are kept, whole or from the pivot on",
+        files: &["a/:711", "a/b/:750", "a/b/f=F", "c/d/g=G", "c/d/h=H", "c/e"],
+        root: &[],
+        steps: &[
+            "--parents a/b/f c/./d/g /x/",
+            "--parents ./c/d /y",
+            "--parents /c/d/. /z",
+            "--parents /c/./d/./g /w",
+        ],
+        expected: Ok(&[
+            ("x", "d 755 0:0"),
+            ("x/a", "d 711 0:0"),
+            ("x/a/b", "d 750 0:0"),
+            ("x/a/b/f", "f 644 0:0 =F"),
+            ("x/d/g", "f 644 0:0 =G"),
+            ("x/d/h", "-"),
+            ("x/c", "-"),
+            ("y/c/d/g", "f"),
+            ("y/c/e", "-"),
+            ("z/c/d/h", "f"),
+            ("w/d/g", "f"),
+        ]),
+    },
+    Case {
+        name: "227: two stars are any number of directories",
+        files: &["a.go", "p/q/b.go", "p/c.txt", "p/e/", "t/a/b/c/f", "t/a/c/f", "t/c/g", "t/x"],
+        root: &[],
+        steps: &[
+            "--parents **/*.go /x/",
+            "--parents t/**/c/f /y/",
+            "--parents t/./**/c /z",
+            "--parents ** /w",
+        ],
+        expected: Ok(&[
+            ("x/a.go", "f"),
+            ("x/p/q/b.go", "f"),
+            ("x/p/c.txt", "-"),
+            ("x/p/e", "-"),
+            ("y/t/a/b/c/f", "f"),
+            ("y/t/a/c/f", "f"),
+            ("y/t/c", "-"),
+            ("z/a/b/c/f", "f"),
+            ("z/c/g", "f"),
+            ("z/x", "-"),
+            ("w/p/e", "d"),
+            ("w/t/x", "f"),
+        ]),
+    },
+    Case {
+        name: "wildcards stay within a component, match directories as such, and may stand before the pivot",
+        files: &["t/a/b/c/d", "t/a/b2/c/e", "t/a/f", "t/g/b/c/h", "t/a/b/e/"],
+        root: &[],
+        steps: &[
+            "--parents t/*/f /x/",
+            "--parents t/a/b* /y/",
+            "--parents t/a/b*/./c/* /z/",
+            "--parents t/a/./b?/c /w/",
+            "--parents t/*/c /v/",
+        ],
+        expected: Ok(&[
+            ("x/t/a/f", "f"),
+            ("x/t/g", "-"),
+            ("y/t/a/b/e", "d"),
+            ("y/t/a/b2/c/e", "f"),
+            ("y/t/a/f", "-"),
+            ("z/c/d", "f"),
+            ("z/c/e", "f"),
+            ("z/t", "-"),
+            ("w/b2/c/e", "f"),
+            ("w/b", "-"),
+            ("v", "d 755 0:0"),
+            ("v/t", "-"),
+        ]),
+    },
+    Case {
+        name: "229: with whole paths no link on the way is followed",
+        files: &["d/f", "l->d"],
+        root: &[],
+        steps: &["--parents l/f /x/"],
+        expected: Err("\"/l/f\": not found"),
+    },
+    Case {
+        name: "links before the pivot are followed, one that is named stays one",
+        files: &["d/f=F", "l->d", "d/m->f"],
+        root: &[],
+        steps: &["--parents l/./f /x/", "--parents l d/m /y/", "--parents */f /z/"],
+        expected: Ok(&[
+            ("x/f", "f 644 0:0 =F"),
+            ("y/l", "l 777 0:0 ->d"),
+            ("y/d/m", "l 777 0:0 ->f"),
+            ("z/d/f", "f"),
+            ("z/l", "-"),
+        ]),
+    },
+    Case {
+        name: "what is named must be there",
+        files: &["d/f"],
+        root: &[],
+        steps: &["--parents d/./nope /x/"],
+        expected: Err("\"/d/nope\": not found"),
+    },
+    Case {
+        name: "what is named before the pivot must be there, whatever comes behind it",
+        files: &["d/f"],
+        root: &[],
+        steps: &["--parents nope/./* /x/"],
+        expected: Err("\"/nope\": not found"),
+    },
+    Case {
+        name: "a file is no pivot",
+        files: &["d/f"],
+        root: &[],
+        steps: &["--parents d/f/./g /x/"],
+        expected: Err("\"/d/f/g\": not found"),
+    },
+    Case {
+        name: "a wildcard may match nothing, but before the pivot it says where to begin",
+        files: &["d/f", "f"],
+        root: &[],
+        steps: &["--parents nop*/x d/./n* /x", "--parents nop*/./x /y", "--parents */./f /z"],
+        expected: Ok(&[("x", "d 755 0:0"), ("x/d", "-"), ("y", "-"), ("z/f", "f")]),
+    },
+    Case {
+        name: "the root and pivots at the end are all there is",
+        files: &["d/f", "d/s/g"],
+        root: &[],
+        steps: &["--parents . /x", "--parents d/./ /y", "--parents d/./. /z", "--parents /./d/f /w"],
+        expected: Ok(&[("x/d/s/g", "f"), ("y/s/g", "f"), ("z/f", "f"), ("w/d/f", "f")]),
+    },
+    Case {
+        name: "whole paths go into a directory, wherever links in the destination lead",
+        files: &["a/b/f=F"],
+        root: &["real/", "ld->/real", "file=old"],
+        steps: &["--parents a/b/f /ld", "--parents a/b/f /file"],
+        expected: Err("cannot copy to non-directory: /file"),
+    },
+    Case {
+        name: "directories on the way give their mode to those that are there, and owner and mode to new ones",
+        files: &["a/:700", "a/b/:710", "a/b/c/:1777", "a/b/c/f"],
+        root: &["x/a/:755"],
+        steps: &["--chown=5:6 --parents a/b/c /x", "--chmod=o=g --parents a/b/c/f /y/"],
+        expected: Ok(&[
+            ("x", "d 755 0:0"),
+            ("x/a", "d 700 0:0"),
+            ("x/a/b", "d 710 5:6"),
+            ("x/a/b/c", "d 1777 5:6"),
+            ("x/a/b/c/f", "f 644 5:6"),
+            ("y", "d 755 0:0"),
+            ("y/a/b", "d 711 0:0"),
+        ]),
+    },
+    Case {
+        name: "242: with whole paths, what is left out is named from where they begin",
+        files: &["d/s/c.txt", "d/s/d.md", "d/top.txt"],
+        root: &[],
+        steps: &[
+            "--parents --exclude=*.txt ./d/./s /y/",
+            "--parents --exclude=s/*.txt d/./s /z/",
+            "--parents --exclude=d/s d /w/",
+            "--parents --exclude=**/*.md **/*.md d/top.txt /v/",
+        ],
+        expected: Ok(&[
+            ("y/s/c.txt", "f"),
+            ("z/s/c.txt", "-"),
+            ("z/s/d.md", "f"),
+            ("w/d/top.txt", "f"),
+            ("w/d/s", "-"),
+            ("v/d/top.txt", "f"),
+            ("v/d/s", "-"),
+        ]),
+    },
+    Case {
         name: "236: archives are files",
         files: &["t.tar=archive"],
         root: &[],
@@ -551,6 +819,62 @@ fn ignored_files_do_not_exist() {
     }
 }
 
+#[test]
+fn ignored_files_do_not_exist_for_whole_paths_either() {
+    let tree = ["a/b/x.go", "a/x.go", "a/f.txt", "x.go", "e/k"];
+    for (rules, step, expected) in [
+        (
+            "a/x.go",
+            "--parents **/*.go /o/",
+            Ok(&[("o/x.go", "f"), ("o/a/x.go", "-"), ("o/a/b/x.go", "f")][..]),
+        ),
+        ("a\n!a/b", "--parents a /o/", Ok(&[("o/a/b/x.go", "f"), ("o/a/x.go", "-")])),
+        (
+            "a\n!a/b",
+            "--parents a/./** --exclude=b/* /o/",
+            Ok(&[("o/b", "d"), ("o/b/x.go", "-"), ("o/x.go", "-")]),
+        ),
+        ("e", "--parents e /o/", Err("\"/e\": not found: excluded by `.dockerignore` line 1: `e`")),
+        (
+            "x\na\n",
+            "--parents a/./f.txt /o",
+            Err("\"/a\": not found: excluded by `.dockerignore` line 2: `a`"),
+        ),
+    ] {
+        let Some(mut ground) = Ground::new() else { return };
+        tree.iter().for_each(|file| ground.file(file));
+        ground.rules = Some(IgnoreRules::parse(rules.as_bytes()).unwrap());
+        match (ground.copy(step), expected) {
+            (Ok(_), Ok(expected)) => ground.check(expected),
+            (Err(error), Err(expected)) => {
+                let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+                assert_eq!(format!("{error}{}", source.unwrap_or_default()), expected);
+            }
+            (result, _) => panic!("{rules}: {step}: {result:?}"),
+        }
+    }
+}
+
+#[test]
+fn directories_on_the_way_have_the_time_of_the_copy_and_those_that_are_named_their_own() {
+    let Some(ground) = Ground::new() else { return };
+    for file in ["d/s/f=F", "d/t/g"] {
+        ground.file(file);
+    }
+    for (name, seconds) in [("d/s/f", 100), ("d/s", 200), ("d/t/g", 300), ("d/t", 400), ("d", 500)] {
+        set_mtime(&ground.context(name), seconds);
+    }
+    ground.copy("--parents d/s/f d/t /x").unwrap();
+    ground.copy("--exclude=s --exclude=!s/f d /y").unwrap();
+    let now = (NOW.seconds, i64::from(NOW.nanoseconds));
+    for name in ["x", "x/d", "x/d/s", "y/s"] {
+        assert_eq!(mtime(&ground.root(name)), now, "{name}");
+    }
+    for (name, seconds) in [("x/d/s/f", 100), ("x/d/t", 400), ("x/d/t/g", 300), ("y", 500), ("y/t", 400)] {
+        assert_eq!(mtime(&ground.root(name)), (seconds, 123_456_789), "{name}");
+    }
+}
+
 fn mtime(path: &Path) -> (i64, i64) {
     let metadata = std::fs::symlink_metadata(path).unwrap();
     (metadata.mtime(), metadata.mtime_nsec())
@@ -712,7 +1036,8 @@ fn from_another_root_owners_are_kept() {
 fn here_documents_are_new_files() {
     let Some(ground) = Ground::new() else { return };
     ground.in_root("dir/");
-    let heredocs = |destination: &str, chown, chmod| {
+    let heredocs = |destination: &str, chown, chmod: Option<&str>| {
+        let chmod = chmod.map(|text| Mode::parse(text).unwrap());
         let request = CopyRequest {
             sources: vec![
                 CopySource::Inline { name: b"a", content: b"one\n" },
@@ -722,18 +1047,23 @@ fn here_documents_are_new_files() {
             destination: destination.as_bytes(),
             workdir: &GuestPath::root(),
             chown,
-            chmod,
+            chmod: chmod.as_ref(),
+            exclude: None,
+            parents: Parents::Dropped,
         };
         copy(&request, &ground.onto, NOW).unwrap()
     };
     assert_eq!(heredocs("/x/", None, None), Copied { files: 2, bytes: 8 });
     heredocs("/dir", None, None);
-    heredocs("/last", Some(Owner { uid: 1, gid: 2 }), Some(0o4700));
+    heredocs("/last", Some(Owner { uid: 1, gid: 2 }), Some("4700"));
+    heredocs("/more/", None, Some("u+x,g=u,o="));
     ground.check(&[
         ("x/a", "f 644 0:0 =one\n"),
         ("x/b", "f 644 0:0 =two\n"),
         ("dir/b", "f 644 0:0 =two\n"),
         ("last", "f 4700 1:2 =two\n"),
+        ("more", "d 755"),
+        ("more/a", "f 770 0:0 =one\n"),
     ]);
     assert_eq!(mtime(&ground.root("x/a")), (NOW.seconds, i64::from(NOW.nanoseconds)));
 }

@@ -4,16 +4,23 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use super::entry::{self, Place};
-use super::walk::{self, OPEN_LEVELS, Visitor, open_directory, opened};
+use super::filter::Filter;
+use super::walk::{self, OPEN_LEVELS, Role, Visitor, open_directory, opened};
 use super::{Copier, CopyError, child, tried};
 use crate::rootfs::{FileId, FileKind, GuestPath, Metadata};
 
-/// Merges the content of the directory `source` into the directory `target`; both are real paths. Metadata of the two is
-/// left alone, that of all directories below is taken over.
-pub(super) fn copy(copier: &mut Copier<'_>, source: &GuestPath, target: &GuestPath) -> Result<(), CopyError> {
+/// Merges the content of the directory `source`, as far as `filter` lets it through, into the directory `target`; both are
+/// real paths. Metadata of the two is left alone, that of all directories below is taken over.
+pub(super) fn copy(
+    copier: &mut Copier<'_>,
+    filter: &Filter<'_>,
+    source: &GuestPath,
+    target: &GuestPath,
+) -> Result<(), CopyError> {
     let from = copier.request.from;
-    let top = Target { path: target.clone(), open: None };
-    walk::walk(&from, source, &mut Merging { copier, targets: vec![top], links: BTreeMap::new() })
+    let top = Target { path: target.clone(), open: None, origin: Origin::Found };
+    let mut merging = Merging { copier, targets: vec![top], links: BTreeMap::new() };
+    walk::walk(&from, filter, source, &mut merging)
 }
 
 struct Merging<'c, 'a> {
@@ -27,6 +34,14 @@ struct Merging<'c, 'a> {
 struct Target {
     path: GuestPath,
     open: Option<OwnedFd>,
+    origin: Origin,
+}
+
+/// Whether a target was there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Found,
+    Made,
 }
 
 impl Merging<'_, '_> {
@@ -47,18 +62,21 @@ impl Visitor for Merging<'_, '_> {
         let onto = self.copier.onto;
         let (directory, path) = self.place(from.name)?;
         let to = Place { directory, name: from.name, path: &path };
-        match to.metadata()? {
-            None => tried(to.entry(onto).make_directory(), "make directory", &path)?,
-            Some(metadata) if metadata.kind == FileKind::Directory => {}
+        let origin = match to.metadata()? {
+            None => {
+                tried(to.entry(onto).make_directory(), "make directory", &path)?;
+                Origin::Made
+            }
+            Some(metadata) if metadata.kind == FileKind::Directory => Origin::Found,
             Some(_) => return Err(CopyError::CannotCopyToNonDirectory { path }),
-        }
+        };
         let open = Some(tried(open_directory(directory, from.name), "open", &path)?);
         if self.targets.len() > OPEN_LEVELS
             && let Some(above) = self.targets.last_mut()
         {
             above.open = None;
         }
-        self.targets.push(Target { path, open });
+        self.targets.push(Target { path, open, origin });
         Ok(())
     }
 
@@ -78,13 +96,23 @@ impl Visitor for Merging<'_, '_> {
         entry::copy(self.copier, from, metadata, &to)
     }
 
-    /// The target has all entries, so its own metadata holds from now on.
-    fn leave(&mut self, from: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError> {
-        self.targets.pop();
-        let attributes = entry::attributes_of(self.copier, from, metadata);
+    /// The target has all entries, so its own metadata holds from now on. Of a directory that the instruction does not ask
+    /// for, BuildKit takes the time when something was put there, and nothing but the mode where it was there already.
+    fn leave(&mut self, from: &Place<'_>, metadata: &Metadata, role: Role) -> Result<(), CopyError> {
+        let target = self.targets.pop();
+        let mut attributes = entry::attributes_of(self.copier, from, metadata);
         let onto = self.copier.onto;
+        let now = self.copier.now;
         let (directory, path) = self.place(from.name)?;
-        entry::set_attributes(&onto.entry(directory, from.name), &attributes, &path)
+        let to = onto.entry(directory, from.name);
+        if role == Role::OnTheWay {
+            attributes.mtime = now;
+            if target.is_some_and(|target| target.origin == Origin::Found) {
+                tried(to.set_mode(metadata.mode), "set the mode of", &path)?;
+                return tried(to.set_times(now), "set the times of", &path);
+            }
+        }
+        entry::set_attributes(&to, &attributes, &path)
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::Place;
+use super::filter::{Cause, Filter, Presence, Standing};
 use super::{CopyError, SourceTree, child, tried};
 use crate::rootfs::{FileKind, Follow, GuestPath, Metadata, Rootfs, metadata_at};
 
@@ -15,7 +16,7 @@ use crate::rootfs::{FileKind, Follow, GuestPath, Metadata, Rootfs, metadata_at};
 pub(super) const OPEN_LEVELS: usize = 64;
 
 /// Who is shown a directory's content, in the order of names, each directory in front of what is in it. A directory that
-/// is ignored is shown only when something in it is not.
+/// is not copied itself is shown only when something in it is.
 pub(super) trait Visitor {
     /// A directory. All that comes before it is left is in it.
     fn enter(&mut self, directory: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError>;
@@ -24,21 +25,31 @@ pub(super) trait Visitor {
     fn file(&mut self, file: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError>;
 
     /// The end of the directory that was entered last.
-    fn leave(&mut self, directory: &Place<'_>, metadata: &Metadata) -> Result<(), CopyError>;
+    fn leave(&mut self, directory: &Place<'_>, metadata: &Metadata, role: Role) -> Result<(), CopyError>;
 }
 
-/// Shows `visitor` what is visible in the directory `top`, a real path; not that directory itself.
+/// Why a directory is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It is to be copied.
+    Copied,
+    /// The instruction asks only for something in it.
+    OnTheWay,
+}
+
+/// Shows `visitor` what `filter` lets through of the directory `top`, a real path; not that directory itself.
 pub(super) fn walk(
     from: &SourceTree<'_>,
+    filter: &Filter<'_>,
     top: &GuestPath,
     visitor: &mut dyn Visitor,
 ) -> Result<(), CopyError> {
-    let mut walk = Walk { from, visitor, levels: Vec::new() };
+    let mut walk = Walk { from, filter, visitor, levels: Vec::new() };
     let directory = from.root.open_path(top, Follow::No).map_err(CopyError::Source)?;
-    walk.descend(top.clone(), None, directory)?;
+    walk.descend(top.clone(), None, filter.top(top), directory)?;
     while let Some(level) = walk.levels.last_mut() {
         match level.entries.next() {
-            Some((name, _)) => walk.entry(&name)?,
+            Some((name, kind)) => walk.entry(&name, kind)?,
             None => walk.ascend()?,
         }
     }
@@ -47,6 +58,7 @@ pub(super) fn walk(
 
 struct Walk<'w, 'a> {
     from: &'w SourceTree<'a>,
+    filter: &'w Filter<'a>,
     visitor: &'w mut dyn Visitor,
     levels: Vec<Level>,
 }
@@ -55,7 +67,8 @@ struct Walk<'w, 'a> {
 struct Level {
     path: GuestPath,
     /// None for the top.
-    metadata: Option<Metadata>,
+    metadata: Option<(Metadata, Role)>,
+    standing: Standing,
     entries: IntoIter<(Vec<u8>, FileKind)>,
     state: State,
     open: Option<OwnedFd>,
@@ -70,10 +83,15 @@ enum State {
 
 impl Walk<'_, '_> {
     /// Shows one entry of the last level, or makes it the last level.
-    fn entry(&mut self, name: &[u8]) -> Result<(), CopyError> {
+    fn entry(&mut self, name: &[u8], kind: FileKind) -> Result<(), CopyError> {
         let from = self.from;
         let Some(level) = self.levels.last_mut() else { return Ok(()) };
         let path = child(&level.path, name)?;
+        // Before anything else is asked about it: most of a large tree may be left out.
+        let (presence, standing) = self.filter.look(&path, kind, level.standing);
+        if presence == Presence::Absent {
+            return Ok(());
+        }
         let directory = opened(&mut level.open, from.root, &level.path).map_err(CopyError::Source)?;
         let metadata = match metadata_at(directory.as_fd(), name) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -81,21 +99,22 @@ impl Walk<'_, '_> {
             }
             result => from.root.reveal(&path, tried(result, "read metadata of", &path)?),
         };
-        let is_directory = metadata.kind == FileKind::Directory;
-        let excluded = from.ignore.is_some_and(|rules| rules.excludes(path.relative()));
-        let may_hold = || from.ignore.is_none_or(|rules| rules.may_include_below(path.relative()));
-        if excluded && !(is_directory && may_hold()) {
-            return Ok(());
+        if (metadata.kind == FileKind::Directory) != (kind == FileKind::Directory) {
+            return Err(CopyError::Changed { path });
         }
-        if is_directory {
+        if kind == FileKind::Directory {
             let directory = match open_directory(directory, name) {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                     return Err(CopyError::Changed { path });
                 }
                 result => tried(result, "open", &path)?,
             };
-            self.descend(path, Some(metadata), directory)?;
-            return if excluded { Ok(()) } else { self.show_directories() };
+            let role = match presence {
+                Presence::OnTheWay(Cause::NotAsked) => Role::OnTheWay,
+                _ => Role::Copied,
+            };
+            self.descend(path, Some((metadata, role)), standing, directory)?;
+            return if presence == Presence::Copied { self.show_directories() } else { Ok(()) };
         }
         self.show_directories()?;
         let Some(level) = self.levels.last_mut() else { return Ok(()) };
@@ -107,19 +126,28 @@ impl Walk<'_, '_> {
     fn descend(
         &mut self,
         path: GuestPath,
-        metadata: Option<Metadata>,
+        metadata: Option<(Metadata, Role)>,
+        standing: Standing,
         directory: OwnedFd,
     ) -> Result<(), CopyError> {
-        let again = tried(directory.try_clone(), "open", &path)?;
-        let listed = Rootfs::from_fd(again).read_dir(&GuestPath::root());
-        let entries = listed.map_err(CopyError::Source)?.into_iter();
+        let entries = match self.filter.only_entry(&path, standing) {
+            Some(name) => match metadata_at(directory.as_fd(), name) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+                result => vec![(name.to_vec(), tried(result, "read metadata of", &path)?.kind)],
+            },
+            None => {
+                let again = tried(directory.try_clone(), "open", &path)?;
+                Rootfs::from_fd(again).read_dir(&GuestPath::root()).map_err(CopyError::Source)?
+            }
+        };
         if self.levels.len() > OPEN_LEVELS
             && let Some(above) = self.levels.last_mut()
         {
             above.open = None;
         }
         let state = if metadata.is_some() { State::Awaited } else { State::Shown };
-        self.levels.push(Level { path, metadata, entries, state, open: Some(directory) });
+        let entries = entries.into_iter();
+        self.levels.push(Level { path, metadata, standing, entries, state, open: Some(directory) });
         Ok(())
     }
 
@@ -130,7 +158,7 @@ impl Walk<'_, '_> {
         for index in first..self.levels.len() {
             let (above, below) = self.levels.split_at_mut(index);
             let (Some(parent), Some(level)) = (above.last_mut(), below.first_mut()) else { continue };
-            let Some(metadata) = &level.metadata else { continue };
+            let Some((metadata, _)) = &level.metadata else { continue };
             let directory =
                 opened(&mut parent.open, self.from.root, &parent.path).map_err(CopyError::Source)?;
             let name = level.path.file_name().unwrap_or_default();
@@ -146,14 +174,14 @@ impl Walk<'_, '_> {
     /// Ends the last level.
     fn ascend(&mut self) -> Result<(), CopyError> {
         let Some(level) = self.levels.pop() else { return Ok(()) };
-        let (Some(metadata), Some(parent), State::Shown) =
+        let (Some((metadata, role)), Some(parent), State::Shown) =
             (level.metadata, self.levels.last_mut(), level.state)
         else {
             return Ok(());
         };
         let directory = opened(&mut parent.open, self.from.root, &parent.path).map_err(CopyError::Source)?;
         let name = level.path.file_name().unwrap_or_default();
-        self.visitor.leave(&Place { directory, name, path: &level.path }, &metadata)
+        self.visitor.leave(&Place { directory, name, path: &level.path }, &metadata, role)
     }
 }
 
