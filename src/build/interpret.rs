@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -11,6 +12,7 @@ use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
 use super::remote::sort_sources;
+use super::run_settings::{RunSettings, hostname};
 use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope, resembling};
 use super::step::{
     Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep,
@@ -19,8 +21,8 @@ use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Run,
-    RunAction, Security, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
-    expand_words, parse_ports, signal_number,
+    RunAction, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body, expand_words,
+    parse_ports, signal_number,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -32,6 +34,9 @@ const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
 /// The most bytes of all history rows of a build: a RUN's row names every ARG before it, so a file of the largest size could
 /// ask for gigabytes. No registry takes a config of this size.
 const MOST_HISTORY: usize = 32 << 20;
+
+/// What tells programs where the agent listens.
+const AGENT_VARIABLE: &str = "SSH_AUTH_SOCK";
 
 /// How many ports one instruction may expose: all of every protocol.
 const MOST_PORTS: usize = 3 * 65536;
@@ -60,6 +65,8 @@ pub(super) struct Sources<'a> {
     pub(super) from: &'a dyn Fn(Reader, &Text) -> Result<CopyFrom, BuildErrorKind>,
     /// Which networks RUN may have.
     pub(super) networks: Networks,
+    /// What else holds for every RUN.
+    pub(super) run: &'a RunSettings,
 }
 
 /// What became of a stage.
@@ -350,15 +357,14 @@ impl<'a> Interpreter<'a> {
     }
 
     fn run(&mut self, span: Span, run: &Run) -> Result<(String, Step), BuildErrorKind> {
-        let unsupported = [
-            ("RUN --security=insecure", run.security != Security::Sandbox),
-            ("RUN --device", !run.devices.is_empty()),
-        ];
-        if let Some((flag, _)) = unsupported.iter().find(|(_, used)| *used) {
-            return Err(BuildErrorKind::Unsupported((*flag).to_owned()));
+        if let Some(device) = run.devices.first() {
+            return Err(BuildErrorKind::Device(device.name.to_string()));
         }
+        let settings = self.sources.run;
+        let security = settings.security(run.security)?;
+        let hostname = hostname(self.scope.build_arg("BUILDKIT_SANDBOX_HOSTNAME"))?;
         let network = self.sources.networks.of(run.network)?;
-        let mounts = self.mounts(span, run)?;
+        let (mounts, agent) = self.mounts(span, run)?;
         let with_shell = |last: &[u8]| {
             let mut args: Vec<Vec<u8>> = self.shell().into_iter().map(String::into_bytes).collect();
             args.push(last.to_vec());
@@ -381,6 +387,14 @@ impl<'a> Interpreter<'a> {
         let shown =
             args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
         let RunEnv { declared: env, proxies } = self.scope.run_env();
+        let env = match agent {
+            // As under BuildKit also where no agent is forwarded.
+            Some(socket) if !env.iter().any(|(name, _)| name == AGENT_VARIABLE) => {
+                let socket = String::from_utf8_lossy(socket.as_bytes()).into_owned();
+                env.iter().cloned().chain([(AGENT_VARIABLE.to_owned(), socket)]).collect()
+            }
+            _ => env,
+        };
         let step = RunStep {
             args,
             env,
@@ -390,17 +404,30 @@ impl<'a> Interpreter<'a> {
             script,
             mounts,
             network,
+            security,
+            hostname,
+            hosts: Arc::clone(&settings.hosts),
+            shm_size: settings.shm_size,
+            limits: Arc::clone(&settings.limits),
             shown,
         };
         Ok((row, Step::Run(step)))
     }
 
-    fn mounts(&mut self, span: Span, run: &Run) -> Result<Vec<MountStep>, BuildErrorKind> {
+    /// What is mounted, and the socket of the first agent.
+    fn mounts(
+        &mut self,
+        span: Span,
+        run: &Run,
+    ) -> Result<(Vec<MountStep>, Option<GuestPath>), BuildErrorKind> {
         let workdir = self.current_workdir()?;
         let named = self.sources.from;
         let from = |name: &Text| named(Reader::Mount, name);
+        let namespace = self.scope.build_arg("BUILDKIT_CACHE_MOUNT_NS").unwrap_or_default().to_owned();
         let mut expand = |text: &Text| self.expanded(span, text);
-        Resolver { expand: &mut expand, from: &from, workdir: &workdir }.resolve(&run.mounts)
+        let mut resolver =
+            Resolver { expand: &mut expand, from: &from, workdir: &workdir, namespace: &namespace };
+        resolver.resolve(&run.mounts)
     }
 
     fn transfer(
@@ -569,6 +596,7 @@ mod tests {
             host,
             layering: Layering::EachStep,
             networks: Networks::USUAL,
+            run: RunSettings::usual(),
             most_layers: 100,
         };
         let file = dockerfile::parse(text.as_bytes())?;

@@ -42,7 +42,7 @@ pub use instruction::{
 pub use mode::{Mode, ModeError, ModeTarget, Symbolic};
 pub use mount::{
     Access, BindMount, CacheMount, Device, Mount, MountError, MountOption, MountOwner, Need, SecretMount,
-    Sharing, SshMount, TmpfsMount,
+    Sharing, SshMount, TmpfsMount, parse_size,
 };
 pub use parse::{parse, parse_trigger, parse_within};
 pub use ports::{HostPart, PortError, PortRange, Protocol, ProtocolCase, parse_ports};
