@@ -11,7 +11,9 @@ use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
 use builder::build::step::Layering;
 use builder::build::{self, PlanRequest, preview};
 use builder::context::IgnoreRules;
-use builder::dockerfile::{self, Dockerfile, Escape, Instruction, Located, MountError, Span, Text};
+use builder::dockerfile::{
+    self, Command, Dockerfile, Escape, Instruction, Located, MountError, Run, Span, Text,
+};
 use builder::image::manifest::Image;
 use builder::image::matching::{Asked, MatchMode};
 use builder::image::platform::{Platform, Requested};
@@ -36,6 +38,14 @@ pub(super) const TARGETS: [(&str, Body); 6] = [
 pub(super) fn parser(data: &[u8]) {
     let Ok(parsed) = dockerfile::parse(data) else { return };
     let _ = dockerfile::check(&parsed);
+    if parsed
+        .stages
+        .iter()
+        .flat_map(|stage| &stage.instructions)
+        .any(|located| is_announced_by_flags(&located.value))
+    {
+        return;
+    }
     let printed = dockerfile::print(&parsed);
     let again = match dockerfile::parse(&printed) {
         Ok(again) => again,
@@ -51,6 +61,15 @@ pub(super) fn parser(data: &[u8]) {
             _ => {}
         }
     }
+}
+
+/// Whether a here-document is announced in a flag: quotes mean one thing to flags (`'\'` has an escape in it) and another to
+/// the words of a shell, so a flag may end behind what a shell takes for a word. Such an instruction cannot be printed.
+fn is_announced_by_flags(instruction: &Instruction) -> bool {
+    let Instruction::Run(Run { command: Command::Shell(text), heredocs, .. }) = instruction else {
+        return false;
+    };
+    text.windows(2).filter(|pair| pair == b"<<").count() < heredocs.len()
 }
 
 /// `file` without what printing does not keep: where and how it is written.

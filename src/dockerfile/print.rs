@@ -2,7 +2,9 @@
 //! them.
 //!
 //! What [`parse()`](super::parse()) makes of the printed text is what was printed, but for where it is written and how:
-//! comments, continuations, the case of keywords and flags that change nothing are gone.
+//! comments, continuations, the case of keywords and flags that change nothing are gone. A here-document that is
+//! announced inside the value of a flag (quotes mean one thing to flags and another to the words of a shell) is not
+//! announced any more.
 
 use super::heredoc::{Expansion, Heredoc, Tabs};
 use super::instruction::{
@@ -11,7 +13,7 @@ use super::instruction::{
 };
 use super::lines::MAX_LINE;
 use super::mount::{Device, Need};
-use super::text::{char_at, is_blank};
+use super::text::{char_at, is_blank, trim};
 use super::{Dockerfile, Duration, Escape, Text};
 
 /// The text of `dockerfile`.
@@ -112,8 +114,10 @@ impl Printer {
             Instruction::Copy(transfer) => return self.transfer(TransferKind::Copy, transfer),
             Instruction::Add(transfer) => return self.transfer(TransferKind::Add, transfer),
             Instruction::Onbuild(text) => return self.onbuild(text),
-            Instruction::Env(pairs) | Instruction::Label(pairs) => Line::new(keyword, assignments(pairs)),
-            Instruction::Arg(names) => Line::new(keyword, joined(names.iter().map(argument))),
+            Instruction::Env(pairs) | Instruction::Label(pairs) => {
+                Line::new(keyword, self.with_end(assignments(pairs)))
+            }
+            Instruction::Arg(names) => Line::new(keyword, self.with_end(joined(names.iter().map(argument)))),
             Instruction::Workdir(text)
             | Instruction::User(text)
             | Instruction::StopSignal(text)
@@ -238,6 +242,14 @@ impl Printer {
             self.out.extend_from_slice(part);
         }
         self.out.push(b'\n');
+    }
+
+    /// Words whose last one may end with a blank. An escape character behind it means nothing and keeps it.
+    fn with_end(&self, mut words: Vec<u8>) -> Vec<u8> {
+        if trim(&words).len() < words.len() {
+            words.push(self.escape.byte());
+        }
+        words
     }
 
     /// Whether the next line would belong to `line`.
