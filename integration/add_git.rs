@@ -127,6 +127,27 @@ fn a_branch_that_moved_is_noticed_and_one_that_did_not_is_not_fetched() {
 }
 
 #[test]
+fn flags_hold_for_what_is_elsewhere_and_give_layers_of_their_own() {
+    let Some(site) = Site::start() else { return };
+    let builder = Builder::new();
+    for (flags, files) in [
+        ("--exclude=sub", &["a 755 #!/bin/sh", "l -> a"][..]),
+        ("--exclude=a", &["l -> a", "sub/ 755", "sub/b 644 b"]),
+        ("--link --exclude=*", &[]),
+        ("--link", &FIRST),
+        ("--chmod=700", &["a 700 #!/bin/sh", "l -> a", "sub/ 700", "sub/b 700 b"]),
+        ("--chown=3:4 --chmod=go-rwx", &["a 700 #!/bin/sh", "l -> a", "sub/ 700", "sub/b 600 b"]),
+    ] {
+        let (found, said) = build(&site, &builder, &format!("ADD {flags} REPO#v1 /x"), &[]);
+        assert_eq!(found, files, "{flags}");
+        assert!(said.contains("layers: 0 remembered, 1 made"), "{flags}: {said}");
+    }
+    // What is linked is found on another base.
+    let (_, said) = build(&site, &builder, "COPY <<EOF /other\nEOF\nADD --link REPO#v1 /x", &[]);
+    assert!(said.contains("layers: 1 remembered, 1 made"), "{said}");
+}
+
+#[test]
 fn a_branch_stands_for_one_commit_in_all_steps_of_a_build() {
     let Some(site) = Site::start() else { return };
     let builder = Builder::new();
