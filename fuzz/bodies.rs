@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use builder::build::named_contexts::{ContextValue, NamedContexts};
 use builder::build::network::Networks;
+use builder::build::run_settings::RunSettings;
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
 use builder::build::step::Layering;
 use builder::build::{self, PlanRequest, preview};
@@ -175,6 +176,7 @@ pub(super) fn plan(data: &[u8]) {
         host,
         layering: Layering::EachStep,
         networks: Networks::USUAL,
+        run: RunSettings::usual(),
         most_layers: 500,
     };
     let contexts = NamedContexts::default();

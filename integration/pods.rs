@@ -128,3 +128,38 @@ fn apparmor_is_named_where_it_refuses_mounts() {
         assert!(!text.contains("AppArmor"), "{profile:?} without it: {text}");
     }
 }
+
+/// In place also with a store on another file system, from which a cache can only be copied.
+#[test]
+fn caches_stay_in_every_way() {
+    if !pod::available("caches_stay_in_every_way") {
+        return;
+    }
+    let base = ground().name("busybox:latest");
+    for (profile, isolation, store) in [
+        (Profile::Privileged, "mount-namespace", "/data/store"),
+        (Profile::Unset, "user-namespace", "/data/store"),
+        (Profile::Default, "chroot", "/data/store"),
+        (Profile::Crio, "in-place", "/data/store"),
+        (Profile::Crio, "in-place", "/store"),
+    ] {
+        let pod = Pod::new(profile);
+        pod.write(
+            "context/Dockerfile",
+            format!(
+                "FROM {base}\nRUN --mount=type=cache,target=/old/c,mode=0750,uid=5 stat -c '%a %u:%g' /old/c; \
+                 ls /old/c | wc -l; echo x >/old/c/$(ls /old/c | wc -l); mkdir /old/c/d; chown 7:8 /old/c/d; true\n\
+                 RUN --mount=type=cache,id=/old/c,target=/c,mode=0750,uid=5 stat -c %u:%g /c/d; test ! -e /old\n"
+            ),
+        );
+        let isolation = format!("--isolation={isolation}");
+        let build =
+            format!("builder --no-push --no-cache {isolation} --store={store} --context=/data/context");
+        let both = pod.run(&["sh", "-c", &format!("{build} && {build}")]).success();
+        let lines = both.stderr.lines().filter_map(|line| line.split_once("] | "));
+        let found: Vec<&str> = lines.map(|(_, text)| text).collect();
+        let expected = ["750 5:0", "0", "7:8", "750 5:0", "2", "7:8"];
+        let found: Vec<&str> = found.into_iter().filter(|line| !line.contains("File exists")).collect();
+        assert_eq!(found, expected, "{profile:?} {isolation} {store}: {}", both.stderr);
+    }
+}

@@ -96,7 +96,7 @@ impl Twins {
         let tree = Arc::new(root.open_path(&GuestPath::root(), Follow::No).unwrap());
         let path = GuestPath::clamp(source.as_bytes()).unwrap();
         let source = Arc::new(root.open_path(&path, Follow::No).unwrap());
-        mount(target, Content::Bind(Bind { tree, source, writes, rights: Rights::Honoured }))
+        mount(target, Content::Bind(Bind { tree, source, kept_at: None, writes, rights: Rights::Honoured }))
     }
 }
 

@@ -14,7 +14,7 @@ use builder::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs};
 use builder::sandbox::emulation::{Emulation, Host, Registrations, availability};
 use builder::sandbox::{
     Cancel, Exit, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
-    Script, StartProblem, Stream,
+    Script, Security, StartProblem, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -130,6 +130,9 @@ pub(super) fn command(args: &[&str]) -> Process {
         mounts: Vec::new(),
         presentation: Presentation::Native,
         network: Network::Shared,
+        security: Security::Confined,
+        shm_size: None,
+        limits: Vec::new(),
     }
 }
 

@@ -198,6 +198,7 @@ mod tests {
             layering: crate::build::step::Layering::EachStep,
             most_layers: 100,
             networks: crate::build::network::Networks::USUAL,
+            run: crate::build::run_settings::RunSettings::usual(),
             no_cache: std::collections::BTreeSet::new(),
         };
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();

@@ -7,6 +7,7 @@ use super::add::AddError;
 use super::clues::Clues;
 use super::context_view::ViewError;
 use super::copy::{CopyError, Excluded};
+use super::mount::Made;
 use super::services::ServiceError;
 use crate::context::GitSourceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
@@ -14,11 +15,12 @@ use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
 use crate::layer::LayerError;
-use crate::rootfs::{Escaped, GuestPathError, RootfsError, UserError};
+use crate::rootfs::{CopyTreeError, Escaped, GuestPath, GuestPathError, RootfsError, UserError};
 use crate::sandbox::{Exit, SandboxError};
 use crate::snapshot::SnapshotError;
 use crate::store::StoreError;
 use crate::store::room::Free;
+use crate::store::workspace::WorkspaceError;
 
 /// A failure with its place in the Dockerfile.
 #[derive(Debug)]
@@ -41,6 +43,9 @@ pub enum BuildErrorKind {
     /// Something of the Dockerfile language that this version does not have.
     #[error("{0} is not supported yet")]
     Unsupported(String),
+    /// `# syntax=` names another language.
+    #[error("the frontend `{0}` is not known: only the language of `docker/dockerfile` is")]
+    Frontend(String),
     /// An instruction that cannot be what it says.
     #[error("{0}")]
     Invalid(String),
@@ -97,16 +102,18 @@ pub enum BuildErrorKind {
     #[error(transparent)]
     Path(#[from] GuestPathError),
     /// A base image, or its layers.
-    #[error("cannot use the image `{reference}`")]
+    #[error("cannot use the image `{reference}`{clue}")]
     Image {
         /// Which.
         reference: String,
+        /// What the Dockerfile says of it, to be appended: a stage with a similar name; else empty.
+        clue: String,
         /// Why not.
         #[source]
         source: ServiceError,
     },
     /// A source of COPY, ADD or a mount that is not there.
-    #[error("{keyword} source `{written}` is not in {place}{}", suggestion(near.as_ref()))]
+    #[error("{}", missing_source(keyword, written, place, near.as_ref()))]
     Source {
         /// Which instruction.
         keyword: &'static str,
@@ -147,12 +154,55 @@ pub enum BuildErrorKind {
     /// A part of the build context that RUN mounts.
     #[error(transparent)]
     ContextView(#[from] ViewError),
+    /// What a new cache begins with.
+    #[error("cannot copy what a new cache begins with")]
+    Seed(#[source] CopyTreeError),
+    /// Whose a new cache is to be.
+    #[error("cannot give the new cache `{id}` to {}:{} with mode {:o}", made.owner.uid, made.owner.gid, made.mode)]
+    CacheOwner {
+        /// Which cache.
+        id: String,
+        /// Owner and mode.
+        made: Made,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A part of a cache that is not there. BuildKit's words, and where it was looked for.
+    #[error("\"{path}\": not found in the cache `{id}`; a `from` can say what a new cache begins with")]
+    NotInCache {
+        /// Which part.
+        path: GuestPath,
+        /// Which cache.
+        id: String,
+    },
     /// A secret that a step must have. BuildKit's words.
     #[error("secret {0}: not found")]
     SecretMissing(String),
+    /// An agent that a step must have. BuildKit's words.
+    #[error("no SSH key \"{0}\" forwarded from the client; give one with `--ssh`")]
+    AgentMissing(String),
+    /// A step could not be let to an agent.
+    #[error("cannot forward the SSH agent `{id}`")]
+    Agent {
+        /// Which.
+        id: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The build's temporary files.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
     /// A step names the network of the host. BuildKit's words.
     #[error("network.host is not allowed")]
     HostNetwork,
+    /// A step asks for a device. BuildKit's words.
+    #[error("device feature is only supported in Dockerfile frontend 1.14.0-labs or later: RUN --device={0}")]
+    Device(String),
+    /// A step wants to do what builder may do. BuildKit's words.
+    #[error("security.insecure is not allowed")]
+    InsecureRefused,
     /// The changes of a step.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -200,6 +250,18 @@ pub enum BuildErrorKind {
     /// The build was told to stop.
     #[error("interrupted")]
     Cancelled,
+}
+
+/// How `RUN --mount` is called where a source is missing.
+pub(super) const MOUNT: &str = "RUN --mount";
+
+fn missing_source(keyword: &str, written: &Escaped, place: &str, near: Option<&Escaped>) -> String {
+    let near = suggestion(near);
+    match keyword {
+        // BuildKit's words, and where it was looked for.
+        MOUNT => format!("\"{written}\": not found: the source of {MOUNT} is not in {place}{near}"),
+        _ => format!("{keyword} source `{written}` is not in {place}{near}"),
+    }
 }
 
 fn suggestion(near: Option<&Escaped>) -> String {

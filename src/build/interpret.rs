@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -11,7 +12,8 @@ use super::mount::{MountStep, Resolver};
 use super::network::Networks;
 use super::origin::Reader;
 use super::remote::sort_sources;
-use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
+use super::run_settings::{RunSettings, hostname};
+use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope, resembling};
 use super::step::{
     Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep,
 };
@@ -19,8 +21,8 @@ use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Run,
-    RunAction, Security, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
-    expand_words, parse_ports, signal_number, suggest,
+    RunAction, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body, expand_words,
+    parse_ports, signal_number,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -28,6 +30,9 @@ use crate::text::without_credentials;
 
 /// What the shell form is run with where SHELL does not say otherwise.
 const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
+
+/// What tells programs where the agent listens.
+const AGENT_VARIABLE: &str = "SSH_AUTH_SOCK";
 
 /// How many ports one instruction may expose: all of every protocol.
 const MOST_PORTS: usize = 3 * 65536;
@@ -54,6 +59,8 @@ pub(super) struct Sources<'a> {
     pub(super) from: &'a dyn Fn(Reader, &Text) -> Result<CopyFrom, BuildErrorKind>,
     /// Which networks RUN may have.
     pub(super) networks: Networks,
+    /// What else holds for every RUN.
+    pub(super) run: &'a RunSettings,
 }
 
 /// What became of a stage.
@@ -176,7 +183,7 @@ impl<'a> Interpreter<'a> {
     fn note_undefined(&mut self, span: Span, names: &[String]) {
         // An ARG without a value is no mistake: someone may give it one.
         for name in names.iter().filter(|name| !self.scope.is_declared(name)) {
-            let near = suggest(name, &self.scope.names().collect::<Vec<_>>());
+            let near = resembling(name, self.scope.names(), self.warnings.len());
             self.warnings.push(Warning::undefined_variable(span, name, near));
         }
     }
@@ -328,15 +335,14 @@ impl<'a> Interpreter<'a> {
     }
 
     fn run(&mut self, span: Span, run: &Run) -> Result<(String, Step), BuildErrorKind> {
-        let unsupported = [
-            ("RUN --security=insecure", run.security != Security::Sandbox),
-            ("RUN --device", !run.devices.is_empty()),
-        ];
-        if let Some((flag, _)) = unsupported.iter().find(|(_, used)| *used) {
-            return Err(BuildErrorKind::Unsupported((*flag).to_owned()));
+        if let Some(device) = run.devices.first() {
+            return Err(BuildErrorKind::Device(device.name.to_string()));
         }
+        let settings = self.sources.run;
+        let security = settings.security(run.security)?;
+        let hostname = hostname(self.scope.build_arg("BUILDKIT_SANDBOX_HOSTNAME"))?;
         let network = self.sources.networks.of(run.network)?;
-        let mounts = self.mounts(span, run)?;
+        let (mounts, agent) = self.mounts(span, run)?;
         let with_shell = |last: &[u8]| {
             let mut args: Vec<Vec<u8>> = self.shell().into_iter().map(String::into_bytes).collect();
             args.push(last.to_vec());
@@ -359,6 +365,14 @@ impl<'a> Interpreter<'a> {
         let shown =
             args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
         let RunEnv { declared: env, proxies } = self.scope.run_env();
+        let env = match agent {
+            // As under BuildKit also where no agent is forwarded.
+            Some(socket) if !env.iter().any(|(name, _)| name == AGENT_VARIABLE) => {
+                let socket = String::from_utf8_lossy(socket.as_bytes()).into_owned();
+                env.iter().cloned().chain([(AGENT_VARIABLE.to_owned(), socket)]).collect()
+            }
+            _ => env,
+        };
         let step = RunStep {
             args,
             env,
@@ -368,17 +382,30 @@ impl<'a> Interpreter<'a> {
             script,
             mounts,
             network,
+            security,
+            hostname,
+            hosts: Arc::clone(&settings.hosts),
+            shm_size: settings.shm_size,
+            limits: Arc::clone(&settings.limits),
             shown,
         };
         Ok((row, Step::Run(step)))
     }
 
-    fn mounts(&mut self, span: Span, run: &Run) -> Result<Vec<MountStep>, BuildErrorKind> {
+    /// What is mounted, and the socket of the first agent.
+    fn mounts(
+        &mut self,
+        span: Span,
+        run: &Run,
+    ) -> Result<(Vec<MountStep>, Option<GuestPath>), BuildErrorKind> {
         let workdir = self.current_workdir()?;
         let named = self.sources.from;
         let from = |name: &Text| named(Reader::Mount, name);
+        let namespace = self.scope.build_arg("BUILDKIT_CACHE_MOUNT_NS").unwrap_or_default().to_owned();
         let mut expand = |text: &Text| self.expanded(span, text);
-        Resolver { expand: &mut expand, from: &from, workdir: &workdir }.resolve(&run.mounts)
+        let mut resolver =
+            Resolver { expand: &mut expand, from: &from, workdir: &workdir, namespace: &namespace };
+        resolver.resolve(&run.mounts)
     }
 
     fn transfer(
@@ -547,6 +574,7 @@ mod tests {
             host,
             layering: Layering::EachStep,
             networks: Networks::USUAL,
+            run: RunSettings::usual(),
             most_layers: 100,
         };
         let file = dockerfile::parse(text.as_bytes())?;
@@ -646,6 +674,12 @@ mod tests {
             ),
             ("FROM scratch AS unused\nCOPY --from=7 a b\nFROM scratch", 2, "invalid stage index 7"),
             ("FROM scratch\nCOPY --from=-1 a b", 2, "invalid stage index -1"),
+            ("FROM scratch AS build\nFROM biuld", 2, "(did you mean the stage `build`?)"),
+            (
+                "FROM build\nFROM scratch AS build\nFROM scratch\nCOPY --from=0 a b",
+                1,
+                "(the stage `build` is defined only later)",
+            ),
             ("FROM scratch AS A\nFROM A", 2, "the stage is called `a`, write it like that"),
             ("ARG a=${b:?boom}\nFROM scratch", 1, "b: boom"),
             ("FROM scratch\nENV $none=1", 2, "ENV names can not be blank"),

@@ -5,16 +5,16 @@
 //! is known without looking at any file.
 
 use super::copy::{self, Form, Parents};
-use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
 use super::remote::RemoteStep;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
-use crate::dockerfile::{Access, Mode, Need};
+use crate::dockerfile::{Access, Mode, Need, Sharing};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
 use crate::rootfs::GuestPath;
-use crate::sandbox::{Network, View};
+use crate::sandbox::{Network, Security, View};
 
 /// To be changed whenever a step does something else than before, or a key is made in another way.
 const VERSION: &str = "6";
@@ -226,7 +226,26 @@ fn of_files<'s>(
 
 fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_>) -> KeyHasher {
     // Proxies belong to the machine that builds, and `shown` says what `args` says.
-    let RunStep { args, env, proxies: _, workdir, user, script, mounts, network, shown: _ } = step;
+    let RunStep {
+        args,
+        env,
+        proxies: _,
+        workdir,
+        user,
+        script,
+        mounts,
+        network,
+        security,
+        hostname,
+        hosts,
+        shm_size,
+        limits,
+        shown: _,
+    } = step;
+    let security = match security {
+        Security::Confined => "confined",
+        Security::Unconfined => "unconfined",
+    };
     let network = match network {
         Network::Shared => "shared",
         Network::None => "none",
@@ -243,6 +262,11 @@ fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_
         .value("workdir", workdir.as_bytes())
         .value("user", user)
         .value("network", network)
+        .value("security", security)
+        .value("hostname", hostname)
+        .list("hosts", hosts.iter().flat_map(|host| [host.name.clone(), host.address.to_string()]))
+        .optional("shm size", shm_size.map(u64::to_le_bytes))
+        .list("limits", limits.iter().map(ToString::to_string))
         .value("view", view)
         .list("covered", covered.iter().map(GuestPath::as_bytes))
         .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
@@ -263,29 +287,65 @@ fn of_mount<'f>(
 ) -> KeyHasher {
     match mount {
         MountStep::Bind(BindStep { from, source, target, access }) => {
-            let access = match access {
-                Access::ReadOnly => "ro",
-                Access::ReadWrite => "rw",
-            };
-            let key =
-                key.value("bind", target.as_bytes()).value("origin", origin(from)).value("access", access);
+            let key = key
+                .value("bind", target.as_bytes())
+                .value("origin", origin(from))
+                .value("access", word_of(*access));
             of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
+        }
+        // What is in the cache is nobody's business either: only what a new one begins with counts.
+        MountStep::Cache(CacheStep { id, namespace, seed, source, target, sharing, made, access }) => {
+            let sharing = match sharing {
+                Sharing::Shared => "shared",
+                Sharing::Private => "private",
+                Sharing::Locked => "locked",
+            };
+            let made = made.iter().flat_map(|made| [made.mode, made.owner.uid, made.owner.gid]);
+            let key = key
+                .value("cache", target.as_bytes())
+                .value("namespace", namespace)
+                .value("id", id)
+                .value("sharing", sharing)
+                .list("made", made.map(u32::to_le_bytes))
+                .value("access", word_of(*access));
+            match seed {
+                None => key.value("source", source.as_bytes()),
+                Some(from) => {
+                    let key = key.value("origin", origin(from));
+                    of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
+                }
+            }
         }
         MountStep::Tmpfs(TmpfsStep { target, size }) => {
             key.value("tmpfs", target.as_bytes()).optional("size", size.map(u64::to_le_bytes))
         }
         // The value is nobody's business: another token gives the same result. Whether there is one counts as little.
-        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => {
-            let need = match need {
-                Need::Optional => "optional",
-                Need::Required => "required",
-            };
-            key.value("secret", id)
-                .optional("target", target.as_ref().map(GuestPath::as_bytes))
-                .optional("variable", variable.as_ref())
-                .value("need", need)
-                .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes()))
-        }
+        MountStep::Secret(SecretStep { id, target, variable, need, mode, owner }) => key
+            .value("secret", id)
+            .optional("target", target.as_ref().map(GuestPath::as_bytes))
+            .optional("variable", variable.as_ref())
+            .value("need", necessity(*need))
+            .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes())),
+        // Nor are the keys that the agent has.
+        MountStep::Ssh(SshStep { id, target, need, mode, owner }) => key
+            .value("agent", target.as_bytes())
+            .optional("id", id.as_ref())
+            .value("need", necessity(*need))
+            .list("file", [mode, &owner.uid, &owner.gid].map(|number| number.to_le_bytes())),
+    }
+}
+
+fn necessity(need: Need) -> &'static str {
+    match need {
+        Need::Optional => "optional",
+        Need::Required => "required",
+    }
+}
+
+fn word_of(access: Access) -> &'static str {
+    match access {
+        Access::ReadOnly => "ro",
+        Access::ReadWrite => "rw",
     }
 }
 
@@ -306,7 +366,11 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::super::mount::Made;
     use super::super::remote::Remote;
+    use super::super::run_settings::ExtraHost;
     use super::*;
     use crate::build::step::{Exclude, Onto};
     use crate::context::IgnoreRules;
@@ -315,6 +379,7 @@ mod tests {
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
     use crate::rootfs::Owner;
+    use crate::sandbox::ResourceLimit;
 
     fn path(text: &str) -> GuestPath {
         GuestPath::clamp(text.as_bytes()).unwrap()
@@ -334,8 +399,17 @@ mod tests {
             script: None,
             mounts: vec![bind(), tmpfs(), secret()],
             network: Network::Shared,
+            security: Security::Confined,
+            hostname: "buildkitsandbox".to_owned(),
+            hosts: Arc::default(),
+            shm_size: None,
+            limits: Arc::default(),
             shown: "/bin/sh -c make".to_owned(),
         }
+    }
+
+    fn limit(name: &str, soft: Option<u64>) -> ResourceLimit {
+        ResourceLimit::named(name, soft, None).unwrap()
     }
 
     fn bind() -> MountStep {
@@ -345,6 +419,23 @@ mod tests {
     fn bind_step() -> BindStep {
         let (source, target) = (path("/src"), path("/m"));
         BindStep { from: CopyFrom::Stage(0), source, target, access: Access::ReadOnly }
+    }
+
+    fn cache_step() -> CacheStep {
+        CacheStep {
+            id: "id".to_owned(),
+            namespace: String::new(),
+            seed: Some(CopyFrom::Stage(0)),
+            source: path("/src"),
+            target: path("/c"),
+            sharing: Sharing::Shared,
+            made: None,
+            access: Access::ReadWrite,
+        }
+    }
+
+    fn ssh_step() -> SshStep {
+        SshStep { id: None, target: path("/a"), need: Need::Optional, mode: 0o600, owner: Owner::ROOT }
     }
 
     fn tmpfs_step() -> TmpfsStep {
@@ -441,9 +532,19 @@ mod tests {
             script: _,
             mounts: _,
             network: _,
+            security: _,
+            hostname: _,
+            hosts: _,
+            shm_size: _,
+            limits: _,
             shown: _,
         } = run();
-        let fields = ["args", "env", "proxies", "workdir", "user", "script", "mounts", "network", "shown"];
+        let fields = [
+            "args", "env", "proxies", "workdir", "user", "script", "mounts", "network", "security",
+            "hostname", "hosts", "shm_size", "limits", "shown",
+        ];
+        const HOST: ExtraHost =
+            ExtraHost { name: String::new(), address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)) };
         let changes: &[Change<RunStep>] = &[
             ("args: text", true, |run| run.args[2] = b"make ".to_vec()),
             ("args: shell", true, |run| run.args[0] = b"/bin/bash".to_vec()),
@@ -465,6 +566,19 @@ mod tests {
             ("mounts: one less", true, |run| drop(run.mounts.pop())),
             ("mounts: order", true, |run| run.mounts.reverse()),
             ("network: none", true, |run| run.network = Network::None),
+            ("security: all", true, |run| run.security = Security::Unconfined),
+            ("hostname: another", true, |run| run.hostname = "other".to_owned()),
+            ("hosts: one", true, |run| run.hosts = [HOST].into()),
+            ("hosts: another name", true, |run| {
+                run.hosts = [ExtraHost { name: "a".to_owned(), ..HOST }].into()
+            }),
+            ("hosts: another address", true, |run| {
+                run.hosts = [ExtraHost { address: IpAddr::V4(Ipv4Addr::LOCALHOST), ..HOST }].into();
+            }),
+            ("shm_size: one", true, |run| run.shm_size = Some(1)),
+            ("limits: one", true, |run| run.limits = [limit("nofile", Some(1))].into()),
+            ("limits: another", true, |run| run.limits = [limit("nproc", Some(1))].into()),
+            ("limits: none", true, |run| run.limits = [limit("nofile", None)].into()),
             ("shown: other", false, |run| run.shown = "make".to_owned()),
         ];
         check(&fields, changes, run, |run| key(&Step::Run(run), &Elsewhere::Nothing));
@@ -503,6 +617,30 @@ mod tests {
         ];
         let alone = |mount| key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Nothing);
         check(&["target", "size"], changes, tmpfs_step, |tmpfs| alone(MountStep::Tmpfs(tmpfs)));
+        let CacheStep { id: _, namespace: _, seed: _, source: _, target: _, sharing: _, made: _, access: _ } =
+            cache_step();
+        let cache_fields = ["id", "namespace", "seed", "source", "target", "sharing", "made", "access"];
+        let cache_changes = |source: bool| -> Vec<Change<CacheStep>> {
+            vec![
+                ("id: another", true, |cache| cache.id = "other".to_owned()),
+                ("namespace: one", true, |cache| cache.namespace = "n".to_owned()),
+                ("seed: another stage", false, |cache| cache.seed = Some(CopyFrom::Stage(7))),
+                ("seed: none", true, |cache| cache.seed = None),
+                ("source: another", source, |cache| cache.source = path("/other")),
+                ("target: another", true, |cache| cache.target = path("/n")),
+                ("sharing: locked", true, |cache| cache.sharing = Sharing::Locked),
+                ("sharing: private", true, |cache| cache.sharing = Sharing::Private),
+                ("made: mode", true, |cache| cache.made = Some(Made { mode: 0, owner: Owner::ROOT })),
+                ("made: another mode", true, |cache| cache.made = Some(Made { mode: 1, owner: Owner::ROOT })),
+                ("access: ro", true, |cache| cache.access = Access::ReadOnly),
+            ]
+        };
+        check(&cache_fields, &cache_changes(false), cache_step, |cache| {
+            of(MountStep::Cache(cache), &Elsewhere::Content(&content))
+        });
+        check(&cache_fields, &cache_changes(true), cache_step, |cache| {
+            of(MountStep::Cache(cache), &Elsewhere::Tree(Some(&chain)))
+        });
         let SecretStep { id: _, target: _, variable: _, need: _, mode: _, owner: _ } = secret_step();
         let changes: &[Change<SecretStep>] = &[
             ("id: another", true, |secret| secret.id = "other".to_owned()),
@@ -516,6 +654,18 @@ mod tests {
         ];
         check(&["id", "target", "variable", "need", "mode", "owner"], changes, secret_step, |secret| {
             alone(MountStep::Secret(secret))
+        });
+        let SshStep { id: _, target: _, need: _, mode: _, owner: _ } = ssh_step();
+        let changes: &[Change<SshStep>] = &[
+            ("id: one", true, |ssh| ssh.id = Some("default".to_owned())),
+            ("target: another", true, |ssh| ssh.target = path("/x")),
+            ("need: required", true, |ssh| ssh.need = Need::Required),
+            ("mode: another", true, |ssh| ssh.mode = 0o660),
+            ("owner: user", true, |ssh| ssh.owner.uid = 1),
+            ("owner: group", true, |ssh| ssh.owner.gid = 1),
+        ];
+        check(&["id", "target", "need", "mode", "owner"], changes, ssh_step, |ssh| {
+            alone(MountStep::Ssh(ssh))
         });
     }
 

@@ -2,6 +2,7 @@
 
 pub mod add;
 mod bases;
+mod cache_mount;
 pub mod clock;
 pub mod clues;
 pub mod context_view;
@@ -25,6 +26,7 @@ pub mod progress;
 mod recall;
 mod redact;
 pub mod remote;
+pub mod run_settings;
 pub mod scope;
 mod selection;
 pub mod services;

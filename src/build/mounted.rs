@@ -6,15 +6,17 @@ use std::sync::Arc;
 use super::bases::Purpose;
 use super::context_view::{ContextViews, Shown};
 use super::copy::{CopyError, OwnerPolicy, SourceTree, find};
-use super::error::BuildErrorKind;
+use super::error::{BuildErrorKind, MOUNT};
 use super::execute::Executor;
-use super::mount::{BindStep, MountStep, SecretStep};
-use super::step::{RunStep, StagePlan};
+use super::mount::{BindStep, MountStep, SecretStep, SshStep};
+use super::progress::Place;
+use super::step::{CopyFrom, RunStep, StagePlan};
 use crate::dockerfile::{Access, Need};
 use crate::rootfs::{Follow, Rootfs};
-use crate::sandbox::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+use crate::sandbox::{Bind, Content, Forwarding, Mount, Rights, Secret, SecretFile, Writes};
 use crate::snapshot::{Recording, View};
 use crate::store::unpacked::Chain;
+use crate::store::workspace::Scratch;
 
 /// What a process gets, and what must be kept until it has ended.
 #[derive(Default)]
@@ -26,6 +28,7 @@ pub(super) struct Mounted {
     /// Held until the process has ended.
     trees: Vec<Tree>,
     context: Vec<Shown>,
+    agents: Vec<(Forwarding, Scratch)>,
 }
 
 impl Mounted {
@@ -40,8 +43,8 @@ impl Mounted {
 
     /// The process has ended well: what it wrote to mounts is removed.
     pub(super) fn end(self) {
-        let Self { mounts, variables: _, trees, context } = self;
-        drop((mounts, context));
+        let Self { mounts, variables: _, trees, context, agents } = self;
+        drop((mounts, context, agents));
         for tree in trees {
             if let Tree::Discarded(recording) = tree {
                 recording.discard();
@@ -79,17 +82,30 @@ impl Executor<'_> {
     ///
     /// # Errors
     /// When a source is not there, or a secret that must be there is not.
-    pub(super) fn mounted(&self, step: &RunStep, stage: &StagePlan) -> Result<Mounted, BuildErrorKind> {
+    pub(super) fn mounted(
+        &self,
+        step: &RunStep,
+        stage: &StagePlan,
+        place: &Place,
+    ) -> Result<Mounted, BuildErrorKind> {
         let mut mounted = Mounted::default();
+        let mut caches = Vec::new();
         for mount in &step.mounts {
             match mount {
                 MountStep::Bind(bind) => self.bind(bind, stage, &mut mounted)?,
+                MountStep::Cache(cache) => caches.push((mounted.mounts.len(), cache)),
                 MountStep::Tmpfs(tmpfs) => {
                     let content = Content::Tmpfs { size: tmpfs.size };
                     mounted.mounts.push(Mount { target: tmpfs.target.clone(), content });
                 }
                 MountStep::Secret(secret) => self.secret(secret, &mut mounted)?,
+                MountStep::Ssh(ssh) => self.agent(ssh, &mut mounted)?,
             }
+        }
+        // Last: while others wait for them, nothing is fetched or unpacked.
+        let taken = self.cache_mounts(caches.iter().map(|(_, cache)| *cache), stage, place)?;
+        for ((position, _), mount) in caches.iter().zip(taken).rev() {
+            mounted.mounts.insert(*position, mount);
         }
         Ok(mounted)
     }
@@ -110,18 +126,15 @@ impl Executor<'_> {
                 (Arc::new(mount), Arc::new(source), Rights::Honoured)
             }
         };
-        let writes = match bind.access {
-            Access::ReadOnly => Writes::Refused,
-            Access::ReadWrite => Writes::Allowed,
-        };
-        let content = Content::Bind(Bind { tree, source, writes, rights });
+        let writes = writes(bind.access);
+        let content = Content::Bind(Bind { tree, source, kept_at: None, writes, rights });
         mounted.mounts.push(Mount { target: bind.target.clone(), content });
         Ok(())
     }
 
     fn of_context(&self, bind: &BindStep, views: &ContextViews<'_>) -> Result<Shown, BuildErrorKind> {
         let from = self.source_tree(&bind.from, None);
-        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(&bind.from, error))?;
         Ok(views.show(&path, bind.access)?)
     }
 
@@ -131,16 +144,16 @@ impl Executor<'_> {
             Access::ReadWrite => Tree::Discarded(self.services.snapshotter.begin(chain)?),
         };
         let from = SourceTree { root: tree.root(), ignore: None, owner: OwnerPolicy::Keep };
-        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(bind, error))?;
+        let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(&bind.from, error))?;
         let source = tree.root().open_path(&path, Follow::No)?;
         Ok((tree, source))
     }
 
     /// Says where a source was looked for.
-    pub(super) fn not_mounted(&self, bind: &BindStep, error: CopyError) -> BuildErrorKind {
+    pub(super) fn not_mounted(&self, from: &CopyFrom, error: CopyError) -> BuildErrorKind {
         let CopyError::NotFound { written, excluded, near, .. } = error else { return error.into() };
-        let place = self.place_of(&bind.from);
-        BuildErrorKind::Source { keyword: "RUN --mount", written, place, excluded, near }
+        let place = self.place_of(from);
+        BuildErrorKind::Source { keyword: MOUNT, written, place, excluded, near }
     }
 
     fn secret(&self, step: &SecretStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
@@ -159,5 +172,31 @@ impl Executor<'_> {
             mounted.mounts.push(Mount { target: target.clone(), content: Content::Secret(file) });
         }
         Ok(())
+    }
+
+    fn agent(&self, step: &SshStep, mounted: &mut Mounted) -> Result<(), BuildErrorKind> {
+        let id = step.id.as_deref().unwrap_or(SshStep::DEFAULT);
+        let Some(agent) = self.services.agents.get(id) else {
+            return match step.need {
+                Need::Required => Err(BuildErrorKind::AgentMissing(step.id.clone().unwrap_or_default())),
+                Need::Optional => Ok(()),
+            };
+        };
+        let failed = |source| BuildErrorKind::Agent { id: id.to_owned(), source };
+        let place = self.services.workspace.scratch("agent")?;
+        let forwarding =
+            Forwarding::begin(agent.clone(), place.path(), step.owner, step.mode).map_err(failed)?;
+        let content = forwarding.content().map_err(failed)?;
+        mounted.mounts.push(Mount { target: step.target.clone(), content });
+        mounted.agents.push((forwarding, place));
+        Ok(())
+    }
+}
+
+/// What `ro` and `rw` mean.
+pub(super) fn writes(access: Access) -> Writes {
+    match access {
+        Access::ReadOnly => Writes::Refused,
+        Access::ReadWrite => Writes::Allowed,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::{BuildError, BuildErrorKind};
 use super::named_contexts::{ContextValue, LayoutImageName, NamedContexts};
 use super::stage_order::in_order;
-use crate::dockerfile::{Dockerfile, Instruction, Located, Text};
+use crate::dockerfile::{Dockerfile, Instruction, Located, MountOption, Text};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 
@@ -52,22 +52,33 @@ pub(super) enum Reader {
 }
 
 /// A name as it is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Named<'a> {
     pub(super) reader: Reader,
     pub(super) name: &'a Text,
+    /// Where a mount is to be, as written.
+    pub(super) target: Option<&'a Text>,
+}
+
+impl Named<'_> {
+    /// Whether it is this name, used so.
+    pub(super) fn is(&self, reader: Reader, name: &Text) -> bool {
+        self.reader == reader && self.name == name
+    }
 }
 
 /// The stages and images whose files an instruction reads.
-pub(super) fn named_by(instruction: &Instruction) -> Vec<Named<'_>> {
+pub(super) fn named_by<'a>(instruction: &'a Instruction) -> Vec<Named<'a>> {
     match instruction {
         Instruction::Copy(transfer) => {
             let from = transfer.from.as_ref().filter(|from| !from.is_empty());
-            from.map(|name| Named { reader: Reader::Copy, name }).into_iter().collect()
+            from.map(|name| Named { reader: Reader::Copy, name, target: None }).into_iter().collect()
         }
         Instruction::Run(run) => {
-            let names = run.mounts.iter().filter_map(|mount| mount.from());
-            names.map(|name| Named { reader: Reader::Mount, name }).collect()
+            let named = |mount: &'a MountOption| {
+                Some(Named { reader: Reader::Mount, name: mount.from()?, target: mount.target() })
+            };
+            run.mounts.iter().filter_map(named).collect()
         }
         _ => Vec::new(),
     }
@@ -75,7 +86,7 @@ pub(super) fn named_by(instruction: &Instruction) -> Vec<Named<'_>> {
 
 /// The last stage called `name` among the first `before`.
 pub(super) fn stage_named(file: &Dockerfile, name: &str, before: usize) -> Option<usize> {
-    file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(name))
+    file.stage_named(name, before)
 }
 
 impl Names<'_> {
@@ -192,13 +203,16 @@ impl Names<'_> {
             return invalid(format!("circular dependency detected on stage: {own}"));
         }
         if stage_named(file, &lower, file.stages.len()).is_some() {
-            let act = match named.reader {
-                Reader::Copy => "copy",
-                Reader::Mount => "mount",
-            };
-            return invalid(format!(
-                "cannot {act} from stage `{lower}`, it needs to be defined before current stage `{own}`"
-            ));
+            return invalid(match named.reader {
+                Reader::Copy => format!(
+                    "cannot copy from stage `{lower}`, it needs to be defined before current stage `{own}`"
+                ),
+                // BuildKit's words.
+                Reader::Mount => format!(
+                    "cannot mount from stage \"{name}\" to \"{}\", stage needs to be defined before current command",
+                    named.target.map(Text::to_string).unwrap_or_default()
+                ),
+            });
         }
         image(&name)
     }

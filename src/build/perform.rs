@@ -13,6 +13,7 @@ use super::mounted::Mounted;
 use super::network::resolv_conf_without_network;
 use super::progress::{Event, Place};
 use super::redact::Redactor;
+use super::run_settings::hosts;
 use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
 use crate::dockerfile::Text;
 use crate::image::platform::Platform;
@@ -22,13 +23,10 @@ use crate::rootfs::{
     set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{self, Exit, HOSTNAME, Network, Presentation, Process, SandboxError, Script};
+use crate::sandbox::{self, Exit, Network, Presentation, Process, SandboxError, Script};
 use crate::snapshot::{Recording, View};
 use crate::store::room::Free;
 use crate::store::unpacked::Chain;
-
-/// What every RUN finds in `/etc/hosts`, as under BuildKit.
-const HOSTS: &str = "127.0.0.1\tlocalhost buildkitsandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /// Whether a step finds anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,7 +219,7 @@ impl Executor<'_> {
         let presentation = self.presentation(&stage.platform)?;
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
-        let mounted = self.mounted(step, stage)?;
+        let mounted = self.mounted(step, stage, place)?;
         let process = process(step, user, presentation, &self.services.resolv_conf, &mounted);
         let progress = self.services.progress;
         let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
@@ -343,8 +341,8 @@ fn process(
         secret_env: mounted.variables.clone(),
         cwd: step.workdir.clone(),
         user,
-        hostname: HOSTNAME.to_owned(),
-        hosts: HOSTS.as_bytes().to_vec(),
+        hostname: step.hostname.clone(),
+        hosts: hosts(&step.hostname, &step.hosts),
         resolv_conf: match step.network {
             Network::Shared => resolv_conf.to_vec(),
             Network::None => resolv_conf_without_network(resolv_conf),
@@ -353,5 +351,8 @@ fn process(
         mounts: mounted.mounts.clone(),
         presentation,
         network: step.network,
+        security: step.security,
+        shm_size: step.shm_size,
+        limits: step.limits.to_vec(),
     }
 }

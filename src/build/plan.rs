@@ -11,6 +11,7 @@ use super::named_contexts::NamedContexts;
 use super::needed::{Needed, NeededBase};
 use super::network::Networks;
 use super::origin::{ImageName, Named, Origin, Reader, available, check_circles, named_by, stage_named};
+use super::run_settings::RunSettings;
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Reuse, Wanted};
 use super::step::{
@@ -58,6 +59,8 @@ pub struct PlanRequest {
     pub most_layers: usize,
     /// Which networks steps may have.
     pub networks: Networks,
+    /// What else holds for every RUN.
+    pub run: RunSettings,
     /// The stages whose steps are all done, whatever is remembered; in any case.
     pub no_cache: BTreeSet<String>,
 }
@@ -133,7 +136,7 @@ impl Planner<'_> {
             image.strip_prefix("docker.io/").unwrap_or(image).split([':', '@']).next().unwrap_or_default();
         match name {
             "docker/dockerfile" | "docker/dockerfile-upstream" | "dockerfile.v0" | "" => Ok(()),
-            _ => Err(BuildError::at(span, BuildErrorKind::Unsupported(format!("the frontend `{image}`")))),
+            _ => Err(BuildError::at(span, BuildErrorKind::Frontend(image.to_owned()))),
         }
     }
 
@@ -301,7 +304,7 @@ impl Planner<'_> {
             }
         };
         let from = |reader: Reader, name: &Text| {
-            let found = origins.iter().find(|(known, _)| *known == Named { reader, name });
+            let found = origins.iter().find(|(known, _)| known.is(reader, name));
             let found = found.map(|(_, from)| from.clone());
             found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `from={name}`")))
         };
@@ -311,7 +314,12 @@ impl Planner<'_> {
             config,
             author,
             &mut self.warnings,
-            Sources { ignore: self.ignore, from: &from, networks: self.request.networks },
+            Sources {
+                ignore: self.ignore,
+                from: &from,
+                networks: self.request.networks,
+                run: &self.request.run,
+            },
         );
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
@@ -359,7 +367,7 @@ impl Planner<'_> {
         let mut origins: Vec<(Named<'n>, CopyFrom)> = Vec::new();
         for (instruction, _) in needed {
             for named in named_by(&instruction.value) {
-                if origins.iter().any(|(known, _)| *known == named) {
+                if origins.iter().any(|(known, _)| known.is(named.reader, named.name)) {
                     continue;
                 }
                 let origin = self
@@ -436,7 +444,13 @@ impl Planner<'_> {
 }
 
 /// Build arguments that act without being declared.
-const EFFECTIVE_ARGS: [&str; 3] = ["SOURCE_DATE_EPOCH", "BUILDKIT_DOCKERFILE_CHECK", "BUILDKIT_SYNTAX"];
+const EFFECTIVE_ARGS: [&str; 5] = [
+    "SOURCE_DATE_EPOCH",
+    "BUILDKIT_DOCKERFILE_CHECK",
+    "BUILDKIT_SYNTAX",
+    "BUILDKIT_CACHE_MOUNT_NS",
+    "BUILDKIT_SANDBOX_HOSTNAME",
+];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
 fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::finished::{describe, history_row};
-use super::mount::{BindStep, MountStep, SecretStep, TmpfsStep};
+use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan, Step};
-use crate::dockerfile::{Access, Need};
+use crate::dockerfile::{Access, Need, Sharing};
 use crate::image::config::{History, ImageConfig};
-use crate::sandbox::Network;
+use crate::sandbox::{Network, Security};
 
 /// The config of the image that `plan` gives, without times and with the diff ids of the base alone.
 #[must_use]
@@ -54,6 +54,9 @@ fn stage_value(stage: &StagePlan, plan: &Plan) -> Value {
                 if run.network == Network::None {
                     value["network"] = json!("none");
                 }
+                if run.security == Security::Unconfined {
+                    value["security"] = json!("insecure");
+                }
             }
             value
         })
@@ -84,10 +87,23 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
             "from": from_value(from, plan),
             "source": source.to_string(),
             "target": target.to_string(),
-            "access": match access {
-                Access::ReadOnly => "ro",
-                Access::ReadWrite => "rw",
+            "access": access_value(*access),
+        }),
+        MountStep::Cache(CacheStep { id, namespace, seed, source, target, sharing, made, access }) => json!({
+            "type": "cache",
+            "id": id,
+            "namespace": namespace,
+            "from": seed.as_ref().map(|from| from_value(from, plan)),
+            "source": source.to_string(),
+            "target": target.to_string(),
+            "sharing": match sharing {
+                Sharing::Shared => "shared",
+                Sharing::Private => "private",
+                Sharing::Locked => "locked",
             },
+            "mode": made.map(|made| format!("{:04o}", made.mode)),
+            "owner": made.map(|made| format!("{}:{}", made.owner.uid, made.owner.gid)),
+            "access": access_value(*access),
         }),
         MountStep::Tmpfs(TmpfsStep { target, size }) => {
             json!({ "type": "tmpfs", "target": target.to_string(), "size": size })
@@ -101,6 +117,21 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
             "mode": format!("{mode:04o}"),
             "owner": format!("{}:{}", owner.uid, owner.gid),
         }),
+        MountStep::Ssh(SshStep { id, target, need, mode, owner }) => json!({
+            "type": "ssh",
+            "id": id.as_deref().unwrap_or(SshStep::DEFAULT),
+            "target": target.to_string(),
+            "required": *need == Need::Required,
+            "mode": format!("{mode:04o}"),
+            "owner": format!("{}:{}", owner.uid, owner.gid),
+        }),
+    }
+}
+
+fn access_value(access: Access) -> &'static str {
+    match access {
+        Access::ReadOnly => "ro",
+        Access::ReadWrite => "rw",
     }
 }
 

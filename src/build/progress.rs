@@ -38,6 +38,13 @@ pub enum Event<'a> {
         /// Where.
         place: &'a Place,
     },
+    /// Another step, of this build or another one, uses a cache that a step wants alone, or the other way round.
+    WaitingForCache {
+        /// Where.
+        place: &'a Place,
+        /// Which cache.
+        id: &'a str,
+    },
     /// What a RUN writes, as it comes: any bytes, not whole lines.
     Output {
         /// Where.

@@ -287,7 +287,7 @@ impl Executor<'_> {
     }
 
     /// The tree that a step selects files in.
-    fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
+    pub(super) fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
         match from {
             CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => None,
             CopyFrom::Stage(position) => {

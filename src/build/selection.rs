@@ -4,30 +4,41 @@ use super::bases::Purpose;
 use super::copy::{CopyError, Fingerprint, Names, Parents, Sources};
 use super::error::BuildErrorKind;
 use super::execute::Executor;
-use super::mount::{BindStep, MountStep};
+use super::mount::{BindStep, CacheStep, MountStep};
 use super::step::{CopyFrom, CopyStep, Layering, StagePlan, Step};
 use crate::context::IgnoreRules;
 use crate::limit::Limit;
+use crate::rootfs::GuestPath;
 
 /// Files that a step takes from one tree.
 pub(super) enum Selection<'s> {
     /// Those that COPY or ADD names.
     Copy(&'s CopyStep),
-    /// The one that a mount shows.
-    Mount(&'s BindStep),
+    /// The one that a mount shows, or that a cache begins with.
+    Mount {
+        /// Whose it is.
+        from: &'s CopyFrom,
+        /// Its path there.
+        source: &'s GuestPath,
+    },
 }
 
 impl<'s> Selection<'s> {
-    /// All that `step` takes: one for COPY, one for each bind mount of RUN, in order.
+    /// All that `step` takes: one for COPY, one for each bind mount and each cache of RUN that begins with files, in order.
     pub(super) fn all(step: &'s Step) -> Vec<Self> {
         match step {
             Step::Copy(copy) if !copy.sources.is_empty() => vec![Self::Copy(copy)],
             Step::Run(run) => {
-                let bind = |mount: &'s MountStep| match mount {
-                    MountStep::Bind(bind) => Some(Self::Mount(bind)),
-                    MountStep::Tmpfs(_) | MountStep::Secret(_) => None,
+                let read = |mount: &'s MountStep| match mount {
+                    MountStep::Bind(BindStep { from, source, .. })
+                    | MountStep::Cache(CacheStep { seed: Some(from), source, .. }) => {
+                        Some(Self::Mount { from, source })
+                    }
+                    MountStep::Cache(_) | MountStep::Tmpfs(_) | MountStep::Secret(_) | MountStep::Ssh(_) => {
+                        None
+                    }
                 };
-                run.mounts.iter().filter_map(bind).collect()
+                run.mounts.iter().filter_map(read).collect()
             }
             Step::Config | Step::Workdir(_) | Step::Copy(_) => Vec::new(),
         }
@@ -37,7 +48,7 @@ impl<'s> Selection<'s> {
     pub(super) fn from(&self) -> &'s CopyFrom {
         match self {
             Self::Copy(copy) => &copy.from,
-            Self::Mount(bind) => &bind.from,
+            Self::Mount { from, .. } => from,
         }
     }
 
@@ -50,14 +61,14 @@ impl<'s> Selection<'s> {
                 };
                 (copy.sources.iter().map(|source| source.as_bytes()).collect(), names)
             }
-            Self::Mount(bind) => (vec![bind.source.as_bytes()], Names::Literal),
+            Self::Mount { source, .. } => (vec![source.as_bytes()], Names::Literal),
         }
     }
 
     fn exclude(&self) -> Option<&'s IgnoreRules> {
         match self {
             Self::Copy(copy) => copy.excluded(),
-            Self::Mount(_) => None,
+            Self::Mount { .. } => None,
         }
     }
 }
@@ -78,7 +89,7 @@ impl Executor<'_> {
         sources.fingerprint().map_err(|error: CopyError| match (self.stop_if_cancelled(), selection) {
             (Err(cancelled), _) => cancelled,
             (Ok(()), Selection::Copy(copy)) => self.not_copied(copy, error),
-            (Ok(()), Selection::Mount(bind)) => self.not_mounted(bind, error),
+            (Ok(()), Selection::Mount { from, .. }) => self.not_mounted(from, error),
         })
     }
 
@@ -88,7 +99,7 @@ impl Executor<'_> {
         match selection {
             Selection::Copy(_) if self.plan.layering == Layering::OncePerStage => None,
             Selection::Copy(_) => Some(self.services.limits.layers.written),
-            Selection::Mount(_) => None,
+            Selection::Mount { .. } => None,
         }
     }
 

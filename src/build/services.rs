@@ -16,9 +16,10 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer;
 use crate::limit::Limit;
-use crate::sandbox::{Cancel, Sandbox, Secret};
+use crate::sandbox::{Agent, Cancel, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
+use crate::store::cache_mounts::CacheMounts;
 use crate::store::unpacked::Chain;
 use crate::store::workspace::Workspace;
 
@@ -144,6 +145,10 @@ pub struct Services<'a> {
     pub workspace: &'a Workspace,
     /// What `--mount=type=secret` may ask for, by id.
     pub secrets: BTreeMap<String, Secret>,
+    /// What `--mount=type=ssh` may ask for, by id.
+    pub agents: BTreeMap<String, Agent>,
+    /// What `--mount=type=cache` shows.
+    pub cache_mounts: &'a CacheMounts,
     /// How much there may be.
     pub limits: BuildLimits,
     /// What RUN finds in `/etc/resolv.conf`.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::context::IgnoreRules;
 use crate::dockerfile::{Mode, Span, Text, TransferKind, Warning};
@@ -9,12 +10,13 @@ use crate::image::config::{ImageConfig, RunConfig};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
-use crate::sandbox::Network;
+use crate::sandbox::{Network, ResourceLimit, Security};
 
 use super::clock::Clock;
 use super::copy::Parents;
 use super::mount::MountStep;
 use super::remote::RemoteStep;
+use super::run_settings::ExtraHost;
 use super::scope::Variables;
 use super::services::{Base, Reuse};
 
@@ -314,6 +316,16 @@ pub struct RunStep {
     pub mounts: Vec<MountStep>,
     /// Its network.
     pub network: Network,
+    /// What it may do.
+    pub security: Security,
+    /// Its host name.
+    pub hostname: String,
+    /// Further lines of `/etc/hosts`.
+    pub hosts: Arc<[ExtraHost]>,
+    /// Bytes that `/dev/shm` may hold, if not the usual number.
+    pub shm_size: Option<u64>,
+    /// Limits of its processes.
+    pub limits: Arc<[ResourceLimit]>,
     /// The command line as errors show it.
     pub shown: String,
 }

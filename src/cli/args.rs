@@ -114,12 +114,12 @@ pub(super) struct BuildArgs {
     #[arg(value_name = "CONTEXT")]
     pub(super) positional_context: Option<OsString>,
 
-    /// Dockerfile, relative to the current directory or to the context [default: Dockerfile]
+    /// Dockerfile, relative to the current directory or to the context; a URL, or - for standard input [default: Dockerfile]
     #[arg(long, short = 'f', visible_alias = "file", value_name = "FILE")]
     pub(super) dockerfile: Option<PathBuf>,
 
-    /// Directory, image or stage that the Dockerfile finds under a name, in place of any stage or image called so:
-    /// NAME=DIR, NAME=docker-image://IMAGE, NAME=oci-layout://DIR[:TAG][@DIGEST] or NAME=target:STAGE (repeatable)
+    /// What the Dockerfile finds under a name, in place of any stage or image called so: NAME=DIR, NAME=GIT-OR-HTTP-URL,
+    /// NAME=docker-image://IMAGE, NAME=oci-layout://DIR[:TAG][@DIGEST] or NAME=target:STAGE (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) build_context: Vec<OsString>,
 
@@ -147,12 +147,29 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "id=ID[,src=FILE|,env=NAME]")]
     pub(super) secret: Vec<String>,
 
+    /// SSH agent for RUN --mount=type=ssh: the socket that is named, else that of SSH_AUTH_SOCK (repeatable)
+    #[arg(long, value_name = "default|ID[=SOCKET]")]
+    pub(super) ssh: Vec<String>,
+
     /// Network of each RUN that names none: default is this machine's, none only a loopback interface, host needs no
     /// --allow then
     #[arg(long, value_name = "MODE", default_value = "default")]
     pub(super) network: String,
 
-    /// What a Dockerfile may ask for besides: network.host is RUN --network=host (repeatable)
+    /// Line of /etc/hosts for every RUN (repeatable)
+    #[arg(long, value_name = "NAME:IP")]
+    pub(super) add_host: Vec<String>,
+
+    /// Size of /dev/shm for every RUN, with k, m or g [default: 64m]
+    #[arg(long, value_name = "BYTES")]
+    pub(super) shm_size: Option<String>,
+
+    /// Limit of the processes of every RUN, for instance nofile=1024:4096 (repeatable)
+    #[arg(long, value_name = "TYPE=SOFT[:HARD]")]
+    pub(super) ulimit: Vec<String>,
+
+    /// What a Dockerfile may ask for besides: network.host is RUN --network=host, security.insecure is RUN
+    /// --security=insecure (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(super) allow: Vec<String>,
 

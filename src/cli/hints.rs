@@ -6,6 +6,7 @@ use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use crate::build::{self, BuildError, BuildErrorKind};
 use crate::context::{DownloadError, FoundDockerfile, GitError};
+use crate::dockerfile::ExpandErrorKind;
 use crate::registry::TransferError;
 use crate::sandbox::{Exit, SandboxError, StartProblem};
 use crate::store::choice::ChoiceError;
@@ -55,6 +56,15 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
         BuildErrorKind::HostNetwork => {
             failure = failure.hint(
                 "allow it with `--allow network.host`; a RUN that names no network has that of the machine, too",
+            );
+        }
+        BuildErrorKind::Parse(error) => failure.hint = error.hint.clone().or(failure.hint),
+        BuildErrorKind::Frontend(_) => {
+            failure = failure.hint("if it is written in that language, remove the line that says otherwise");
+        }
+        BuildErrorKind::Expand(error) if matches!(error.kind, ExpandErrorKind::UnmatchedQuote(_)) => {
+            failure = failure.hint(
+                "in COPY, ADD and VOLUME quotes keep no blanks, a JSON list does; a quote that is meant is escaped",
             );
         }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),

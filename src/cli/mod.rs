@@ -15,9 +15,12 @@ mod outputs;
 mod own;
 mod progress;
 mod root;
+mod run_settings;
 mod secrets;
 mod settings;
 mod snapshotter;
+mod sources;
+mod ssh;
 mod stop;
 mod sweep;
 

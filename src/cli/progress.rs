@@ -97,6 +97,11 @@ impl<W: Write> Lines<W> {
                 let text = "waiting for another stage or build that runs this step";
                 vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", text))]
             }
+            Event::WaitingForCache { place, id } => {
+                let text =
+                    format!("waiting for another step that uses the cache `{}`", escaped(id.as_bytes()));
+                vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", &text))]
+            }
             Event::Output { place, stream, bytes } => {
                 let tag = tag(place);
                 let [out, err] = unfinished.entry(tag.clone()).or_default();

@@ -172,7 +172,7 @@ pub(super) fn warning(
     });
     let is_file = |mount: &MountStep| match mount {
         MountStep::Secret(secret) => secret.target.is_some() && given.contains_key(&secret.id),
-        MountStep::Bind(_) | MountStep::Tmpfs(_) => false,
+        MountStep::Bind(_) | MountStep::Cache(_) | MountStep::Tmpfs(_) | MountStep::Ssh(_) => false,
     };
     if !mounts.any(is_file) || is_in_memory(directory) {
         return None;

@@ -9,19 +9,21 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::args::BuildArgs;
-use super::contexts;
+use super::contexts::{self, GivenFiles};
 use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
 use super::outputs::check_not_private;
 use super::progress::Verbosity;
+use super::run_settings::{self, Allowed};
 use super::secrets;
 use super::snapshotter::{self, Preference, word};
+use super::ssh;
 use crate::build::PlanRequest;
 use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
-use crate::context::GitOptions;
+use crate::context::{GitOptions, UrlSource};
 use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
@@ -95,8 +97,8 @@ pub(super) struct Settings {
     pub(super) context: Option<PathBuf>,
     /// Whether anybody named that directory.
     pub(super) context_given: Given,
-    /// The directories of named contexts, by number.
-    pub(super) context_directories: BTreeMap<usize, PathBuf>,
+    /// Where the files of named contexts are, by number.
+    pub(super) context_files: BTreeMap<usize, GivenFiles>,
     /// The Dockerfile.
     pub(super) dockerfile: GivenDockerfile,
     /// Names to push to; none with `--no-push`.
@@ -129,6 +131,8 @@ pub(super) struct Settings {
     pub(super) git: GitOptions,
     /// What `--mount=type=secret` may ask for.
     pub(super) secrets: Vec<secrets::GivenSecret>,
+    /// What `--mount=type=ssh` may ask for.
+    pub(super) agents: Vec<ssh::GivenAgent>,
     /// How much there may be of what is read and written.
     pub(super) limits: Limits,
     /// How much to say.
@@ -146,6 +150,8 @@ pub(super) enum GivenDockerfile {
     File(PathBuf),
     /// On standard input.
     StandardInput,
+    /// At a URL.
+    Url(UrlSource),
 }
 
 impl GivenDockerfile {
@@ -153,7 +159,7 @@ impl GivenDockerfile {
     pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
-            Self::Usual | Self::StandardInput => None,
+            Self::Usual | Self::StandardInput | Self::Url(_) => None,
         }
     }
 }
@@ -208,6 +214,7 @@ impl Settings {
                 .hint("add --destination NAME, or --no-push"));
         }
         let build_args = build_args(&args.build_arg, environment)?;
+        let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let contexts = contexts::parse(&args.build_context, &host)?;
         let (context, dockerfile) = sources(args)?;
@@ -224,7 +231,8 @@ impl Settings {
                 host,
                 layering: if args.single_snapshot { Layering::OncePerStage } else { Layering::EachStep },
                 most_layers: snapshotter.most_layers(),
-                networks: networks(args)?,
+                networks: networks(args, &allowed)?,
+                run: run_settings::parse(args, &allowed)?,
                 no_cache: no_cache_filter(args)?,
             },
             context,
@@ -232,7 +240,7 @@ impl Settings {
                 (None, None) => Given::No,
                 _ => Given::Yes,
             },
-            context_directories: contexts.directories,
+            context_files: contexts.files,
             dockerfile,
             push: if args.no_push { Vec::new() } else { names.clone() },
             names,
@@ -249,6 +257,7 @@ impl Settings {
             git: git(environment, &client),
             client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
+            agents: ssh::parse(&args.ssh, environment)?,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
@@ -256,8 +265,8 @@ impl Settings {
         let given = std::iter::once(("--store", settings.store.as_path()));
         let context = settings.context.as_deref().map(|path| ("--context", path));
         let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
-        let contexts = settings.context_directories.values();
-        let contexts = contexts.map(|directory| ("--build-context", directory.as_path()));
+        let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
+        let contexts = contexts.map(|directory| ("--build-context", directory));
         check_not_private(given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs()))?;
         Ok(settings)
     }
@@ -320,7 +329,7 @@ fn sources(args: &BuildArgs) -> Result<(Option<PathBuf>, GivenDockerfile), Failu
             Err(Failure::new("standard input cannot be both the build context and the Dockerfile")
                 .hint("name a directory as the context, or leave --dockerfile out to have an empty one"))
         }
-        GivenDockerfile::File(_) => Err(Failure::new(
+        GivenDockerfile::File(_) | GivenDockerfile::Url(_) => Err(Failure::new(
             "the context `-` is a Dockerfile on standard input, and --dockerfile names another",
         )
         .hint("archives as contexts are not supported yet: unpack it and name the directory")),
@@ -345,11 +354,11 @@ fn context(given: Option<&OsString>) -> Result<PathBuf, Failure> {
 fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
     let Some(path) = &args.dockerfile else { return Ok(GivenDockerfile::Usual) };
     let text = path.to_string_lossy();
+    if let Some(url) = UrlSource::parse(&text) {
+        return Ok(GivenDockerfile::Url(url));
+    }
     match text.as_ref() {
         "-" | "/dev/stdin" => Ok(GivenDockerfile::StandardInput),
-        url if url.starts_with("http://") || url.starts_with("https://") => {
-            Err(Failure::new("a Dockerfile from a URL is not supported yet").of_flag("--dockerfile"))
-        }
         _ => Ok(GivenDockerfile::File(path.clone())),
     }
 }
@@ -421,23 +430,11 @@ fn no_cache_filter(args: &BuildArgs) -> Result<BTreeSet<String>, Failure> {
     Ok(args.no_cache_filter.iter().cloned().collect())
 }
 
-/// `--network` and `--allow`. As with docker, who asks for the host's network has allowed it.
-fn networks(args: &BuildArgs) -> Result<Networks, Failure> {
+/// `--network`, with what is `allowed` besides. As with docker, who asks for the host's network has allowed it.
+fn networks(args: &BuildArgs, allowed: &Allowed) -> Result<Networks, Failure> {
     let modes = [("default", Network::Default), ("none", Network::None), ("host", Network::Host)];
     let unnamed = word("--network", "network mode", &args.network, &modes)?;
-    let mut host = if unnamed == Network::Host { HostNetwork::Allowed } else { HostNetwork::Refused };
-    for name in &args.allow {
-        match name.as_str() {
-            "network.host" => host = HostNetwork::Allowed,
-            "security.insecure" => {
-                return Err(Failure::new("`security.insecure` is not supported yet").of_flag("--allow"));
-            }
-            _ => {
-                let message = format!("`{name}` is nothing that can be allowed");
-                return Err(Failure::new(message).of_flag("--allow").hint("network.host"));
-            }
-        }
-    }
+    let host = if unnamed == Network::Host { HostNetwork::Allowed } else { allowed.host };
     Ok(Networks { unnamed, host })
 }
 

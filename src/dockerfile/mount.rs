@@ -228,6 +228,13 @@ impl MountOption {
         last.value.as_ref().filter(|value| !value.is_empty())
     }
 
+    /// `target` as it is written.
+    #[must_use]
+    pub fn target(&self) -> Option<&Text> {
+        let is_target = |field: &&Field| matches!(field.key.as_str(), "target" | "dst" | "destination");
+        self.fields.iter().rev().find(is_target)?.value.as_ref()
+    }
+
     /// Expands the values with `expand` and checks the whole.
     ///
     /// Keys are checked against the type that is known when they come, so `type` should be first.
@@ -491,8 +498,9 @@ fn parse_bool(key: &str, value: &str) -> Result<bool, Problem> {
     super::words::parse_bool(value).ok_or_else(|| invalid(key, value))
 }
 
-/// Bytes: a number with an optional fraction and an optional unit (`k`, `m`, `g`, `t`, `p`, each with `b` or `ib`).
-fn parse_size(text: &str) -> Option<u64> {
+/// Bytes as Docker's flags have them: a number with an optional fraction and an optional unit (`k`, `m`, `g`, `t`, `p`, each with `b` or `ib`).
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let end = lower.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(lower.len());
     let (number, unit) = (&lower[..end], lower[end..].trim_start());

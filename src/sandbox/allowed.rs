@@ -3,6 +3,7 @@
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
+use super::Security;
 use super::child::{Step, during};
 use super::devices::Rules;
 use super::own;
@@ -51,9 +52,17 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    /// In namespaces of its own.
-    pub(super) fn inside() -> Self {
-        Self { capabilities: CAPABILITIES, system_calls: SystemCalls::Filtered }
+    /// In namespaces of its own: to be asked by a process that has the builder's capabilities.
+    pub(super) fn inside(security: Security) -> Step<Self> {
+        match security {
+            Security::Confined => {
+                Ok(Self { capabilities: CAPABILITIES, system_calls: SystemCalls::Filtered })
+            }
+            Security::Unconfined => {
+                let own = during(rustix::thread::capabilities(None), "find out the capabilities of builder")?;
+                Ok(Self { capabilities: own.permitted, system_calls: SystemCalls::AsForTheBuilder })
+            }
+        }
     }
 
     /// In those of the container, where `devices` hold: to be asked by a process that has the builder's capabilities.

@@ -231,6 +231,7 @@ mod tests {
         let bind = |source: &str| Bind {
             tree: Arc::clone(&tree),
             source: Arc::new(files.open_path(&path(source), Follow::No).unwrap()),
+            kept_at: None,
             writes: Writes::Refused,
             rights: Rights::Ignored,
         };

@@ -98,14 +98,14 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
     let left = confinement.left();
     match confinement {
         Confinement::Namespaces { proc } => {
-            let root = mounts::separate_root(root)?;
+            let root = mounts::separate_root(root, process.security)?;
             let clones = attach::clone_sources(&process)?;
             match proc {
                 ProcView::Own => {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
                     start(root, socket, (left, rest), |root| {
                         mounts::enter(&process, root, clones, proc)?;
-                        launch::launch(&process, &Allowed::inside())
+                        launch::launch(&process, &Allowed::inside(process.security)?)
                     })
                 }
                 ProcView::Shared => start(root, socket, (left, rest), |root| {
@@ -121,7 +121,7 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
                     let _ = sys::keep_inside(Inside::SocketsAndSignals);
-                    launch::launch(&process, &Allowed::inside())
+                    launch::launch(&process, &Allowed::inside(process.security)?)
                 }),
             }
         }

@@ -10,7 +10,7 @@ use super::furnish::{Home, KernelDirectories};
 use super::refusal::Act;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Strategy, Stream, View};
 use crate::limit::Limit;
 use crate::rootfs::Rootfs;
 
@@ -54,6 +54,7 @@ impl Sandbox for Chroot {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
+        running::check_confined(process, Strategy::Chroot)?;
         let home = Home { root, aside: &self.aside, kernel: KernelDirectories::Covered, names: self.names };
         let devices = *self.devices.get_or_init(|| Rules::find(&self.aside));
         let furnished = home.furnish(process, cancel)?;
@@ -70,10 +71,14 @@ impl Sandbox for Chroot {
             furnished.leave();
             return result;
         }
-        let removed = furnished.remove();
+        let removed = furnished.remove(self.names, cancel);
         let exit = result?;
         removed?;
         Ok(exit)
+    }
+
+    fn mounts(&self) -> bool {
+        false
     }
 
     fn view(&self) -> Result<View, SandboxError> {

@@ -163,6 +163,10 @@ pub(super) fn launch(process: &Process, allowed: &Allowed) -> Step<Infallible> {
     during(connect_standard_input(), Act::OpenDevice.named("open `/dev/null`"))?;
     enter_directory(process)?;
     during(limit(process, capabilities), "set the limits of the process")?;
+    // Before rights are given up: it takes CAP_SYS_RESOURCE to raise one above the builder's own.
+    for limit in &process.limits {
+        during(limit.set(), format!("set the limit `{limit}`"))?;
+    }
     // While there still is CAP_SYS_ADMIN; what follows must be among what a step may do.
     if system_calls == SystemCalls::Filtered {
         during(seccomp::install(capabilities), "filter the system calls of the process")?;

@@ -9,6 +9,7 @@
 //! nor make a pid namespace its own. It ends process 1, and with it everything in the namespace, when the builder asks
 //! for it, ends or is killed: each closes the socket. So nothing is left of a step, however the builder went.
 
+mod agent;
 mod allowed;
 mod attach;
 mod cancel;
@@ -35,6 +36,7 @@ pub mod probe;
 mod processes;
 mod provided;
 mod refusal;
+mod resource;
 mod running;
 mod seccomp;
 mod strategy;
@@ -48,6 +50,7 @@ use std::io;
 
 use rustix::io::Errno;
 
+pub use agent::{Agent, Forwarding};
 pub use allowed::Filter;
 pub use cancel::Cancel;
 pub use child::{CHILD_ARGUMENT, child_main};
@@ -57,10 +60,11 @@ pub use in_place::InPlace;
 pub use indispensable::exit_when_dispensable;
 pub use launch::StartProblem;
 pub use loss::Loss;
-pub use mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
+pub use mount::{Bind, Content, KeptAt, Mount, Rights, Secret, SecretFile, Writes};
 pub use namespaces::{Isolated, ProcView};
 pub use processes::Survivors;
 pub use refusal::{Act, Attempt, Explanation, Refusal};
+pub use resource::ResourceLimit;
 pub use seccomp::can_filter_system_calls;
 pub use strategy::Strategy;
 pub use view::View;
@@ -100,6 +104,22 @@ pub struct Process {
     pub presentation: Presentation,
     /// Its network.
     pub network: Network,
+    /// What it may do.
+    pub security: Security,
+    /// Bytes that `/dev/shm` may hold; 64 MiB without it. Where nothing can be mounted it has no limit.
+    pub shm_size: Option<u64>,
+    /// Its limits, besides those of the builder.
+    pub limits: Vec<ResourceLimit>,
+}
+
+/// What a process may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// What Docker's default capabilities and system calls allow.
+    Confined,
+    /// What the builder itself may do: all of its capabilities and system calls, and all of `/proc` and `/sys`. Only in
+    /// namespaces.
+    Unconfined,
 }
 
 /// The network of a process.
@@ -128,6 +148,9 @@ impl Process {
             mounts: Vec::new(),
             presentation: Presentation::Native,
             network: Network::Shared,
+            security: Security::Confined,
+            shm_size: None,
+            limits: Vec::new(),
         }
     }
 
@@ -203,6 +226,12 @@ pub trait Sandbox: Sync {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError>;
 
+    /// Whether mounts are mounted. Else what is kept elsewhere ([`KeptAt`]) is moved to the process and back, and nobody else may use
+    /// it meanwhile.
+    fn mounts(&self) -> bool {
+        true
+    }
+
     /// What processes find around them now.
     ///
     /// # Errors
@@ -273,6 +302,12 @@ pub enum SandboxError {
         /// Why not.
         problem: String,
     },
+    /// The process is to do what no step may do beside others.
+    #[error(
+        "RUN --security=insecure takes namespaces: with --isolation={0} all that keeps a step off other processes, and out of \
+         their files, is what it may not do"
+    )]
+    Unconfined(Strategy),
     /// The working directory could not be entered.
     #[error("cannot enter the working directory `{path}`")]
     WorkingDirectory {

@@ -38,14 +38,27 @@ pub enum Content {
 /// A file or directory from elsewhere. Device nodes in it cannot be opened.
 #[derive(Debug, Clone)]
 pub struct Bind {
-    /// The root of the mount that `source` is in. A mount that is attached nowhere may be taken for good.
+    /// The root of the mount that `source` is in. A mount that is attached nowhere may be taken for good. With `kept_at`,
+    /// what is to stay open as long as any process of the step may be there, as a lock.
     pub tree: Arc<OwnedFd>,
     /// What is shown, with all that is mounted below it; an `O_PATH` descriptor will do.
     pub source: Arc<OwnedFd>,
+    /// Where it is kept, if what the process writes to it is to stay.
+    pub kept_at: Option<Arc<KeptAt>>,
     /// Whether the process may write to it.
     pub writes: Writes,
     /// Whether setuid bits and file capabilities in it count.
     pub rights: Rights,
+}
+
+/// Where a directory or file is kept that outlives the processes it is mounted for. Where nothing can be mounted it is
+/// moved from there to the process, and back: nobody else may use it meanwhile ([`Sandbox::mounts`](super::Sandbox::mounts)).
+#[derive(Debug)]
+pub struct KeptAt {
+    /// The directory that it is in.
+    pub directory: OwnedFd,
+    /// Its name there.
+    pub name: Vec<u8>,
 }
 
 /// Whether something can be written to.
@@ -53,7 +66,7 @@ pub struct Bind {
 pub enum Writes {
     /// It cannot.
     Refused,
-    /// It can: `source` is there for this process alone.
+    /// It can: `source` is there for this process alone, or is kept.
     Allowed,
 }
 
@@ -155,7 +168,13 @@ mod tests {
             let path = GuestPath::clamp(name).unwrap();
             let source = Arc::new(root.open_path(&path, crate::rootfs::Follow::No).unwrap());
             let tree = Arc::clone(&source);
-            Content::Bind(Bind { tree, source, writes: Writes::Refused, rights: Rights::Ignored })
+            Content::Bind(Bind {
+                tree,
+                source,
+                kept_at: None,
+                writes: Writes::Refused,
+                rights: Rights::Ignored,
+            })
         };
         assert_eq!(open(b"/link").point(), Err(Errno::LOOP));
         assert_eq!(open(b"/").point(), Ok(PointKind::Directory { mode: 0o755 }));

@@ -21,7 +21,7 @@ use super::mount_table::MountTable;
 use super::old_root;
 use super::provided::{DEVICES, KERNEL, LINKS, PROVIDED, make_file, new_file, write_scripts};
 use super::refusal::Act;
-use super::{Network, ProcView, Process};
+use super::{Network, ProcView, Process, Security};
 use crate::rootfs::{IdMap, Owner};
 use crate::sys::{self, MountReach};
 
@@ -49,6 +49,9 @@ const MASKED: [&str; 11] = [
 /// Parts of /proc that set up the machine.
 const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
+/// Bytes of /dev/shm, as under Docker.
+const SHM_SIZE: u64 = 64 << 20;
+
 /// Where in /dev the files to be bound elsewhere lie, until everything is mounted.
 const STAGING: &str = ".builder";
 
@@ -57,7 +60,9 @@ const STAGING: &str = ".builder";
 ///
 /// No device node of an image can be opened: those of /dev are bound from outside. A step has CAP_MKNOD, as under Docker,
 /// but no device control group holds it off the machine's disks.
-pub(super) fn separate_root(root: OwnedFd) -> Step<OwnedFd> {
+///
+/// For a step that may do what the builder may, they are devices: a container's own rules hold for it as well.
+pub(super) fn separate_root(root: OwnedFd, security: Security) -> Step<OwnedFd> {
     let copy = match clone_tree(root.as_fd(), "", MountReach::One) {
         Ok(copy) => copy,
         // Before Linux 6.15, a mount that is attached nowhere (as fsmount returns it) cannot be cloned; it can be
@@ -65,7 +70,9 @@ pub(super) fn separate_root(root: OwnedFd) -> Step<OwnedFd> {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => root,
         Err(error) => return during(Err(error), "clone the mount of the root"),
     };
-    during(sys::restrict_mount(&copy, NODEV, MountReach::One), "restrict the mount of the root")?;
+    if security == Security::Confined {
+        during(sys::restrict_mount(&copy, NODEV, MountReach::One), "restrict the mount of the root")?;
+    }
     Ok(copy)
 }
 
@@ -103,10 +110,17 @@ pub(super) fn enter(
         ProcView::Own => mount_proc(&proc)?,
         ProcView::Shared => during(share_proc(&proc), "bind `/proc`")?,
     }
-    during(mount_sys(&guest, &sys, process.network), "mount `/sys`")?;
-    mount_cgroups(&guest);
-    let staging = mount_dev(process, &dev)?;
-    guest.restrict()?;
+    // What whoever may do all that the builder may do is not kept from.
+    let (kernel, dev_attributes) = match process.security {
+        Security::Confined => (RDONLY | INERT, NOSUID | NODEV),
+        Security::Unconfined => (INERT, NOSUID),
+    };
+    during(mount_sys(&guest, &sys, process.network, kernel), "mount `/sys`")?;
+    mount_cgroups(&guest, kernel);
+    let staging = mount_dev(process, &dev, dev_attributes)?;
+    if process.security == Security::Confined {
+        guest.restrict()?;
+    }
     for (target, path) in targets {
         during(bind(&staging, staged(path), RDONLY | INERT, &target), format!("bind `/{path}`"))?;
     }
@@ -206,14 +220,19 @@ fn share_proc(target: &OwnedFd) -> io::Result<()> {
     attach(&mount, target)
 }
 
-/// /sys of the network that the step uses, read-only.
-fn mount_sys(guest: &Guest, target: &OwnedFd, network: Network) -> io::Result<()> {
-    match new_mount("sysfs", &[], RDONLY | INERT) {
+/// /sys of the network that the step uses.
+fn mount_sys(
+    guest: &Guest,
+    target: &OwnedFd,
+    network: Network,
+    attributes: MountAttrFlags,
+) -> io::Result<()> {
+    match new_mount("sysfs", &[], attributes) {
         Ok(mount) => attach(&mount, target),
         // Allowed only to the owner of the network namespace; then the machine's own has to do.
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             let mount = clone_tree(CWD, "/sys", MountReach::Tree)?;
-            sys::restrict_mount(&mount, RDONLY | INERT, MountReach::Tree)?;
+            sys::restrict_mount(&mount, attributes, MountReach::Tree)?;
             attach(&mount, target)?;
             cover_below_sys(guest)?;
             match existing(guest.place("sys/class/net"))? {
@@ -251,23 +270,22 @@ fn cover_below_sys(guest: &Guest) -> io::Result<()> {
     Ok(())
 }
 
-/// The control groups of the sandbox, read-only, where the machine uses version 2. Programs look there for limits; with an
+/// The control groups of the sandbox, where the machine uses version 2. Programs look there for limits; with an
 /// empty directory they find none, so failure and version 1 do no harm.
-fn mount_cgroups(guest: &Guest) {
+fn mount_cgroups(guest: &Guest, attributes: MountAttrFlags) {
     const CGROUP2_MAGIC: u64 = 0x6367_7270;
     let version = rustix::fs::statfs("/sys/fs/cgroup").map(|stat| stat.f_type as u64);
     if version == Ok(CGROUP2_MAGIC)
         && let Ok(target) = guest.place("sys/fs/cgroup")
     {
-        let _ = new_mount("cgroup2", &[], RDONLY | INERT).and_then(|mount| attach(&mount, &target));
+        let _ = new_mount("cgroup2", &[], attributes).and_then(|mount| attach(&mount, &target));
     }
 }
 
 /// A /dev of six devices. Returns the staging directory, which holds the files to be bound elsewhere.
-fn mount_dev(process: &Process, target: &OwnedFd) -> Step<OwnedFd> {
+fn mount_dev(process: &Process, target: &OwnedFd, attributes: MountAttrFlags) -> Step<OwnedFd> {
     // Like the root, without usable device nodes: the six are bound. Scripts in it can be executed.
-    let dev =
-        during(new_mount("tmpfs", &[("mode", "755"), ("size", "65536k")], NOSUID | NODEV), "mount `/dev`")?;
+    let dev = during(new_mount("tmpfs", &[("mode", "755"), ("size", "65536k")], attributes), "mount `/dev`")?;
     during(attach(&dev, target), "mount `/dev`")?;
     let directory = |name: &str| {
         let step = format!("make `/dev/{name}`");
@@ -291,7 +309,8 @@ fn mount_dev(process: &Process, target: &OwnedFd) -> Step<OwnedFd> {
     let has_tty = IdMap::of_this_process().is_ok_and(|ids| ids.groups().contain(5));
     let pts = if has_tty { &pts[..] } else { &pts[..3] };
     during(mount_at("devpts", pts, NOSUID | NOEXEC, &directory("pts")?), "mount `/dev/pts`")?;
-    let shm = [("mode", "1777"), ("size", "65536k")];
+    let size = process.shm_size.unwrap_or(SHM_SIZE).to_string();
+    let shm = [("mode", "1777"), ("size", size.as_str())];
     during(mount_at("tmpfs", &shm, INERT, &directory("shm")?), "mount `/dev/shm`")?;
     match mount_at("mqueue", &[], INERT, &directory("mqueue")?) {
         // A kernel without message queues.

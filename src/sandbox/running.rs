@@ -18,7 +18,10 @@ use super::indispensable::Indispensable;
 use super::processes::Survivors;
 use super::supervisor::{Found, Stops, ends_within, timespec};
 use super::wire::{self, Confinement, Left, Report};
-use super::{CHILD_ARGUMENT, Cancel, Content, Exit, Loss, Process, SandboxError, Stream, loss, orphans};
+use super::{
+    CHILD_ARGUMENT, Cancel, Content, Exit, Loss, Process, SandboxError, Security, Strategy, Stream, loss,
+    orphans,
+};
 use crate::children::{self, Awaited};
 use crate::rootfs::{IdMap, ResolvedUser};
 
@@ -88,6 +91,14 @@ pub(super) fn check(process: &Process, cancel: &Cancel) -> Result<(), SandboxErr
     no_survivors()?;
     not_cancelled(cancel)?;
     check_ids(process)
+}
+
+/// Whether a step that sees other processes of this user may be what it asks for.
+pub(super) fn check_confined(process: &Process, strategy: Strategy) -> Result<(), SandboxError> {
+    match process.security {
+        Security::Confined => Ok(()),
+        Security::Unconfined => Err(SandboxError::Unconfined(strategy)),
+    }
 }
 
 fn no_survivors() -> Result<(), SandboxError> {

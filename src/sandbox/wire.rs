@@ -14,7 +14,7 @@ use super::devices::Rules;
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 use super::refusal::{Act, Attempt};
-use super::{Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, Script};
+use super::{Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, ResourceLimit, Script, Security};
 use crate::rootfs::{GuestPath, Owner, ResolvedUser};
 
 /// The largest frame that is accepted: both ends are ours, this only bounds the damage of a mistake.
@@ -212,6 +212,13 @@ pub(super) fn encode_process(process: &Process) -> Vec<u8> {
         Network::Shared => 0,
         Network::None => 1,
     });
+    out.number(match process.security {
+        Security::Confined => 0,
+        Security::Unconfined => 1,
+    });
+    // No bytes at all would be the usual number of them.
+    out.wide(process.shm_size.unwrap_or(0));
+    out.list(&process.limits, |out, limit| limit.parts().into_iter().for_each(|part| out.wide(part)));
     out.0
 }
 
@@ -251,6 +258,8 @@ fn decode_mount(from: &mut Decoder<'_>, descriptors: &mut impl Iterator<Item = O
             rights: if flag(from)? { Rights::Honoured } else { Rights::Ignored },
             tree: Arc::new(descriptors.next()?),
             source: Arc::new(descriptors.next()?),
+            // Only the builder moves anything.
+            kept_at: None,
         }),
         1 => Content::Tmpfs { size: Some(from.wide()?).filter(|size| *size > 0) },
         2 => Content::Secret(SecretFile {
@@ -301,6 +310,13 @@ pub(super) fn decode_process(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<
             1 => Network::None,
             _ => return None,
         },
+        security: match from.number()? {
+            0 => Security::Confined,
+            1 => Security::Unconfined,
+            _ => return None,
+        },
+        shm_size: Some(from.wide()?).filter(|size| *size > 0),
+        limits: from.list(|from| ResourceLimit::from_parts([from.wide()?, from.wide()?, from.wide()?]))?,
     };
     (from.0.is_empty() && descriptors.next().is_none()).then_some(process)
 }
@@ -479,6 +495,7 @@ mod tests {
             Content::Bind(Bind {
                 tree: open("/"),
                 source: open("/etc"),
+                kept_at: None,
                 writes: Writes::Allowed,
                 rights: Rights::Ignored,
             }),
@@ -511,6 +528,9 @@ mod tests {
             mounts: mounts(),
             presentation: Presentation::ThirtyTwoBit,
             network: Network::None,
+            security: Security::Unconfined,
+            shm_size: Some(5),
+            limits: vec![ResourceLimit::named("nofile", Some(1), None).unwrap()],
         }
     }
 

@@ -40,11 +40,32 @@ pub(super) fn wait(file: impl AsFd, sharing: Sharing) -> io::Result<()> {
 /// # Errors
 /// As [`wait`].
 pub(super) fn take(file: impl AsFd) -> io::Result<bool> {
-    match retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+    try_take(file, Sharing::Alone)
+}
+
+/// Takes the lock on `file` if nobody has it who does not share it; says whether it has it now. One that it has already
+/// becomes another one, which is not done at once: for a moment there is none.
+///
+/// # Errors
+/// As [`wait`].
+pub(super) fn try_take(file: impl AsFd, sharing: Sharing) -> io::Result<bool> {
+    let operation = match sharing {
+        Sharing::Shared => FlockOperation::NonBlockingLockShared,
+        Sharing::Alone => FlockOperation::NonBlockingLockExclusive,
+    };
+    match retry_on_intr(|| rustix::fs::flock(&file, operation)) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(told(error)),
     }
+}
+
+/// Lets go of the lock on `file`.
+///
+/// # Errors
+/// As [`wait`].
+pub(super) fn release(file: impl AsFd) -> io::Result<()> {
+    retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingUnlock)).map_err(told)
 }
 
 /// Whether the error is that the file system has no locks.

@@ -17,6 +17,7 @@ use crate::image::shown;
 
 pub mod archive;
 pub mod blobs;
+pub mod cache_mounts;
 pub mod catalog;
 pub mod chain;
 pub mod choice;

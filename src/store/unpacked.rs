@@ -314,8 +314,12 @@ fn read_overrides(path: &Path) -> Result<Option<Overrides>, UnpackError> {
 /// ordinary user with subordinate ids, `all.user.as-1000-1000.v2` for one who is in no namespace and has nothing but files
 /// of its own. A very long one is its digest instead.
 fn kind(ids: &IdMap, marks: Marks, caller: &Caller) -> String {
+    short(format!("{}.{}{}.v{VERSION}", ids.name(), marks.name(), caller.name()))
+}
+
+/// A name that can be that of a file: itself, or its digest if it is too long for that.
+pub(super) fn short(name: String) -> String {
     const LONGEST: usize = 200;
-    let name = format!("{}.{}{}.v{VERSION}", ids.name(), marks.name(), caller.name());
     if name.len() > LONGEST { Digest::of(name.as_bytes()).hex().to_owned() } else { name }
 }
 

@@ -192,7 +192,7 @@ impl Drop for Workspace {
 
 /// Takes away the access control lists that a new directory has from the one it is in (acl(5)): all trees are made below
 /// it, and would get entries that no layer and no step has asked for.
-fn inherit_nothing(directory: &Path) -> rustix::io::Result<()> {
+pub(super) fn inherit_nothing(directory: &Path) -> rustix::io::Result<()> {
     for key in [c"system.posix_acl_default", c"system.posix_acl_access"] {
         match rustix::fs::lremovexattr(directory, key) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}

@@ -51,8 +51,7 @@ impl Aside {
 
     /// Makes the directory `name` in it, of the mode 0700, and opens it.
     pub(super) fn directory(&self, name: &str) -> io::Result<OwnedFd> {
-        rustix::fs::mkdirat(&self.directory, name, Mode::RWXU)?;
-        Ok(rustix::fs::openat(&self.directory, name, PLACE, Mode::empty())?)
+        new_directory(self.directory.as_fd(), name)
     }
 
     /// Removes the entry `name` of `directory`, whatever it is: it is out of sight before anything in it is touched.
@@ -66,6 +65,12 @@ impl Aside {
             }
         }
     }
+}
+
+/// Makes the directory `name` in `directory`, of the mode 0700, and opens it.
+pub(super) fn new_directory(directory: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(directory, name, Mode::RWXU)?;
+    Ok(rustix::fs::openat(directory, name, PLACE, Mode::empty())?)
 }
 
 impl AsFd for Aside {

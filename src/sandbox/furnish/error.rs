@@ -31,6 +31,15 @@ pub enum FurnishError {
         #[source]
         source: CopyTreeError,
     },
+    /// What is kept elsewhere, and was copied for the step, could not be copied back.
+    #[error("cannot keep what the step has written to `{path}`")]
+    Return {
+        /// Where it was.
+        path: GuestPath,
+        /// Why not.
+        #[source]
+        source: CopyTreeError,
+    },
     /// What was made for mounts, or put in their place, could not be taken away.
     #[error("cannot take away what was there for this step only")]
     Restore(#[source] RootfsError),

@@ -8,6 +8,7 @@
 mod aside;
 mod dev;
 mod error;
+mod kept;
 mod mounted;
 mod parents;
 mod secret_files;
@@ -20,6 +21,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::aside::Aside;
+use self::kept::Moved;
 use self::parents::Parents;
 use self::secret_files::SecretFiles;
 use super::mount::PointKind;
@@ -45,6 +47,8 @@ pub(super) struct Furnished {
     /// The real paths of what was put there.
     ours: Vec<GuestPath>,
     secrets: SecretFiles,
+    /// What is kept elsewhere, latest last.
+    moved: Vec<Moved>,
     /// Where it was put.
     parents: Parents,
 }
@@ -153,7 +157,8 @@ impl Furnished {
         provided::make_kernel_directories(&root)?;
         let aside = during(Aside::new(aside), step())?;
         let (secrets, parents) = (SecretFiles::default(), Parents::default());
-        Ok(Self { root, aside, done: Vec::new(), ours: Vec::new(), secrets, parents })
+        let (done, ours, moved) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { root, aside, done, ours, secrets, moved, parents })
     }
 
     /// Covers `/etc/resolv.conf` and `/etc/hosts`, or what links there point to.
@@ -257,10 +262,13 @@ impl Furnished {
         Ok(found)
     }
 
-    /// Takes everything away again. No process of the step may be left.
-    pub(super) fn remove(mut self) -> Result<(), SandboxError> {
+    /// Takes everything away again. No process of the step may be left. What is kept elsewhere and could only be copied is
+    /// copied back, unless `cancel` comes.
+    pub(super) fn remove(mut self, names: Limit, cancel: &Cancel) -> Result<(), SandboxError> {
         self.parents.end();
-        Ok(self.undo().map_err(FurnishError::Restore)?)
+        let copied = self.copy_back(names, cancel);
+        self.undo().map_err(FurnishError::Restore)?;
+        copied
     }
 
     /// Leaves everything where it is, but for secrets: something of the step lives, which could lead astray what is moved.
@@ -274,6 +282,8 @@ impl Furnished {
     /// Goes on after a failure: the first is the one to report.
     fn undo(&mut self) -> Result<(), RootfsError> {
         let mut result = self.secrets.empty();
+        // Before anything is discarded.
+        result = result.and(self.bring_home());
         while let Some(done) = self.done.pop() {
             let undone = match done {
                 Done::Made(mut stubs) => stubs.remove(),

@@ -3,15 +3,16 @@
 //! The differences: what could not be written to can be, and is discarded; what would be in memory is on disk; a limit of
 //! size does not hold.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::FileType;
 
+use super::aside::new_directory;
 use super::{FurnishError, Furnished, during, make_directory, make_file};
 use crate::limit::Limit;
 use crate::rootfs::visit::jobs;
 use crate::rootfs::{CopyTreeError, Follow, GuestPath, Rootfs, TreeCopy};
-use crate::sandbox::mount::{Bind, Content, PointKind, SecretFile};
+use crate::sandbox::mount::{Bind, Content, PointKind, SecretFile, Writes};
 use crate::sandbox::{Cancel, Mount, SandboxError, attach};
 
 impl Furnished {
@@ -42,7 +43,10 @@ impl Furnished {
         let kind = FileType::from_raw_mode(stat.st_mode);
         attach::check_kind(point, kind).map_err(refused)?;
         let made = match &mount.content {
-            Content::Bind(bind) => self.copy_of(bind, point, target, names, cancel)?,
+            Content::Bind(Bind { kept_at: Some(kept_at), writes: Writes::Allowed, source, .. }) => {
+                self.move_here(source, kept_at, (point, target), names, cancel)?
+            }
+            Content::Bind(bind) => self.copy_of(&bind.source, (point, target), names, cancel)?,
             Content::Tmpfs { .. } => {
                 let made = self.aside.new_name();
                 let mode = stat.st_mode & 0o7777;
@@ -64,33 +68,43 @@ impl Furnished {
         Ok(made)
     }
 
-    fn copy_of(
+    /// Copies what is to be mounted at the path into the directory aside; gives its name there.
+    pub(super) fn copy_of(
         &mut self,
-        bind: &Bind,
-        point: PointKind,
-        target: &GuestPath,
+        source: &OwnedFd,
+        (point, target): (PointKind, &GuestPath),
         names: Limit,
         cancel: &Cancel,
     ) -> Result<String, SandboxError> {
         let made = self.aside.new_name();
-        let cancelled = || cancel.is_cancelled();
-        let copy = TreeCopy { names, cancelled: &cancelled, jobs: jobs() };
-        let step = || format!("copy what is to be mounted at `{target}`");
-        let result = match point {
-            PointKind::Directory { .. } => {
-                let to = Rootfs::from_fd(during(self.aside.directory(&made), step())?);
-                let from = Rootfs::from_fd(during(bind.source.as_fd().try_clone_to_owned(), step())?);
-                copy.copy(&from, &to)
-            }
-            PointKind::File => copy
-                .copy_entry(bind.source.as_fd(), self.aside.as_fd(), made.as_bytes())
-                .map_err(|source| CopyTreeError::Io { action: "copy", path: target.clone(), source }),
-        };
-        match (result, cancel.reason()) {
-            (Ok(()), _) => Ok(made),
+        match copy(source, (point, target), (self.aside.as_fd(), &made), names, cancel) {
+            Ok(()) => Ok(made),
             // Whatever it was then: the copy has been stopped.
-            (Err(_), Some(reason)) => Err(SandboxError::Cancelled { reason: reason.to_owned() }),
-            (Err(source), None) => Err(FurnishError::Copy { path: target.clone(), source }.into()),
+            Err(source) => Err(match cancel.reason() {
+                Some(reason) => SandboxError::Cancelled { reason: reason.to_owned() },
+                None => FurnishError::Copy { path: target.clone(), source }.into(),
+            }),
         }
+    }
+}
+
+/// Copies `source`, which is at `path`, to the new entry `name` of `directory`.
+pub(super) fn copy(
+    source: &OwnedFd,
+    (point, path): (PointKind, &GuestPath),
+    (directory, name): (BorrowedFd<'_>, &str),
+    names: Limit,
+    cancel: &Cancel,
+) -> Result<(), CopyTreeError> {
+    let cancelled = || cancel.is_cancelled();
+    let copy = TreeCopy { names, cancelled: &cancelled, jobs: jobs() };
+    let failed = |source| CopyTreeError::Io { action: "copy", path: path.clone(), source };
+    match point {
+        PointKind::Directory { .. } => {
+            let to = Rootfs::from_fd(new_directory(directory, name).map_err(failed)?);
+            let from = Rootfs::from_fd(source.try_clone().map_err(failed)?);
+            copy.copy(&from, &to)
+        }
+        PointKind::File => copy.copy_entry(source.as_fd(), directory, name.as_bytes()).map_err(failed),
     }
 }

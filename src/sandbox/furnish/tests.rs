@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::makedev;
 
-use super::super::{Bind, Cancel, Content, Mount, Rights, Secret, SecretFile, Writes};
+use super::super::{Bind, Cancel, Content, KeptAt, Mount, Rights, Secret, SecretFile, Writes};
 use super::dev::try_devices;
 use super::*;
 use crate::limit::Limit;
@@ -98,7 +98,10 @@ impl Ground {
         let source = self.directory.path().join("source").join(source);
         let source = Arc::new(rustix::fs::open(source, OFlags::PATH, Mode::empty()).unwrap());
         let (writes, rights) = (Writes::Allowed, Rights::Honoured);
-        mount(target, Content::Bind(Bind { tree: Arc::clone(&source), source, writes, rights }))
+        mount(
+            target,
+            Content::Bind(Bind { tree: Arc::clone(&source), source, kept_at: None, writes, rights }),
+        )
     }
 }
 
@@ -137,7 +140,7 @@ fn the_same_files_come_back_whatever_the_image_has() {
         assert_eq!(found.as_deref(), Some(&b"ours"[..]), "{name}");
         assert!(fs::read_dir(ground.path("proc")).unwrap().next().is_none(), "{name}");
         assert_ne!(ground.facts(), before, "{name}");
-        furnished.remove().unwrap();
+        furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
         assert_eq!(ground.facts(), before, "{name}");
         assert!(ground.nothing_is_aside(), "{name}");
         // Dropped, the same.
@@ -163,7 +166,7 @@ fn the_directory_of_devices_is_as_everywhere() {
     let modes = ["dev", "dev/pts", "dev/shm", "dev/mqueue", "dev/pipes", "dev/pipes/EOF", "proc", "sys"];
     assert_eq!(modes.map(mode), [0o755, 0o755, 0o1777, 0o1777, 0o755, 0o755, 0o555, 0o555]);
     assert_eq!(mode("etc/hosts"), 0o644);
-    furnished.remove().unwrap();
+    furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
     assert_eq!(ground.paths(), ["dev", "proc", "sys"], "they stay, as under BuildKit");
     assert_eq!(["dev", "proc", "sys"].map(mode), [0o755; 3]);
 }
@@ -210,7 +213,9 @@ fn what_a_step_did_to_covered_places_is_undone_and_the_rest_stays() {
         }
         let furnished = ground.furnish(&[]).unwrap();
         run(&ground.path(""), script);
-        furnished.remove().unwrap_or_else(|error| panic!("{script}: {error:?}"));
+        furnished
+            .remove(NAMES, &Cancel::new().unwrap())
+            .unwrap_or_else(|error| panic!("{script}: {error:?}"));
         assert!(ground.nothing_is_aside(), "{script}");
         let etc = if ground.path("moved").exists() { "moved" } else { "etc" };
         let after = numbers([&format!("{etc}/hosts"), &format!("{etc}/resolv.conf")]);
@@ -246,7 +251,7 @@ fn a_directory_keeps_its_time_unless_the_step_changed_it() {
     assert_eq!([time("etc"), time(""), time("a")], [old; 3], "at once: one tick later is too late to tell");
     run(&ground.path(""), "echo x > etc/x; touch -d @2000 a");
     let changed = [time("etc"), time("a")];
-    furnished.remove().unwrap();
+    furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
     assert_eq!([time("etc"), time("a")], changed);
     assert_eq!(time(""), old);
 }
@@ -277,7 +282,7 @@ fn a_directory_keeps_its_time_where_the_step_changed_nothing_of_the_image_in_it(
             let furnished = ground.furnish(&[secret("/a/s"), mount("/a/t", TMPFS)]).unwrap();
             run(&ground.path(""), script);
             assert_ne!(["", "etc", "a"].map(time), before, "{script}");
-            furnished.remove().unwrap();
+            furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
             let after = ["", "etc", "a"].map(time);
             assert_eq!((after[0], after[2]), (before[0], before[2]), "{script}");
             assert_eq!(after[1] != before[1], is_changed, "{script}");
@@ -290,7 +295,7 @@ fn a_secret_goes_wherever_the_step_has_put_it() {
     let Some(ground) = ground(&format!("{KERNELS}mkdir etc")) else { return };
     let furnished = ground.furnish(&[secret("/run/a"), secret("/run/b"), secret("/run/c")]).unwrap();
     run(&ground.path(""), "ln run/a etc/link; mv run/b etc/moved; cp run/c etc/copy; echo more >> run/a");
-    furnished.remove().unwrap();
+    furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
     let content = |name: &str| fs::read_to_string(ground.path("etc").join(name)).unwrap();
     assert_eq!(["link", "moved", "copy"].map(content), ["", "", "hidden"], "a copy is the step's own");
     assert!(!ground.path("run").exists());
@@ -310,7 +315,7 @@ fn what_was_covered_comes_back_when_nothing_can_be_put_there() {
     let hosts = GuestPath::root().child(b"etc/hosts");
     furnished.cover(&hosts, "missing", Origin::Image).unwrap_err();
     assert!(!ground.path("etc/hosts").exists());
-    furnished.remove().unwrap();
+    furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
     assert_eq!(ground.facts(), before);
 }
 
@@ -323,7 +328,7 @@ fn a_directory_that_the_step_removed_is_made_again_as_it_was() {
         let mounts = [secret("/etc/deep/er/new/secret"), mount("/free/new", TMPFS)];
         let furnished = ground.furnish(&mounts).unwrap();
         run(&ground.path(""), script);
-        furnished.remove().unwrap();
+        furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
         // Empty: in it were but things that were made to be covered.
         let expected = ["dev", "etc", "etc/deep", "etc/deep/er", "free", "proc", "sys"];
         assert_eq!(ground.paths(), expected, "{script}");
@@ -397,7 +402,7 @@ fn mounts_stand_where_they_would_be_mounted() {
         &ground.path(""),
         "echo x > real/old/sub/f; echo x > dev/file; rm -rf new/t/*; mv real/old/sub real/sub; rm -rf sys",
     );
-    furnished.remove().unwrap();
+    furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
     assert!(fs::read_to_string(ground.directory.path().join("source/d/sub/f")).unwrap() == "s\n");
     // Moved out of a mount it is a copy, and the step's own: but not with what was mounted in there.
     let file = |name: &str| fs::read_to_string(ground.path("real/sub").join(name)).ok();
@@ -494,4 +499,85 @@ fn devices_that_cannot_be_opened_are_an_error_that_says_why() {
     root.unwrap();
     let SandboxError::Setup { step, source } = error else { panic!("{error}") };
     assert_eq!((step.act, source.raw_os_error()), (Act::OpenDevice, Some(libc::EACCES)));
+}
+
+/// A directory that is kept in `home`, for a mount at `target`.
+fn kept(home: &Path, target: &str) -> Mount {
+    let open = |path: &Path| rustix::fs::open(path, OFlags::PATH, Mode::empty()).unwrap();
+    let kept_at = KeptAt { directory: open(home), name: b"kept".to_vec() };
+    let bind = Bind {
+        tree: Arc::new(open(home)),
+        source: Arc::new(open(&home.join("kept"))),
+        kept_at: Some(Arc::new(kept_at)),
+        writes: Writes::Allowed,
+        rights: Rights::Honoured,
+    };
+    mount(target, Content::Bind(bind))
+}
+
+#[test]
+fn what_is_kept_elsewhere_goes_back_from_wherever_it_is() {
+    // In the file system of the root, and in another, where it is copied.
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    for step in [
+        "true",
+        "mv old/c moved",
+        "mv old older; mkdir old",
+        "rmdir old/c/d; mv old/c dev/c",
+        "mv made/x/c .",
+    ] {
+        let Some(ground) = ground(&format!("{KERNELS} mkdir -p old/c; echo i > old/c/image")) else { return };
+        let near = ground.directory.path().join("home");
+        for home in [&near, elsewhere.path()] {
+            run(ground.directory.path(), &format!("rm -rf {}/kept", home.display()));
+            run(&ground.path(""), &format!("mkdir -p {0}/kept; echo 1 > {0}/kept/f", home.display()));
+            let target = if step.contains("made") { "/made/x/c" } else { "/old/c" };
+            let before = ground.facts();
+            let furnished = ground.furnish(&[kept(home, target)]).unwrap();
+            assert_eq!(fs::read_to_string(ground.path(&target[1..]).join("f")).unwrap(), "1\n");
+            run(&ground.path(&target[1..]), "echo 2 > g; mkdir d; chown 7:8 g; rm f");
+            run(&ground.path(""), step);
+            furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
+            let facts = |name: &str| fs::metadata(home.join("kept").join(name)).unwrap();
+            assert_eq!((facts("g").uid(), facts("g").gid()), (7, 8), "{step}");
+            assert!(!home.join("kept/f").exists(), "{step}");
+            assert_eq!(fs::read_dir(home).unwrap().count(), 1, "{step}");
+            assert!(!ground.facts().iter().any(|line| line.contains("/g ")), "{step}: {:?}", ground.paths());
+            assert!(ground.nothing_is_aside(), "{step}");
+            if step == "true" {
+                assert_eq!(ground.facts(), before);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_step_has_removed_is_gone_and_what_could_not_be_put_there_is_not() {
+    let Some(ground) = ground(&format!("{KERNELS} mkdir -p old/c; touch file")) else { return };
+    let home = ground.directory.path().join("home");
+    run(&ground.path(""), &format!("mkdir -p {0}/kept; echo 1 > {0}/kept/f", home.display()));
+    // A place that is a file, one that cannot be made, and the same twice.
+    for targets in [&["/file"][..], &["/file/x"], &["/a", "/b"]] {
+        let mounts: Vec<Mount> = targets.iter().map(|target| kept(&home, target)).collect();
+        ground.furnish(&mounts).unwrap_err();
+        assert_eq!(fs::read_to_string(home.join("kept/f")).unwrap(), "1\n", "{targets:?}");
+    }
+    let furnished = ground.furnish(&[kept(&home, "/old/c")]).unwrap();
+    run(&ground.path(""), "rm -r old/c");
+    furnished.remove(NAMES, &Cancel::new().unwrap()).unwrap();
+    assert!(!home.join("kept").exists() && ground.path("old/c").is_dir());
+}
+
+#[test]
+fn who_cancels_a_step_leaves_what_was_copied_for_it_as_it_was() {
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    let Some(ground) = ground(KERNELS) else { return };
+    run(&ground.path(""), &format!("mkdir -p {0}/kept; echo 1 > {0}/kept/f", elsewhere.path().display()));
+    let furnished = ground.furnish(&[kept(elsewhere.path(), "/c")]).unwrap();
+    run(&ground.path(""), "echo 2 > c/f");
+    let cancel = Cancel::new().unwrap();
+    cancel.cancel("enough");
+    furnished.remove(NAMES, &cancel).unwrap();
+    assert_eq!(fs::read_to_string(elsewhere.path().join("kept/f")).unwrap(), "1\n");
+    assert_eq!(ground.paths(), ["dev", "proc", "sys"]);
 }

@@ -54,7 +54,7 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// Whether the entry `name` of `parent` is what is open as `file`.
-pub(super) fn is_at(file: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
+pub(in crate::sandbox) fn is_at(file: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
     match (metadata_of(file), metadata_at(parent, name)) {
         (Ok(one), Ok(other)) => one.same_file(&other) && one.kind == other.kind,
         _ => false,
@@ -62,7 +62,11 @@ pub(super) fn is_at(file: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &[u8]) -
 }
 
 /// Moves the open directory `directory` from wherever it is to `name` in `parent`.
-pub(super) fn bring_home(directory: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+pub(in crate::sandbox) fn bring_home(
+    directory: BorrowedFd<'_>,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = rustix::fs::openat(directory, "..", flags, Mode::empty())?;
     for found in Names::in_directory(above.as_fd())?.iter() {

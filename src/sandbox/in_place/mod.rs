@@ -35,6 +35,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub use claim::{Claim, PRIVATE_DIRECTORY};
 pub(super) use claim::{leave_to_next, take_over};
 pub use error::InPlaceError;
+pub(super) use identity::{bring_home, is_at};
 pub use kept::kept_in_place;
 pub use own_root::{ForeignRoot, OwnRootError, Repaired, find_foreign_root};
 pub(super) use trial::try_in;
@@ -45,7 +46,7 @@ use super::furnish::{Home, KernelDirectories};
 use super::provided::is_of_kernel;
 use super::running::{self, Command};
 use super::wire::Confinement;
-use super::{Cancel, Exit, Process, Sandbox, SandboxError, Stream, View, chroot};
+use super::{Cancel, Exit, Process, Sandbox, SandboxError, Strategy, Stream, View, chroot};
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, Rootfs};
 use exchange::Exchange;
@@ -135,6 +136,7 @@ impl Sandbox for InPlace<'_> {
         cancel: &Cancel,
     ) -> Result<Exit, SandboxError> {
         running::check(process, cancel)?;
+        running::check_confined(process, Strategy::InPlace)?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let fixed = Fixed::find(self.claim.root(), &self.protected)?;
         self.check(&fixed, root, process)?;
@@ -182,11 +184,15 @@ impl Sandbox for InPlace<'_> {
         exchange.damaged(damaged);
         exchange.end()?;
         let scripts = scripts.remove();
-        let furnished = furnished.remove();
+        let furnished = furnished.remove(self.names, cancel);
         let exit = result?;
         scripts?;
         furnished?;
         Ok(exit)
+    }
+
+    fn mounts(&self) -> bool {
+        false
     }
 
     fn view(&self) -> Result<View, SandboxError> {
