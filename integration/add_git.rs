@@ -330,3 +330,34 @@ fn a_checkout_ends_at_once_when_it_is_told_to() {
     let finished = running.end(Duration::from_secs(5));
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
 }
+
+#[test]
+fn ssh_is_given_the_agent_that_is_named_and_asks_nobody() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(site) = Site::start() else { return };
+    let builder = Builder::new();
+    let out = scratch();
+    // Stands for ssh: notes what it is told, and runs the command here.
+    let (log, ssh) = (out.path().join("log"), out.path().join("ssh"));
+    let script = format!(
+        "#!/bin/sh\nprintf '%s\\n' \"$@\" \"$SSH_AUTH_SOCK\" >>{log}\nfor last; do :; done\ncd {repositories}\neval \"$last\"\n",
+        log = log.display(),
+        repositories = site.repositories().display()
+    );
+    std::fs::write(&ssh, script).unwrap();
+    std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = out.path().join("agent");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let layout = out.path().join("layout");
+    let context = Context::new("FROM scratch\nADD me@git.example:repo.git#v1 /x\n");
+    let mut command = builder.command();
+    command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", out.path().display()));
+    command.args(["--no-push", "--destination=git.example/x:1"]).arg("--oci-layout-path").arg(&layout);
+    command.arg(format!("--ssh=default={}", socket.display())).arg(context.path());
+    finish(&mut command).success();
+    oci::with_unpacked(&layout, "1", |root| assert_eq!(listing(&root.join("x")), FIRST));
+    let told = std::fs::read_to_string(&log).unwrap();
+    for line in ["BatchMode=yes", "me@git.example", "git-upload-pack 'repo.git'", socket.to_str().unwrap()] {
+        assert!(told.lines().any(|told| told == line), "{line}: {told}");
+    }
+}
