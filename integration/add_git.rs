@@ -127,6 +127,19 @@ fn a_branch_that_moved_is_noticed_and_one_that_did_not_is_not_fetched() {
 }
 
 #[test]
+fn a_branch_stands_for_one_commit_in_all_steps_of_a_build() {
+    let Some(site) = Site::start() else { return };
+    let builder = Builder::new();
+    let lines = "ADD REPO#master /x\nADD REPO#master:sub /y\nADD --keep-git-dir REPO#master /z";
+    build(&site, &builder, lines, &[]);
+    let asked = || site.server.requests("GET", "info/refs").len();
+    let before = asked();
+    let (_, said) = build(&site, &builder, lines, &[]);
+    assert!(said.contains("layers: 3 remembered, 0 made"), "{said}");
+    assert_eq!(asked() - before, 1);
+}
+
+#[test]
 fn a_kept_git_directory_works_and_has_neither_secrets_nor_traces_of_here() {
     let Some(site) = Site::start() else { return };
     let builder = Builder::new();
@@ -241,7 +254,10 @@ fn secrets_open_a_repository_and_go_to_no_other_host() {
     let Some(site) = site else { return };
     let builder = Builder::new();
     let said = fails(&site, &builder, "ADD REPO /x", &[]);
-    assert!(said.contains("terminal prompts disabled"), "{said}");
+    assert!(
+        said.contains("terminal prompts disabled") && said.contains("--secret id=GIT_AUTH_TOKEN"),
+        "{said}"
+    );
     let out = scratch();
     let secret = out.path().join("secret");
     std::fs::write(&secret, "canary\n").unwrap();
@@ -271,6 +287,7 @@ fn without_git_the_error_says_so() {
     command.env("PATH", "/nonexistent").arg("--no-push").arg(context.path());
     let finished = finish(&mut command).exited(1);
     assert!(finished.says(&["git is not installed here"]), "{}", finished.stderr);
+    assert!(finished.says(&["hint: install git"]), "{}", finished.stderr);
 }
 
 #[test]

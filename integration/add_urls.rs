@@ -218,7 +218,9 @@ fn credentials_go_to_their_host_and_are_shown_nowhere() {
         assert_eq!(content(root, "away"), "stolen");
     });
     assert_eq!(thief.seen().pop().unwrap().header("authorization"), None);
-    trial.fails_without("ADD URL/z /", &flag("HTTP_AUTH_TOKEN_127.0.0.2"));
+    let said =
+        trial.run("ADD URL/z /", &[&flag("HTTP_AUTH_TOKEN_127.0.0.2")], &out.path().join("z")).exited(1);
+    assert!(said.says(&["invalid response status 401"]) && said.says(&["--secret id=HTTP_AUTH_TOKEN_HOST"]));
 
     // In the URL itself.
     let layout = out.path().join("layout");
@@ -236,14 +238,6 @@ fn credentials_go_to_their_host_and_are_shown_nowhere() {
     assert!(!said.contains(CANARY), "{said}");
 }
 
-impl Trial {
-    fn fails_without(&self, lines: &str, argument: &str) {
-        let out = scratch();
-        let said = self.run(lines, &[argument], &out.path().join("layout")).exited(1).stderr;
-        assert!(said.contains("invalid response status 401"), "{said}");
-    }
-}
-
 #[test]
 fn what_a_server_may_not_do_is_an_error_that_leaves_nothing_behind() {
     let headers = (0..4000)
@@ -259,7 +253,7 @@ fn what_a_server_may_not_do_is_an_error_that_leaves_nothing_behind() {
         (Answer::new(200).body("12345"), &["--limit=download-bytes=4"], "the file has more than 4 bytes"),
         (Answer::new(200).body("x".repeat(1000)).ending(Ending::Cut(500)), &[], "closed the connection"),
         (headers, &[], "127.0.0.1"),
-        (Answer::new(302).with("Location", "/again"), &[], "redirects"),
+        (Answer::new(302).with("Location", "/again"), &[], "more than 10 redirects"),
         (Answer::new(302).with("Location", "file:///etc/passwd"), &[], "not a plain http or https URL"),
     ];
     for (answer, arguments, message) in cases {
@@ -270,6 +264,23 @@ fn what_a_server_may_not_do_is_an_error_that_leaves_nothing_behind() {
     let trial = always(Answer::new(200));
     let said = trial.fails("ADD http://127.0.0.1:1/x /", &[]);
     assert!(said.contains("connection refused"), "{said}");
+}
+
+#[test]
+fn a_file_that_was_damaged_in_the_store_is_fetched_again() {
+    let trial = Trial::new(|seen| match seen.header("if-none-match") {
+        Some("\"1\"") => Answer::new(304),
+        _ => Answer::new(200).with("ETag", "\"1\"").body("content"),
+    });
+    trial.build("ADD URL/x /", &[], |_| ());
+    let blob = trial.builder.store().join("blobs/sha256").join(Digest::of(b"content").hex());
+    // Of the same size, so that only reading it tells.
+    std::fs::remove_file(&blob).unwrap();
+    std::fs::write(&blob, "another").unwrap();
+    trial.build("ADD URL/x /", &["--no-cache"], |root| assert_eq!(content(root, "x"), "content"));
+    std::fs::remove_file(&blob).unwrap();
+    trial.build("ADD URL/x /", &["--no-cache"], |root| assert_eq!(content(root, "x"), "content"));
+    assert!(blob.exists());
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn what_cannot_be_built_is_found_while_planning() {
     assert!(message.contains("no process can be given them"), "{message}");
     let (line, message) = error("# syntax=example.org/other:1\nFROM scratch\n".to_owned());
     assert_eq!(line, Some(1));
-    assert!(message.contains("the frontend `example.org/other:1` is not supported yet"), "{message}");
+    assert!(message.contains("the frontend `example.org/other:1` is not known"), "{message}");
     let (line, message) = error("ARG SOURCE_DATE_EPOCH=253402300800000\nFROM scratch\n".to_owned());
     assert_eq!(line, Some(1));
     assert!(message.contains("invalid SOURCE_DATE_EPOCH"), "{message}");

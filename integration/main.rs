@@ -40,6 +40,7 @@ mod privileged;
 mod process_one;
 mod read_only_root;
 mod registry_hostile;
+mod remote_contexts;
 mod run_caches;
 mod run_flags;
 mod run_mounts;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use builder::image::digest::{Algorithm, Digester};
 use serde_json::{Value, json};
 
-use crate::support::fake_registry::FakeRegistry;
+use crate::support::fake_registry::{Answer, FakeRegistry, Server};
 use crate::support::ground::ground;
 use crate::support::group::Group;
 use crate::support::{Builder, Context, finish, scratch};
@@ -184,4 +184,11 @@ fn without_enough_memory_a_build_ends() {
         }
     }
     assert_ne!(short, 0, "there was memory enough for all");
+}
+
+#[test]
+fn a_large_file_of_a_url_takes_no_more_memory_than_a_small_one() {
+    let server = Server::start("127.0.0.1", |_| Answer::new(200).body(vec![b'x'; LARGE as usize]));
+    let context = Context::new(&format!("FROM scratch\nADD http://{}/large /\n", server.address));
+    build(&context, MOST, &["--no-push"]);
 }

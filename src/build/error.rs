@@ -43,6 +43,9 @@ pub enum BuildErrorKind {
     /// Something of the Dockerfile language that this version does not have.
     #[error("{0} is not supported yet")]
     Unsupported(String),
+    /// `# syntax=` names another language.
+    #[error("the frontend `{0}` is not known: only the language of `docker/dockerfile` is")]
+    Frontend(String),
     /// An instruction that cannot be what it says.
     #[error("{0}")]
     Invalid(String),
@@ -99,10 +102,12 @@ pub enum BuildErrorKind {
     #[error(transparent)]
     Path(#[from] GuestPathError),
     /// A base image, or its layers.
-    #[error("cannot use the image `{reference}`")]
+    #[error("cannot use the image `{reference}`{clue}")]
     Image {
         /// Which.
         reference: String,
+        /// What the Dockerfile says of it, to be appended: a stage with a similar name; else empty.
+        clue: String,
         /// Why not.
         #[source]
         source: ServiceError,

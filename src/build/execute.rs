@@ -238,7 +238,7 @@ impl<'a> Executor<'a> {
             if image.layers().iter().any(is_lost) {
                 locked(&self.lost).insert(reader.index);
             }
-            BuildErrorKind::Image { reference: reference.to_owned(), source }
+            BuildErrorKind::Image { reference: reference.to_owned(), clue: String::new(), source }
         })
     }
 }

@@ -13,7 +13,7 @@ use super::network::Networks;
 use super::origin::Reader;
 use super::remote::sort_sources;
 use super::run_settings::{RunSettings, hostname};
-use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope};
+use super::scope::{LARGEST_ENVIRONMENT, RunEnv, Scope, resembling};
 use super::step::{
     Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, RunStep, Step, WorkdirStep,
 };
@@ -22,7 +22,7 @@ use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Run,
     RunAction, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body, expand_words,
-    parse_ports, signal_number, suggest,
+    parse_ports, signal_number,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -183,7 +183,7 @@ impl<'a> Interpreter<'a> {
     fn note_undefined(&mut self, span: Span, names: &[String]) {
         // An ARG without a value is no mistake: someone may give it one.
         for name in names.iter().filter(|name| !self.scope.is_declared(name)) {
-            let near = suggest(name, &self.scope.names().collect::<Vec<_>>());
+            let near = resembling(name, self.scope.names(), self.warnings.len());
             self.warnings.push(Warning::undefined_variable(span, name, near));
         }
     }
@@ -674,6 +674,12 @@ mod tests {
             ),
             ("FROM scratch AS unused\nCOPY --from=7 a b\nFROM scratch", 2, "invalid stage index 7"),
             ("FROM scratch\nCOPY --from=-1 a b", 2, "invalid stage index -1"),
+            ("FROM scratch AS build\nFROM biuld", 2, "(did you mean the stage `build`?)"),
+            (
+                "FROM build\nFROM scratch AS build\nFROM scratch\nCOPY --from=0 a b",
+                1,
+                "(the stage `build` is defined only later)",
+            ),
             ("FROM scratch AS A\nFROM A", 2, "the stage is called `a`, write it like that"),
             ("ARG a=${b:?boom}\nFROM scratch", 1, "b: boom"),
             ("FROM scratch\nENV $none=1", 2, "ENV names can not be blank"),

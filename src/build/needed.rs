@@ -9,9 +9,10 @@ use super::services::{Base, Wanted};
 use super::stage_order::in_order;
 use super::step::{CopyFrom, UsedContext};
 use super::survey::Surveyed;
-use crate::dockerfile::{self, Instruction, Located, Span, Warning};
+use crate::dockerfile::{self, Instruction, Located, Span, Warning, suggest};
 use crate::image::matching::Asked;
 use crate::image::platform::Platform;
+use crate::image::reference::Reference;
 
 /// Triggers that one base may bring.
 const MOST_TRIGGERS: usize = 10_000;
@@ -137,7 +138,8 @@ impl Planner<'_> {
             }
         };
         let base = base.map_err(|source| {
-            BuildError::at(Some(span), BuildErrorKind::Image { reference: shown, source })
+            let clue = self.clue(reference);
+            BuildError::at(Some(span), BuildErrorKind::Image { reference: shown, clue, source })
         })?;
         self.resolved.push((name.clone(), wanted, base.clone()));
         if let Some(found) = &base.foreign {
@@ -150,6 +152,17 @@ impl Planner<'_> {
             ));
         }
         Ok(base)
+    }
+
+    /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
+    fn clue(&self, image: &Reference) -> String {
+        let Some(name) = image.repository().strip_prefix("library/") else { return String::new() };
+        let stages: Vec<&str> =
+            self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
+        if stages.contains(&name) {
+            return format!(" (the stage `{name}` is defined only later)");
+        }
+        suggest(name, &stages).map_or_else(String::new, |near| format!(" (did you mean the stage `{near}`?)"))
     }
 
     /// An image that a step reads from.

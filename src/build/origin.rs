@@ -86,7 +86,7 @@ pub(super) fn named_by<'a>(instruction: &'a Instruction) -> Vec<Named<'a>> {
 
 /// The last stage called `name` among the first `before`.
 pub(super) fn stage_named(file: &Dockerfile, name: &str, before: usize) -> Option<usize> {
-    file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(name))
+    file.stage_named(name, before)
 }
 
 impl Names<'_> {

@@ -286,7 +286,7 @@ impl Executor<'_> {
 fn chown(root: &Rootfs, text: &str, below: Below, most: Limit) -> Result<Owner, BuildErrorKind> {
     if below == Below::Nothing && numeric_chown(text)?.is_none() {
         let message = format!(
-            "--chown={text} is a name, and this stage has no files to look it up in: invalid user index: -1"
+            "invalid user index: -1: --chown={text} is a name, and there are no files to look it up in, as on scratch and with --link; give numbers"
         );
         return Err(BuildErrorKind::Invalid(message));
     }

@@ -136,7 +136,7 @@ impl Planner<'_> {
             image.strip_prefix("docker.io/").unwrap_or(image).split([':', '@']).next().unwrap_or_default();
         match name {
             "docker/dockerfile" | "docker/dockerfile-upstream" | "dockerfile.v0" | "" => Ok(()),
-            _ => Err(BuildError::at(span, BuildErrorKind::Unsupported(format!("the frontend `{image}`")))),
+            _ => Err(BuildError::at(span, BuildErrorKind::Frontend(image.to_owned()))),
         }
     }
 

@@ -3,12 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::dockerfile::suggest;
+
 /// Proxy variables that RUN gets without an ARG when they are given as build arguments (Dockerfile reference,
 /// Predefined ARGs).
 const PROXIES: [&str; 5] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"];
 
 /// ARGs that say something to the builder and are no variables: neither an expansion nor a RUN sees them.
 const NOT_VARIABLES: [&str; 2] = ["BUILDKIT_SBOM_SCAN_CONTEXT", "BUILDKIT_SBOM_SCAN_STAGE"];
+
+/// The variable among `names` that may have been meant by `name`; `warnings` are there already.
+///
+/// Of very many warnings and variables only the first are looked at: comparing each with each takes hours in a file of
+/// the largest size.
+pub(super) fn resembling<'n>(
+    name: &str,
+    names: impl Iterator<Item = &'n str>,
+    warnings: usize,
+) -> Option<&'n str> {
+    if warnings > 200 { None } else { suggest(name, &names.take(1000).collect::<Vec<_>>()) }
+}
 
 /// Whether RUN gets the build argument `name` without an ARG.
 #[must_use]
@@ -72,16 +86,16 @@ impl Globals {
         }
     }
 
-    /// Proxy variables in both spellings, for RUN alone: neither history nor config shows them.
+    /// Proxy variables in both spellings, for RUN alone: neither history nor config shows them. Of several spellings the
+    /// last in the order of bytes counts, and an empty value is none.
     fn proxies(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
-        for (name, value) in &self.build_args {
-            let upper = name.to_ascii_uppercase();
-            if is_proxy(name) {
-                found.entry(upper.to_ascii_lowercase()).or_insert_with(|| value.clone());
-                found.entry(upper).or_insert_with(|| value.clone());
+        for (name, value) in self.build_args.iter().filter(|(name, _)| is_proxy(name)) {
+            for spelling in [name.to_ascii_lowercase(), name.to_ascii_uppercase()] {
+                found.insert(spelling, value.clone());
             }
         }
+        found.retain(|_, value| !value.is_empty());
         found
     }
 }
@@ -362,6 +376,13 @@ mod tests {
         );
         assert_eq!(*scope.run_env().declared, []);
         assert_eq!(scope.history_args(), []);
+    }
+
+    #[test]
+    fn the_last_spelling_of_a_proxy_counts_and_an_empty_one_is_none() {
+        let mut scope = scope(&[("HTTP_PROXY", "upper"), ("http_proxy", "lower"), ("NO_PROXY", "")]);
+        let both = ["HTTP_PROXY", "http_proxy"].map(|name| (name.to_owned(), "lower".to_owned()));
+        assert_eq!(*scope.run_env().proxies, both);
     }
 
     #[test]

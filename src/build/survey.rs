@@ -6,8 +6,8 @@ use std::borrow::Cow;
 
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{Reader, VARIABLES, named_by};
-use super::scope::Globals;
-use crate::dockerfile::{Dockerfile, Escape, Span, Stage, Text, Warning, expand, suggest};
+use super::scope::{Globals, resembling};
+use crate::dockerfile::{Dockerfile, Escape, Span, Stage, Text, Warning, expand};
 use crate::image::platform::{Platform, Requested};
 
 /// A FROM with nothing left to expand.
@@ -87,7 +87,7 @@ impl FromReader<'_> {
         let expanded =
             expand(text, self.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
         for name in expanded.undefined.iter().filter(|name| !self.globals.is_declared(name)) {
-            let near = suggest(name, &self.globals.names().collect::<Vec<_>>());
+            let near = resembling(name, self.globals.names(), self.warnings.len());
             self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
         }
         Ok(expanded.text)

@@ -114,12 +114,12 @@ pub(super) struct BuildArgs {
     #[arg(value_name = "CONTEXT")]
     pub(super) positional_context: Option<OsString>,
 
-    /// Dockerfile, relative to the current directory or to the context [default: Dockerfile]
+    /// Dockerfile, relative to the current directory or to the context; a URL, or - for standard input [default: Dockerfile]
     #[arg(long, short = 'f', visible_alias = "file", value_name = "FILE")]
     pub(super) dockerfile: Option<PathBuf>,
 
-    /// Directory, image or stage that the Dockerfile finds under a name, in place of any stage or image called so:
-    /// NAME=DIR, NAME=docker-image://IMAGE, NAME=oci-layout://DIR[:TAG][@DIGEST] or NAME=target:STAGE (repeatable)
+    /// What the Dockerfile finds under a name, in place of any stage or image called so: NAME=DIR, NAME=GIT-OR-HTTP-URL,
+    /// NAME=docker-image://IMAGE, NAME=oci-layout://DIR[:TAG][@DIGEST] or NAME=target:STAGE (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) build_context: Vec<OsString>,
 

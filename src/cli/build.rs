@@ -8,17 +8,18 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::advice::advice_for_store;
-use super::contexts::{self, OpenContexts};
+use super::contexts;
 use super::failed_step::FailedStep;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::isolation::{self, Grounds, Isolation};
-use super::outputs::{check_outputs, hide_outputs, publish};
+use super::outputs::{check_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
-use super::settings::{Given, GivenDockerfile, Settings};
+use super::settings::Settings;
 use super::snapshotter::{self, Kept};
+use super::sources::{Places, Written};
 use super::ssh;
 use super::stop::{AtOnce, Stop};
 use super::sweep::Sweep;
@@ -27,8 +28,8 @@ use crate::build::step::StageBase;
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::children::reap_orphans;
-use crate::context::{Context, ContextError, FoundDockerfile, Git, IgnoreRules};
-use crate::dockerfile::{self, Dockerfile, Span};
+use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
+use crate::dockerfile::Span;
 use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
@@ -37,40 +38,37 @@ use crate::sandbox::{Agent, SandboxError, Secret, Strategy};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::cache_mounts::CacheMounts;
+use crate::store::workspace::Workspace;
 use crate::transfer::remote::{Known, Remotes};
 use crate::transfer::{Images, Unpacking};
-
-/// What both commands begin with.
-struct Opened {
-    /// None where there is only a Dockerfile.
-    context: Option<Context>,
-    /// The directories among the named contexts.
-    named: OpenContexts,
-    found: FoundDockerfile,
-    file: Dockerfile,
-}
 
 /// Prints what a build would give.
 pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let opened = open(settings, &*progress)?;
+    warn_of_flags(settings, &*progress);
+    let mut places = Places::open(settings)?;
+    let written = places.read(settings)?;
     let store = open_store(settings, &progress)?;
     let client = client(settings, &progress)?;
     let stop = Stop::new(at_once)?;
     watch(&stop, &client)?;
-    stop.judge(print_plan(settings, &progress, &opened, &store, &client))
+    let written = written.map_or_else(|| places.fetch(settings, client.http(), &*progress), Ok);
+    stop.judge(written.and_then(|written| {
+        let sources = Sources { written: &written, ignore: &places.ignore() };
+        print_plan(settings, &progress, &sources, &store, &client)
+    }))
 }
 
 fn print_plan(
     settings: &Settings,
     progress: &Arc<Lines<std::io::Stderr>>,
-    opened: &Opened,
+    sources: &Sources<'_>,
     store: &Store,
     client: &Client,
 ) -> Result<(), Failure> {
     let images =
         Images { client, store, progress: &**progress, limits: settings.limits.documents, unpacking: None };
-    let plan = make_plan(opened, settings, &images)?;
+    let plan = make_plan(sources, settings, &images)?;
     warn_of_arguments(&plan, &**progress);
     let document: Value = build::preview::document(&plan);
     let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
@@ -80,7 +78,9 @@ fn print_plan(
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
-    let mut opened = open(settings, &*progress)?;
+    warn_of_flags(settings, &*progress);
+    let mut places = Places::open(settings)?;
+    let written = places.read(settings)?;
     let secrets = secrets::read(&settings.secrets)?;
     let agents = ssh::open(&settings.agents)?;
     check_machine()?;
@@ -92,27 +92,30 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     }
     // Who is forked for that does not speak for itself of a signal that all get.
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
-    if let Some(context) = &mut opened.context {
-        context.reopen().map_err(|error| Failure::from_error(&error))?;
-    }
-    contexts::reopen(&mut opened.named, settings)?;
+    places.reopen(settings)?;
     let stop = Stop::new(at_once)?;
-    let result =
-        Build { settings, progress: &progress, opened, secrets, agents, isolation, entered, stop: &stop }
-            .run(&store);
+    let result = Build { settings, progress: &progress, secrets, agents, isolation, entered, stop: &stop }
+        .run(&store, places, written);
     stop.judge(result)
 }
 
-/// Where COPY, ADD and mounts read.
-struct Contexts<'a> {
+/// What is planned.
+struct Sources<'a> {
+    written: &'a Written,
+    ignore: &'a IgnoreRules,
+}
+
+/// The Dockerfile, and where COPY, ADD and mounts read.
+struct Input<'a> {
+    found: &'a FoundDockerfile,
     context: &'a Context,
     named: &'a [Context],
+    remotes: &'a Remotes<'a>,
 }
 
 struct Build<'a> {
     settings: &'a Settings,
     progress: &'a Arc<Lines<std::io::Stderr>>,
-    opened: Opened,
     secrets: BTreeMap<String, Secret>,
     agents: BTreeMap<String, Agent>,
     isolation: Isolation,
@@ -121,17 +124,18 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    fn run(mut self, store: &Store) -> Result<(), Failure> {
+    /// Builds what is `written`, or else what is to be fetched.
+    fn run(self, store: &Store, mut places: Places, written: Option<Written>) -> Result<(), Failure> {
         let settings = self.settings;
-        if let Some(context) = &mut self.opened.context {
-            hide_outputs(context, settings)?;
-        }
+        places.hide_outputs(settings)?;
         let sweep = Sweep::begin(store, self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
         let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
-        let named = std::mem::take(&mut self.opened.named);
-        self.run_in(&grounds, store, &client, named).map_err(|failure| failure.advised(store.root()))?;
+        let fetch = || places.fetch(settings, client.http(), &**self.progress);
+        let written = written.map_or_else(fetch, Ok)?;
+        self.run_in(&grounds, store, &client, places, &written)
+            .map_err(|failure| failure.advised(store.root()))?;
         sweep.finish(&self.stop.cancel);
         Ok(())
     }
@@ -142,7 +146,8 @@ impl Build<'_> {
         grounds: &Grounds,
         store: &Store,
         client: &Client,
-        mut named: OpenContexts,
+        mut places: Places,
+        written: &Written,
     ) -> Result<(), Failure> {
         let settings = self.settings;
         let workspace = &grounds.workspace;
@@ -158,15 +163,16 @@ impl Build<'_> {
         let unpacking = Unpacking { unpacker, workspace, limits: settings.limits.layers };
         let images =
             Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
-        check_outputs(settings, &self.opened.found)?;
+        let found = &written.found;
+        check_outputs(settings, found)?;
         for destination in &settings.push {
             client
                 .check_push(destination)
                 .map_err(|error| service_failure(&error).of_flag("--destination"))?;
         }
-        let plan = make_plan(&self.opened, settings, &images)?;
+        let plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
         warn(&plan, progress);
-        self.isolation.check(&plan, &self.opened.found)?;
+        self.isolation.check(&plan, found)?;
         if isolation::runs(&plan) {
             if let Some(line) = self.isolation.line() {
                 progress.tell(&Event::Note(&line));
@@ -174,7 +180,7 @@ impl Build<'_> {
             if let Some(warning) = grounds.warning(settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: None, detail: &warning });
             }
-            for (span, detail) in grounds.hidden(&plan, &self.opened.found, settings)? {
+            for (span, detail) in grounds.hidden(&plan, found, settings)? {
                 progress.tell(&Event::Warning { rule: "isolation", span: Some(span), detail: &detail });
             }
             let chosen = self.isolation.chosen();
@@ -182,17 +188,18 @@ impl Build<'_> {
                 progress.tell(&Event::Warning { rule: "secret", span: None, detail: &warning });
             }
         }
-        let named = contexts::used(&plan, &mut named, settings)?;
+        let remotes = self.remotes(&images, workspace);
+        let named = contexts::used(&plan, &mut places.named, settings, &remotes, &self.stop.cancel)?;
         let (empty, _scratch);
-        let context = match &self.opened.context {
+        let context = match &places.context {
             Some(context) => context,
             None => {
                 (empty, _scratch) = contexts::empty(workspace)?;
                 &empty
             }
         };
-        let contexts = Contexts { context, named: &named };
-        let image = self.execute(&plan, &images, &*snapshotter, grounds, &contexts)?;
+        let input = Input { found, context, named: &named, remotes: &remotes };
+        let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
         publish(settings, &images, &image, plan.clock)
     }
 
@@ -205,25 +212,29 @@ impl Build<'_> {
         }
     }
 
+    /// What is fetched for ADD and named contexts, with what it takes.
+    fn remotes<'a>(&'a self, images: &Images<'a>, workspace: &'a Workspace) -> Remotes<'a> {
+        Remotes {
+            client: images.client.http(),
+            git: Git::new(self.settings.git.clone()),
+            store: images.store,
+            workspace,
+            secrets: &self.secrets,
+            limit: self.settings.limits.download,
+            progress: images.progress,
+            known: Known::default(),
+        }
+    }
+
     fn execute(
         &self,
         plan: &Plan,
         images: &Images<'_>,
         snapshotter: &dyn Snapshotter,
         grounds: &Grounds,
-        contexts: &Contexts<'_>,
+        input: &Input<'_>,
     ) -> Result<Image, Failure> {
         let sandbox = grounds.sandbox(self.settings);
-        let remotes = Remotes {
-            client: images.client.http(),
-            git: Git::new(self.settings.git.clone()),
-            store: images.store,
-            workspace: &grounds.workspace,
-            secrets: &self.secrets,
-            limit: self.settings.limits.download,
-            progress: images.progress,
-            known: Known::default(),
-        };
         let services = Services {
             source: images,
             workspace: &grounds.workspace,
@@ -234,9 +245,9 @@ impl Build<'_> {
             reuse: self.settings.reuse,
             jobs: self.jobs(),
             restriction: restriction(&self.entered.own.ids),
-            context: contexts.context,
-            contexts: contexts.named,
-            remote: &remotes,
+            context: input.context,
+            contexts: input.named,
+            remote: input.remotes,
             progress: images.progress,
             cancel: &self.stop.cancel,
             secrets: self.secrets.clone(),
@@ -247,7 +258,7 @@ impl Build<'_> {
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
         build::execute(plan, &services).map_err(|error| {
-            let mut failure = build_failure(&error, &self.opened.found);
+            let mut failure = build_failure(&error, input.found);
             let hint = || match &error.kind {
                 BuildErrorKind::Process { command, exit, clues, .. } => {
                     let step = FailedStep { command, exit: *exit, clues: *clues };
@@ -305,46 +316,10 @@ fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Re
     Ok(store)
 }
 
-fn open(settings: &Settings, progress: &dyn Progress) -> Result<Opened, Failure> {
+fn warn_of_flags(settings: &Settings, progress: &dyn Progress) {
     for warning in &settings.warnings {
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
-    let mut context = open_context(settings)?;
-    let found = read_dockerfile(settings, context.as_ref())?;
-    if let Some(context) = &mut context {
-        context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
-    }
-    let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
-        .map_err(|error| build_failure(&error.into(), &found))?;
-    Ok(Opened { context, named: contexts::open(settings)?, found, file })
-}
-
-fn open_context(settings: &Settings) -> Result<Option<Context>, Failure> {
-    let Some(directory) = &settings.context else { return Ok(None) };
-    let context = Context::open_dir(directory)
-        .map_err(|error| Failure::from_error(&error).of_flag("--context"))
-        .map_err(|failure| match settings.context_given {
-            Given::Yes => failure,
-            Given::No => failure.hint("name the directory to build: `builder -t NAME DIRECTORY`"),
-        })?;
-    Ok(Some(context.within(settings.limits.context)))
-}
-
-fn read_dockerfile(settings: &Settings, context: Option<&Context>) -> Result<FoundDockerfile, Failure> {
-    let named = settings.dockerfile.file();
-    let found = match (&settings.dockerfile, context) {
-        (GivenDockerfile::Usual | GivenDockerfile::File(_), Some(context)) => context.read_dockerfile(named),
-        _ => {
-            let limit = settings.limits.context.dockerfile;
-            FoundDockerfile::read_stream("standard input", std::io::stdin().lock(), limit)
-        }
-    };
-    found.map_err(|error| match (&error, &settings.dockerfile) {
-        (ContextError::Archive(_), _) => Failure::from_error(&error)
-            .hint("archives as contexts are not supported yet: unpack it and name the directory"),
-        (_, GivenDockerfile::Usual) => Failure::from_error(&error),
-        _ => Failure::from_error(&error).of_flag("--dockerfile"),
-    })
 }
 
 /// A client that tells of waits and of odd answers.
@@ -356,15 +331,14 @@ fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result
     Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 
-fn make_plan(opened: &Opened, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
+fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
     let mut request = settings.request.clone();
     if let Some(unpacking) = &images.unpacking {
         request.most_layers = unpacking.unpacker.most_layers();
     }
-    let nothing = IgnoreRules::default();
-    let ignore = opened.context.as_ref().map_or(&nothing, Context::ignore);
-    let plan = build::plan(&opened.file, &request, ignore, images)
-        .map_err(|error| build_failure(&error, &opened.found))?;
+    let Written { found, file } = sources.written;
+    let plan =
+        build::plan(file, &request, sources.ignore, images).map_err(|error| build_failure(&error, found))?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(&**base),
         StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,

@@ -6,32 +6,63 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use super::hints::service_failure;
 use super::outputs::hide_outputs;
 use super::settings::Settings;
 use crate::build::Plan;
 use crate::build::named_contexts::{ContextValue, LayoutImageName, NamedContexts};
-use crate::context::{Context, ContextError};
+use crate::build::services::ServiceError;
+use crate::build::step::UsedContext;
+use crate::context::{Context, ContextError, GitSource, UrlSource};
 use crate::image::digest::Digest;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::rootfs::Rootfs;
+use crate::sandbox::Cancel;
 use crate::store::workspace::{Scratch, Workspace};
+use crate::transfer::remote::Remotes;
 
 /// The flag, for messages.
 const FLAG: &str = "--build-context";
 
 /// What may stand behind `=`.
-const KINDS: &str = "a directory, `docker-image://NAME`, `oci-layout://DIR[:TAG][@DIGEST]` or `target:STAGE`";
+const KINDS: &str = "a directory, a git repository, an http or https URL, `docker-image://NAME`, \
+                     `oci-layout://DIR[:TAG][@DIGEST]` or `target:STAGE`";
+
+/// What the file of a URL is called in its context, as under BuildKit.
+const FILE: &[u8] = b"context";
 
 /// What the flags say. Nothing has been opened.
 #[derive(Debug, Default)]
 pub(super) struct GivenContexts {
     /// The names and what they stand for.
     pub(super) names: NamedContexts,
-    /// The directories of those that are files, by number.
-    pub(super) directories: BTreeMap<usize, PathBuf>,
+    /// Where the files are of those that are files, by number.
+    pub(super) files: BTreeMap<usize, GivenFiles>,
 }
 
-/// Contexts that are open, by number.
+/// Where the files of a context are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum GivenFiles {
+    /// In a directory of this machine.
+    Directory(PathBuf),
+    /// In a git repository.
+    Git(GitSource),
+    /// It is a single one, at a URL.
+    Url(UrlSource),
+}
+
+impl GivenFiles {
+    /// The directory of this machine.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(path) => Some(path),
+            Self::Git(_) | Self::Url(_) => None,
+        }
+    }
+}
+
+/// Directories that are open, by number.
 pub(super) type OpenContexts = BTreeMap<usize, Context>;
 
 /// Reads the flags; `host` is this machine.
@@ -44,7 +75,7 @@ pub(super) fn parse(flags: &[OsString], host: &Platform) -> Result<GivenContexts
             return Err(Failure::new(message).of_flag(FLAG).hint(format!("VALUE is {KINDS}")));
         };
         let (name, value) = (&bytes[..at], OsStr::from_bytes(&bytes[at + 1..]));
-        let (value, directory) = match read_value(value) {
+        let (value, files) = match read_value(value) {
             Ok(read) => read,
             Err(failure) => return Err(failure.of_flag(FLAG)),
         };
@@ -52,21 +83,25 @@ pub(super) fn parse(flags: &[OsString], host: &Platform) -> Result<GivenContexts
             .names
             .add(&String::from_utf8_lossy(name), value, host)
             .map_err(|error| Failure::from_error(&error).of_flag(FLAG))?;
-        if let Some(directory) = directory {
-            given.directories.insert(number, directory);
+        if let Some(files) = files {
+            given.files.insert(number, files);
         }
     }
     Ok(given)
 }
 
-/// What stands behind `=`, and the directory of files.
-fn read_value(value: &OsStr) -> Result<(ContextValue, Option<PathBuf>), Failure> {
+/// What stands behind `=`, and where its files are.
+fn read_value(value: &OsStr) -> Result<(ContextValue, Option<GivenFiles>), Failure> {
     let text = value.to_string_lossy();
     if text.is_empty() {
         return Err(Failure::new("a build context has no value").hint(format!("it is {KINDS}")));
     }
-    if let Some(directory) = value.as_bytes().strip_prefix(b"dir://") {
-        return Ok((ContextValue::Files, Some(PathBuf::from(OsStr::from_bytes(directory)))));
+    let directory = |bytes: &[u8]| {
+        let path = PathBuf::from(OsStr::from_bytes(bytes));
+        Ok((ContextValue::Files, Some(GivenFiles::Directory(path))))
+    };
+    if let Some(path) = value.as_bytes().strip_prefix(b"dir://") {
+        return directory(path);
     }
     if let Some(name) = text.strip_prefix("docker-image://") {
         if name == "scratch" {
@@ -82,17 +117,19 @@ fn read_value(value: &OsStr) -> Result<(ContextValue, Option<PathBuf>), Failure>
     if let Some(stage) = text.strip_prefix("target:") {
         return Ok((ContextValue::Stage(stage.to_owned()), None));
     }
-    let is_git = text.starts_with("git@");
+    if let Some(git) = GitSource::parse_context(&text) {
+        let git = git.map_err(|error| Failure::from_error(&error))?;
+        return Ok((ContextValue::Files, Some(GivenFiles::Git(git))));
+    }
+    if let Some(url) = UrlSource::parse(&text) {
+        return Ok((ContextValue::Files, Some(GivenFiles::Url(url))));
+    }
     match text.split_once("://") {
-        Some(("http" | "https" | "git" | "ssh", _)) => {
-            Err(Failure::new(format!("a build context from `{text}` is not supported yet")))
-        }
-        None if is_git => Err(Failure::new(format!("a build context from `{text}` is not supported yet"))),
         Some((kind, _)) if is_scheme(kind) => {
             let message = format!("`{kind}://` is no kind of build context");
             Err(Failure::new(message).hint(format!("there are {KINDS}")))
         }
-        _ => Ok((ContextValue::Files, Some(PathBuf::from(value)))),
+        _ => directory(value.as_bytes()),
     }
 }
 
@@ -134,7 +171,7 @@ fn layout_image(text: &OsStr, is_directory: impl Fn(&Path) -> bool) -> Result<La
 
 /// Opens the directories, used or not: what is not there is a mistake, as for docker.
 pub(super) fn open(settings: &Settings) -> Result<OpenContexts, Failure> {
-    let open = |(number, directory): (&usize, &PathBuf)| {
+    let open = |(number, directory): (&usize, &Path)| {
         let context = Context::open_dir(directory).map_err(|error| {
             let is_missing = matches!(error, ContextError::Missing(_));
             let failure = of_context(&error, settings, *number);
@@ -148,7 +185,8 @@ pub(super) fn open(settings: &Settings) -> Result<OpenContexts, Failure> {
         })?;
         Ok((*number, context.within(settings.limits.context)))
     };
-    settings.context_directories.iter().map(open).collect()
+    let directories = settings.context_files.iter();
+    directories.filter_map(|(number, files)| Some((number, files.directory()?))).map(open).collect()
 }
 
 /// Opens them anew where this process has entered another mount namespace since.
@@ -159,22 +197,48 @@ pub(super) fn reopen(contexts: &mut OpenContexts, settings: &Settings) -> Result
     Ok(())
 }
 
-/// Those that `plan` uses, in its order: only now their ignore rules are read.
+/// Those that `plan` uses, in its order: only now ignore rules are read, and what is elsewhere is fetched.
 pub(super) fn used(
     plan: &Plan,
     contexts: &mut OpenContexts,
     settings: &Settings,
+    remotes: &Remotes<'_>,
+    cancel: &Cancel,
 ) -> Result<Vec<Context>, Failure> {
     let mut used = Vec::with_capacity(plan.contexts.len());
-    for wanted in &plan.contexts {
-        let Some(mut context) = contexts.remove(&wanted.number) else {
-            return Err(Failure::new(format!("the build context `{}` is not open", wanted.name)));
+    for UsedContext { name, number } in &plan.contexts {
+        let context = match (contexts.remove(number), settings.context_files.get(number)) {
+            (Some(mut context), _) => {
+                context.read_ignore_rules(None).map_err(|error| of_context(&error, settings, *number))?;
+                hide_outputs(&mut context, settings)?;
+                context
+            }
+            (None, Some(GivenFiles::Git(source))) => {
+                let tree = remotes.tree(source, cancel);
+                fetched(name, source.shown(), tree)?
+            }
+            (None, Some(GivenFiles::Url(url))) => {
+                let file = remotes.file(url, None).and_then(|file| remotes.place(&file, FILE));
+                fetched(name, url.shown(), file)?
+            }
+            (None, _) => return Err(Failure::new(format!("the build context `{name}` is not open"))),
         };
-        context.read_ignore_rules(None).map_err(|error| of_context(&error, settings, wanted.number))?;
-        hide_outputs(&mut context, settings)?;
         used.push(context);
     }
     Ok(used)
+}
+
+/// The context called `name`, whose files were fetched from `place`.
+fn fetched(name: &str, place: String, files: Result<Rootfs, ServiceError>) -> Result<Context, Failure> {
+    match files {
+        Ok(root) => Ok(Context::of_files(root, PathBuf::from(place))),
+        Err(error) => {
+            let failure = service_failure(&*error);
+            let causes = std::iter::once(failure.message).chain(failure.causes).collect();
+            let message = format!("{FLAG} {name}: cannot fetch `{place}`");
+            Err(Failure { message, causes, ..failure })
+        }
+    }
 }
 
 /// A context without files, for who gives a Dockerfile alone, and what holds it.
@@ -201,7 +265,12 @@ mod tests {
 
     #[test]
     fn what_stands_behind_a_name_is_told_by_how_it_begins() {
-        let files = |path: &str| (ContextValue::Files, Some(PathBuf::from(path)));
+        let files = |path: &str| (ContextValue::Files, Some(GivenFiles::Directory(PathBuf::from(path))));
+        let git = |text: &str| {
+            let source = GitSource::parse_context(text).unwrap().unwrap();
+            (ContextValue::Files, Some(GivenFiles::Git(source)))
+        };
+        let url = |text: &str| (ContextValue::Files, UrlSource::parse(text).map(GivenFiles::Url));
         let none = |value| (value, None);
         for (text, expected) in [
             ("src", files("src")),
@@ -210,11 +279,16 @@ mod tests {
             ("a:b", files("a:b")),
             ("docker-image://scratch", none(ContextValue::Scratch)),
             ("docker-image://busybox", none(ContextValue::Image("busybox".parse().unwrap()))),
+            ("https://h.example/x.git#main:sub", git("https://h.example/x.git#main:sub")),
+            ("git@h.example:x", git("git@h.example:x")),
+            ("github.com/a/b", git("github.com/a/b")),
+            ("https://h.example/x.tar.gz", url("https://h.example/x.tar.gz")),
+            ("http://h.example/", url("http://h.example/")),
             ("target:Base", none(ContextValue::Stage("Base".to_owned()))),
         ] {
             let given = parsed(&[&format!("n={text}")]).unwrap_or_else(|error| panic!("{text}: {error:?}"));
             let value = given.names.all()[0].value.clone();
-            assert_eq!((value, given.directories.get(&0).cloned()), expected, "{text}");
+            assert_eq!((value, given.files.get(&0).cloned()), expected, "{text}");
         }
     }
 

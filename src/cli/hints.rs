@@ -1,9 +1,12 @@
 //! What a user can do about the failures of a build.
 
+use std::error::Error;
+
 use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use crate::build::{self, BuildError, BuildErrorKind};
-use crate::context::FoundDockerfile;
+use crate::context::{DownloadError, FoundDockerfile, GitError};
+use crate::dockerfile::ExpandErrorKind;
 use crate::registry::TransferError;
 use crate::sandbox::{Exit, SandboxError, StartProblem};
 use crate::store::choice::ChoiceError;
@@ -55,14 +58,47 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
                 "allow it with `--allow network.host`; a RUN that names no network has that of the machine, too",
             );
         }
+        BuildErrorKind::Parse(error) => failure.hint = error.hint.clone().or(failure.hint),
+        BuildErrorKind::Frontend(_) => {
+            failure = failure.hint("if it is written in that language, remove the line that says otherwise");
+        }
+        BuildErrorKind::Expand(error) if matches!(error.kind, ExpandErrorKind::UnmatchedQuote(_)) => {
+            failure = failure.hint(
+                "in COPY, ADD and VOLUME quotes keep no blanks, a JSON list does; a quote that is meant is escaped",
+            );
+        }
         BuildErrorKind::Emulation { fix, .. } => failure.hint = Some(fix.clone()),
         BuildErrorKind::Image { source, .. } => failure.hint = hint_of(&**source).or(failure.hint),
+        BuildErrorKind::Remote { source, .. } => {
+            failure.hint = remote_hint(&**source).map(str::to_owned).or(failure.hint);
+        }
         BuildErrorKind::Source { written, place, excluded, .. } => {
             failure.hint = source_hint(&written.to_string(), place, excluded.as_deref());
         }
         _ => {}
     }
     failure
+}
+
+/// What to do where something elsewhere could not be had.
+fn remote_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if let Some(DownloadError::Status(401 | 403)) = error.downcast_ref() {
+        return Some("give a token for the server with `--secret id=HTTP_AUTH_TOKEN_HOST,env=NAME`");
+    }
+    match error.downcast_ref::<GitError>()? {
+        GitError::Missing => {
+            Some("install git where builder runs, or ADD an archive of the files by its URL")
+        }
+        GitError::Failed { said, .. } if said.contains("publickey") => {
+            Some("git gets keys from an agent alone: `--ssh default`")
+        }
+        GitError::Failed { said, .. }
+            if said.contains("prompts disabled") || said.contains("Authentication failed") =>
+        {
+            Some("give a token for the repository with `--secret id=GIT_AUTH_TOKEN,env=NAME`")
+        }
+        _ => None,
+    }
 }
 
 fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Excluded>) -> Option<String> {

@@ -19,6 +19,7 @@ mod run_settings;
 mod secrets;
 mod settings;
 mod snapshotter;
+mod sources;
 mod ssh;
 mod stop;
 mod sweep;

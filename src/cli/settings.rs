@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::args::BuildArgs;
-use super::contexts;
+use super::contexts::{self, GivenFiles};
 use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
@@ -23,7 +23,7 @@ use crate::build::PlanRequest;
 use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
-use crate::context::GitOptions;
+use crate::context::{GitOptions, UrlSource};
 use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
@@ -97,8 +97,8 @@ pub(super) struct Settings {
     pub(super) context: Option<PathBuf>,
     /// Whether anybody named that directory.
     pub(super) context_given: Given,
-    /// The directories of named contexts, by number.
-    pub(super) context_directories: BTreeMap<usize, PathBuf>,
+    /// Where the files of named contexts are, by number.
+    pub(super) context_files: BTreeMap<usize, GivenFiles>,
     /// The Dockerfile.
     pub(super) dockerfile: GivenDockerfile,
     /// Names to push to; none with `--no-push`.
@@ -150,6 +150,8 @@ pub(super) enum GivenDockerfile {
     File(PathBuf),
     /// On standard input.
     StandardInput,
+    /// At a URL.
+    Url(UrlSource),
 }
 
 impl GivenDockerfile {
@@ -157,7 +159,7 @@ impl GivenDockerfile {
     pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
-            Self::Usual | Self::StandardInput => None,
+            Self::Usual | Self::StandardInput | Self::Url(_) => None,
         }
     }
 }
@@ -238,7 +240,7 @@ impl Settings {
                 (None, None) => Given::No,
                 _ => Given::Yes,
             },
-            context_directories: contexts.directories,
+            context_files: contexts.files,
             dockerfile,
             push: if args.no_push { Vec::new() } else { names.clone() },
             names,
@@ -263,8 +265,8 @@ impl Settings {
         let given = std::iter::once(("--store", settings.store.as_path()));
         let context = settings.context.as_deref().map(|path| ("--context", path));
         let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
-        let contexts = settings.context_directories.values();
-        let contexts = contexts.map(|directory| ("--build-context", directory.as_path()));
+        let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
+        let contexts = contexts.map(|directory| ("--build-context", directory));
         check_not_private(given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs()))?;
         Ok(settings)
     }
@@ -327,7 +329,7 @@ fn sources(args: &BuildArgs) -> Result<(Option<PathBuf>, GivenDockerfile), Failu
             Err(Failure::new("standard input cannot be both the build context and the Dockerfile")
                 .hint("name a directory as the context, or leave --dockerfile out to have an empty one"))
         }
-        GivenDockerfile::File(_) => Err(Failure::new(
+        GivenDockerfile::File(_) | GivenDockerfile::Url(_) => Err(Failure::new(
             "the context `-` is a Dockerfile on standard input, and --dockerfile names another",
         )
         .hint("archives as contexts are not supported yet: unpack it and name the directory")),
@@ -352,11 +354,11 @@ fn context(given: Option<&OsString>) -> Result<PathBuf, Failure> {
 fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
     let Some(path) = &args.dockerfile else { return Ok(GivenDockerfile::Usual) };
     let text = path.to_string_lossy();
+    if let Some(url) = UrlSource::parse(&text) {
+        return Ok(GivenDockerfile::Url(url));
+    }
     match text.as_ref() {
         "-" | "/dev/stdin" => Ok(GivenDockerfile::StandardInput),
-        url if url.starts_with("http://") || url.starts_with("https://") => {
-            Err(Failure::new("a Dockerfile from a URL is not supported yet").of_flag("--dockerfile"))
-        }
         _ => Ok(GivenDockerfile::File(path.clone())),
     }
 }

@@ -181,6 +181,12 @@ impl Context {
         })
     }
 
+    /// Files that are this build's own, which messages say to be at `place`: nothing in them is ignored.
+    #[must_use]
+    pub fn of_files(root: Rootfs, place: PathBuf) -> Self {
+        Self { root, path: place, ignore: IgnoreRules::default(), limits: ContextLimits::default() }
+    }
+
     /// Sets other limits than the usual ones, before anything is read.
     #[must_use]
     pub fn within(self, limits: ContextLimits) -> Self {

@@ -20,6 +20,9 @@ const UNNAMED: &[u8] = b"__unnamed__";
 /// Bytes of a file that is fetched from a URL.
 pub const DOWNLOAD_LIMIT: Limit = Limit::new("download-bytes", 64 << 30);
 
+/// As many redirects are followed, as by Go's client.
+const REDIRECTS: usize = 10;
+
 /// The longest `ETag` or `Last-Modified` that is remembered, in bytes.
 const LONGEST_VALIDATOR: usize = 1024;
 
@@ -226,7 +229,8 @@ pub fn download<W: Write>(
         None => from_url,
     };
     let headers = download.known.map(Validators::conditions).unwrap_or_default();
-    let request = Request { headers, authorization, ..Request::new(Method::GET, url) };
+    let request =
+        Request { headers, authorization, most_redirects: REDIRECTS, ..Request::new(Method::GET, url) };
     let mut attempts = client.attempts();
     loop {
         let failed = match try_once(client, &request, download, open) {

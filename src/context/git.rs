@@ -109,6 +109,25 @@ impl Commit {
     }
 }
 
+impl GitSource {
+    /// Whether `commit` is the one that is wanted.
+    ///
+    /// # Errors
+    /// [`GitError::Checksum`].
+    pub fn check_commit(&self, commit: &Commit) -> Result<(), GitError> {
+        let Some(expected) = &self.checksum else { return Ok(()) };
+        let fits = |id: &str| id.starts_with(&expected.to_ascii_lowercase());
+        if fits(&commit.id) || commit.tag.as_deref().is_some_and(fits) {
+            return Ok(());
+        }
+        let actual = match &commit.tag {
+            Some(tag) => format!("{tag} or {}", commit.id),
+            None => commit.id.clone(),
+        };
+        Err(GitError::Checksum { expected: expected.clone(), actual })
+    }
+}
+
 /// A commit's files.
 #[derive(Debug)]
 pub struct Tree {
@@ -133,26 +152,21 @@ pub struct Repository<'a> {
 }
 
 impl Repository<'_> {
-    /// Asks which commit it is. Nothing is fetched.
+    /// Asks which commit it is, and whether that is the one that is wanted. Nothing is fetched.
     ///
     /// # Errors
     /// [`GitError`].
     pub fn resolve(&self) -> Result<Commit, GitError> {
         let commit = self.find()?;
-        if let Some(expected) = &self.source.checksum {
-            let fits = |id: &str| id.starts_with(&expected.to_ascii_lowercase());
-            if !fits(&commit.id) && !commit.tag.as_deref().is_some_and(fits) {
-                let actual = match &commit.tag {
-                    Some(tag) => format!("{tag} or {}", commit.id),
-                    None => commit.id,
-                };
-                return Err(GitError::Checksum { expected: expected.clone(), actual });
-            }
-        }
+        self.source.check_commit(&commit)?;
         Ok(commit)
     }
 
-    fn find(&self) -> Result<Commit, GitError> {
+    /// Asks which commit it is, whatever it should be. Nothing is fetched.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub fn find(&self) -> Result<Commit, GitError> {
         let source = self.source;
         let named = |id: &str| Commit { id: id.to_owned(), tag: None, reference: None };
         match (&source.reference, &source.checksum, source.pinned) {

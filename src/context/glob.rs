@@ -151,6 +151,12 @@ impl Glob {
         symbols(directory).chain([SLASH]).all(|symbol| states.step(symbol))
     }
 
+    /// Bytes that follow one another in every path that the pattern matches.
+    pub(super) fn literals(&self) -> Vec<Vec<u8>> {
+        let runs = self.tokens.split(|token| !matches!(token, Token::Symbol(_)));
+        runs.map(|run| literal(run.iter())).collect()
+    }
+
     fn is_literal(&self) -> bool {
         self.tokens.iter().all(|token| matches!(token, Token::Symbol(_)))
     }

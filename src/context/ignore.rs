@@ -1,5 +1,6 @@
 //! The rules of a `.dockerignore` file, as moby's `ignorefile` reads and its `patternmatcher` applies them.
 
+use super::candidates::Candidates;
 use super::glob::{DoubleStar, Glob};
 use crate::limit::Limit;
 
@@ -58,6 +59,8 @@ pub struct IgnoreRules {
     /// The name of the file, where it is not the usual one.
     file: Option<String>,
     rules: Vec<Rule>,
+    /// Which of the rules may match a path.
+    candidates: Candidates,
     /// Paths that no rule brings back.
     hidden: Vec<Vec<u8>>,
 }
@@ -112,7 +115,7 @@ impl IgnoreRules {
                 .map_err(|_| IgnoreError::Syntax { line, pattern: text.clone() })?;
             rules.push(Rule { glob, effect, line, text });
         }
-        Ok(Self { file: None, rules, hidden: Vec::new() })
+        Ok(Self::of_rules(rules))
     }
 
     /// The rules that `patterns` are, each the value of a flag: as moby's `patternmatcher` takes them. Unlike in a file, `#`
@@ -141,7 +144,12 @@ impl IgnoreRules {
                 .map_err(|_| IgnoreError::Pattern { pattern: text.clone() })?;
             rules.push(Rule { glob, effect, line: index + 1, text });
         }
-        Ok(Self { file: None, rules, hidden: Vec::new() })
+        Ok(Self::of_rules(rules))
+    }
+
+    fn of_rules(rules: Vec<Rule>) -> Self {
+        let candidates = Candidates::of(rules.iter().map(|rule| &rule.glob));
+        Self { file: None, rules, candidates, hidden: Vec::new() }
     }
 
     /// Excludes `path` and all below it, whatever the rules say; the empty path is not one.
@@ -190,10 +198,14 @@ impl IgnoreRules {
     /// What is said of `path`, an entry of a directory of which `above` is said.
     #[must_use]
     pub fn verdict_below(&self, above: Verdict, path: &[u8]) -> Verdict {
-        let first = above.0.map_or(0, |index| index + 1);
-        let later = self.rules.get(first..).unwrap_or_default();
-        let last = later.iter().rposition(|rule| rule.glob.matches(path));
-        Verdict(last.map(|position| first + position).or(above.0))
+        let mut last = above.0;
+        for index in self.candidates.for_path(path) {
+            let matches = || self.rules.get(index).is_some_and(|rule| rule.glob.matches(path));
+            if last.is_none_or(|last| index > last) && matches() {
+                last = Some(index);
+            }
+        }
+        Verdict(last)
     }
 
     /// Whether `path` is excluded, of which `verdict` is said.

@@ -1,5 +1,6 @@
 //! Where COPY and ADD read: the build context and its `.dockerignore`, files of URLs, git repositories.
 
+mod candidates;
 pub mod dir;
 pub mod download;
 pub mod git;

@@ -524,6 +524,9 @@ fn files_of_the_largest_size_are_read() {
     assert!(error.message.starts_with("Chaining ONBUILD"));
     let error = fill("FROM a\n", "<<<<<<<<<<\\\n", MOST).unwrap_err();
     assert!(error.message.len() < 1000);
+    let error = fill("FROM a\n", "RUN\n", MOST / 8).unwrap_err();
+    assert_eq!(error.message, "the Dockerfile has more than 100000 instructions");
+    assert_eq!(error.span, Span::line(100_001));
     assert!(parse(&vec![b'\n'; MOST + 1]).unwrap_err().message.contains("at most 4194304 are read"));
 }
 
@@ -665,11 +668,13 @@ proptest! {
 }
 
 /// Files of the corpus on which the crate `parse-dockerfile` 0.1.9 disagrees with BuildKit, and in what.
-const PEER_GAPS: [(&str, &str); 11] = [
+const PEER_GAPS: [(&str, &str); 13] = [
     ("directives-twice", "takes an escape directive twice"),
+    ("flags", "refuses `--` before a source"),
     ("forms", "refuses RUN without a command"),
     ("healthcheck-short", "does not read durations"),
     ("heredoc-blank", "does not see a here-document behind other words"),
+    ("heredoc-names", "does not see a second here-document"),
     ("heredoc-not", "refuses a quote without end"),
     ("heredoc-run", "does not see a here-document behind other words"),
     ("onbuild", "parses what ONBUILD keeps as text"),

@@ -2,13 +2,17 @@
 
 use super::directive::Directives;
 use super::heredoc::{Heredoc, without_onbuild};
-use super::parse::Problem;
-use super::text::{split_once_blank, trim, trim_newline, trim_start};
+use super::parse::{COMMENT_HINT, Problem};
+use super::text::{excerpt, split_once_blank, trim, trim_newline, trim_start};
 use super::words::{blank_words, json_list, quoted_words, take_flags};
 use super::{Escape, PairSyntax, ParseError, Span, Text};
 
 /// The longest line, without its line end.
 pub(super) const MAX_LINE: usize = 65535;
+
+/// The most instructions of a file, as many as an image's history may have rows. Each takes some kilobytes until the image
+/// is described, so a file of the largest size could take gigabytes.
+pub(super) const MOST_INSTRUCTIONS: usize = 100_000;
 
 /// An instruction whose rest is split, but not understood yet.
 pub(super) struct Statement {
@@ -69,7 +73,9 @@ impl<'a> Reader<'a> {
         self.line += 1;
         if end.unwrap_or(length) > MAX_LINE {
             let message = format!("dockerfile line greater than max allowed size of {MAX_LINE}");
-            return Err(Problem::from(message).at(Span::line(self.line)));
+            let problem =
+                Problem::from(message).hint("break it with the escape character at the end of a line");
+            return Err(problem.at(Span::line(self.line)));
         }
         Ok(Some(line))
     }
@@ -95,6 +101,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Statements, ParseError> {
         } else if line.is_empty() {
             comments.clear();
         } else {
+            if statements.len() == MOST_INSTRUCTIONS {
+                let message = format!("the Dockerfile has more than {MOST_INSTRUCTIONS} instructions");
+                return Err(Problem::from(message).at(span));
+            }
             let comments = std::mem::take(&mut comments);
             statements.push(statement(&mut reader, line, directives.escape(), comments)?);
         }
@@ -169,7 +179,14 @@ fn body(reader: &mut Reader<'_>, mut heredoc: Heredoc, start: usize) -> Result<H
         }
         body.extend_from_slice(raw);
     }
-    Err(Problem::from("unterminated heredoc".to_owned()).at(Span::new(start, reader.line)))
+    let name = excerpt(&heredoc.name);
+    let hint = if name.bytes().all(|b| b.is_ascii_digit()) {
+        format!("with a blank behind it `<<` begins a here-document; `1<<{name}` is none")
+    } else {
+        format!("a line with `{name}` and nothing else ends it; there is none")
+    };
+    let problem = Problem::from("unterminated heredoc".to_owned()).hint(hint);
+    Err(problem.at(Span::new(start, reader.line)))
 }
 
 /// Splits a logical line into keyword, flags and the rest.
@@ -219,9 +236,10 @@ fn pairs(keyword: &str, rest: &[u8], escape: Escape) -> Result<Arguments, Proble
     let mut pairs = Vec::with_capacity(words.len());
     for word in words {
         let Some(at) = word.iter().position(|&b| b == b'=') else {
-            let word = super::history::quote(super::text::excerpt(&word).as_bytes());
+            let hint = if word.starts_with(b"#") { COMMENT_HINT } else { "a value with blanks needs quotes" };
+            let word = super::history::quote(excerpt(&word).as_bytes());
             let message = format!("Syntax error - can't find = in {word}. Must be of the form: name=value");
-            return Err(message.into());
+            return Err(Problem::from(message).hint(hint));
         };
         pairs.push((Text::from(&word[..at]), Text::from(&word[at + 1..])));
     }

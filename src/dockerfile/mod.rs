@@ -59,6 +59,8 @@ pub mod created_by {
     };
 }
 
+use std::collections::BTreeMap;
+
 use crate::limit::Limit;
 
 /// The largest Dockerfile that is read, in bytes: 4 MiB.
@@ -134,6 +136,18 @@ pub struct Dockerfile {
     pub stages: Vec<Stage>,
     /// What build checks say of how the file is written; [`check()`] includes them.
     pub warnings: Vec<Warning>,
+    /// The numbers of the stages with each name, rising.
+    named: BTreeMap<String, Vec<usize>>,
+}
+
+impl Dockerfile {
+    /// The number of the last stage called `name` among the first `before`. In a file with very many stages each may ask,
+    /// so no list is searched.
+    #[must_use]
+    pub fn stage_named(&self, name: &str, before: usize) -> Option<usize> {
+        let numbers = self.named.get(name)?;
+        numbers[..numbers.partition_point(|&number| number < before)].last().copied()
+    }
 }
 
 /// A build stage.
@@ -157,4 +171,6 @@ pub struct ParseError {
     pub message: String,
     /// The word that may have been meant.
     pub suggestion: Option<String>,
+    /// What to do, where the message does not say it.
+    pub hint: Option<String>,
 }

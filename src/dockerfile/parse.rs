@@ -24,6 +24,7 @@ use crate::limit::Limit;
 pub(super) struct Problem {
     pub(super) message: String,
     pub(super) suggestion: Option<String>,
+    pub(super) hint: Option<String>,
 }
 
 impl Problem {
@@ -32,22 +33,30 @@ impl Problem {
         match suggestion {
             Some(word) => {
                 let message = format!("{message} (did you mean {word}?)");
-                Self { message, suggestion: Some(word.to_owned()) }
+                Self { message, suggestion: Some(word.to_owned()), hint: None }
             }
             None => message.into(),
         }
     }
 
+    /// With what to do, for messages that are BuildKit's and do not say it.
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
     pub(super) fn at(self, span: Span) -> ParseError {
-        ParseError { span, message: self.message, suggestion: self.suggestion }
+        ParseError { span, message: self.message, suggestion: self.suggestion, hint: self.hint }
     }
 }
 
 impl std::convert::From<String> for Problem {
     fn from(message: String) -> Self {
-        Self { message, suggestion: None }
+        Self { message, suggestion: None, hint: None }
     }
 }
+
+/// What is wrong with a `#` behind something else.
+pub(super) const COMMENT_HINT: &str = "a comment has a line of its own";
 
 const KEYWORDS: [&str; 18] = [
     "ADD",
@@ -107,6 +116,7 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
         global_args: Vec::new(),
         stages: Vec::new(),
         warnings: Vec::new(),
+        named: BTreeMap::new(),
     };
     let mut casing = Casing::default();
     let last = read.statements.last().map_or(start, |statement| statement.span);
@@ -121,6 +131,9 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
         match (value, dockerfile.stages.last_mut()) {
             (Instruction::From(from), _) => {
                 let name = from.name.clone();
+                if let Some(name) = &name {
+                    dockerfile.named.entry(name.clone()).or_default().push(dockerfile.stages.len());
+                }
                 let from = Located { value: from, span, text };
                 dockerfile.stages.push(Stage { from, name, instructions: Vec::new() });
             }
@@ -128,11 +141,15 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
             (value @ Instruction::Arg(_), None) => {
                 dockerfile.global_args.push(Located { value, span, text });
             }
-            (_, None) => return Err(Problem::from("no build stage in current context".to_owned()).at(span)),
+            (_, None) => {
+                let problem = Problem::from("no build stage in current context".to_owned());
+                return Err(problem.hint("only ARG may come before the first FROM").at(span));
+            }
         }
     }
     if dockerfile.stages.is_empty() {
-        return Err(Problem::from("dockerfile contains no stages to build".to_owned()).at(last));
+        let problem = Problem::from("dockerfile contains no stages to build".to_owned());
+        return Err(problem.hint("begin one with `FROM IMAGE`").at(last));
     }
     casing.report(&mut dockerfile.warnings);
     Ok(dockerfile)
@@ -258,7 +275,14 @@ fn from(statement: Statement) -> Result<From, Problem> {
     let (image, name) = match words.as_slice() {
         [image] => (image, None),
         [image, keyword, name] if keyword.eq_ignore_ascii_case(b"as") => (image, Some(name)),
-        _ => return Err("FROM requires either one or three arguments".to_owned().into()),
+        words => {
+            let hint = if words.iter().any(|word| word.starts_with(b"#")) {
+                COMMENT_HINT
+            } else {
+                "write `FROM IMAGE` or `FROM IMAGE AS NAME`"
+            };
+            return Err(Problem::from("FROM requires either one or three arguments".to_owned()).hint(hint));
+        }
     };
     let name = match name {
         None => None,
@@ -296,7 +320,10 @@ fn run(statement: Statement) -> Result<Run, Problem> {
             b"default" => Network::Default,
             b"none" => Network::None,
             b"host" => Network::Host,
-            _ => return Err(format!("invalid network mode {}", shown(&value)).into()),
+            other => {
+                let near = suggest(&String::from_utf8_lossy(other), &["default", "none", "host"]);
+                return Err(Problem::suggesting(format!("invalid network mode {}", shown(&value)), near));
+            }
         },
     };
     let security = match flags.value("security") {
@@ -304,7 +331,10 @@ fn run(statement: Statement) -> Result<Run, Problem> {
         Some(value) => match value.as_bytes() {
             b"sandbox" => Security::Sandbox,
             b"insecure" => Security::Insecure,
-            _ => return Err(format!("security {} is not valid", shown(&value)).into()),
+            other => {
+                let near = suggest(&String::from_utf8_lossy(other), &["sandbox", "insecure"]);
+                return Err(Problem::suggesting(format!("security {} is not valid", shown(&value)), near));
+            }
         },
     };
     let mounts = flags.list("mount").map(|value| MountOption::parse(value)).collect::<Result<_, _>>()?;
@@ -333,11 +363,12 @@ fn transfer(statement: Statement, kind: TransferKind) -> Result<Transfer, Proble
     ];
     let keyword = kind.keyword();
     let mut words = words(statement.arguments);
-    let destination = words.pop().filter(|_| !words.is_empty()).ok_or_else(|| {
-        format!(
+    let Some(destination) = words.pop().filter(|_| !words.is_empty()) else {
+        let message = format!(
             "{keyword} requires at least two arguments, but only one was provided. Destination could not be determined"
-        )
-    })?;
+        );
+        return Err(Problem::from(message).hint(format!("write `{keyword} SOURCE DESTINATION`")));
+    };
     let known: &[(&'static str, FlagKind)] = match kind {
         TransferKind::Copy => &COPY,
         TransferKind::Add => &ADD,
@@ -411,7 +442,8 @@ fn shell(statement: Statement) -> Result<Vec<Text>, Problem> {
     match no_flags(statement)?.arguments {
         Arguments::Json(words) if !words.is_empty() => Ok(words),
         Arguments::Text(text) if !text.is_empty() => {
-            Err("SHELL requires the arguments to be in JSON form".to_owned().into())
+            let problem = Problem::from("SHELL requires the arguments to be in JSON form".to_owned());
+            Err(problem.hint("for instance: SHELL [\"/bin/bash\", \"-c\"]"))
         }
         _ => Err("SHELL requires at least one argument".to_owned().into()),
     }

@@ -1,5 +1,7 @@
 //! Names of signals, as STOPSIGNAL takes them.
 
+use super::suggest::suggest;
+
 /// Linux's signals by name, as on x86 and arm.
 const SIGNALS: [(&str, i64); 34] = [
     ("ABRT", 6),
@@ -43,15 +45,20 @@ const RTMAX: i64 = 64;
 
 /// A text that names no signal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid signal: {0}")]
-pub struct SignalError(pub String);
+#[error("invalid signal: {text}{}", near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default())]
+pub struct SignalError {
+    /// The text, or its start.
+    pub text: String,
+    /// A signal that may have been meant.
+    pub near: Option<&'static str>,
+}
 
 /// The number of the signal `text`: a name in any case with or without `SIG`, `RTMIN+n`, `RTMAX-n`, or any number but 0.
 ///
 /// # Errors
 /// If `text` is none of these.
 pub fn signal_number(text: &str) -> Result<i64, SignalError> {
-    let invalid = || SignalError(super::text::excerpt(text.as_bytes()));
+    let invalid = || SignalError { text: super::text::excerpt(text.as_bytes()), near: resembling(text) };
     if let Ok(number) = text.parse::<i64>() {
         return if number == 0 { Err(invalid()) } else { Ok(number) };
     }
@@ -72,6 +79,16 @@ pub fn signal_number(text: &str) -> Result<i64, SignalError> {
         },
     }
     .ok_or_else(invalid)
+}
+
+/// The signal that a name resembles; very short names resemble all of them.
+fn resembling(text: &str) -> Option<&'static str> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    if name.len() < 4 || !name.bytes().all(|b| b.is_ascii_uppercase()) {
+        return None;
+    }
+    suggest(name, &SIGNALS.map(|(name, _)| name))
 }
 
 #[cfg(test)]
@@ -99,5 +116,7 @@ mod tests {
         for text in ["0", "SIGFOO", "", "RTMIN+16", "RTMIN+03", "RTMAX-15", "RTMIN-1", "TERM ", "9x"] {
             assert_eq!(signal_number(text).unwrap_err().to_string(), format!("invalid signal: {text}"));
         }
+        let error = signal_number("SIGTREM").unwrap_err();
+        assert_eq!(error.to_string(), "invalid signal: SIGTREM (did you mean TERM?)");
     }
 }

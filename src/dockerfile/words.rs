@@ -184,7 +184,8 @@ pub(super) fn json_list(rest: &[u8]) -> Result<Option<Vec<Text>>, Problem> {
     // A list of strings was taken above, so a list that is valid has something else in it.
     match serde_json::from_str::<Vec<IgnoredAny>>(&String::from_utf8_lossy(rest)) {
         Ok(_) => {
-            Err("when using JSON array syntax, arrays must be comprised of strings only".to_owned().into())
+            let message = "when using JSON array syntax, arrays must be comprised of strings only".to_owned();
+            Err(Problem::from(message).hint("put each element in double quotes"))
         }
         Err(_) => Ok(None),
     }

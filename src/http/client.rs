@@ -22,7 +22,7 @@ use super::response::{Meter, Response, redirect};
 use super::retry::{Attempts, Retries};
 use super::tls::{self, Pem};
 
-/// At most this many redirects are followed.
+/// At most this many redirects are followed, unless the request says otherwise.
 const REDIRECTS: usize = 5;
 
 /// How long is waited for what.
@@ -109,6 +109,8 @@ pub struct Request<'a> {
     pub content: Content<'a>,
     /// Where redirects may lead.
     pub redirects: Redirects,
+    /// How many may follow one another.
+    pub most_redirects: usize,
     /// What may be connected to.
     pub reach: Reach,
 }
@@ -124,6 +126,7 @@ impl Request<'_> {
             authorization: None,
             content: Content::None,
             redirects: Redirects::Follow,
+            most_redirects: REDIRECTS,
             reach: Reach::Anywhere,
         }
     }
@@ -265,7 +268,7 @@ impl Client {
     pub fn send(&self, request: &Request<'_>) -> Result<Response, Failure> {
         let mut url = request.url.clone();
         let mut authorization = request.authorization.as_ref();
-        for _ in 0..=REDIRECTS {
+        for _ in 0..=request.most_redirects {
             let response = self.send_once(request, &url, authorization)?;
             let Some(next) = redirect(&response, request)? else { return Ok(response) };
             if next.origin() != url.origin() {
@@ -273,7 +276,8 @@ impl Client {
             }
             url = next;
         }
-        Err(Failure::Redirect { host: authority(&url), problem: RedirectProblem::TooMany(REDIRECTS) })
+        let problem = RedirectProblem::TooMany(request.most_redirects);
+        Err(Failure::Redirect { host: authority(&url), problem })
     }
 
     fn send_once(

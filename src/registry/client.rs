@@ -14,7 +14,7 @@ use super::error::{ClientError, Problem, Words, is_transient};
 use super::helper::Helpers;
 use super::session::{Authorization, Plain, Scope, Session};
 use super::statistics::{Counters, Kind, Statistics};
-use crate::http::{self, Attempts, Content, Method, Reach, Redirects, Request, Response, authority};
+use crate::http::{self, Attempts, Content, Method, Request, Response, authority};
 use crate::image::document::DocumentLimits;
 use crate::image::reference::Reference;
 
@@ -166,13 +166,10 @@ impl Client {
         loop {
             let authorization = if at_home { session.authorization(self, call.scope)? } else { None };
             let request = Request {
-                method: call.method.clone(),
-                url: call.url.clone(),
                 headers: call.headers.clone(),
                 authorization: authorization.as_ref().map(|authorization| authorization.header.clone()),
                 content: call.content,
-                redirects: Redirects::Follow,
-                reach: Reach::Anywhere,
+                ..Request::new(call.method.clone(), call.url.clone())
             };
             self.counters.count(call.kind);
             let mut response = match self.http.send(&request) {

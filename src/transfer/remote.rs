@@ -15,7 +15,8 @@ use crate::build::progress::{Event, Progress, size as shown_size};
 use crate::build::remote::{Remote, RemoteFiles};
 use crate::build::services::ServiceError;
 use crate::context::{
-    Commit, Download, Downloaded, Git, GitSource, Repository, Transport, UrlSource, Validators, download,
+    Commit, Download, Downloaded, Git, GitSource, Pinned, Repository, Transport, UrlSource, Validators,
+    download,
 };
 use crate::http;
 use crate::image::descriptor::Descriptor;
@@ -64,6 +65,8 @@ pub struct Remotes<'a> {
 pub struct Known {
     files: Mutex<BTreeMap<String, Arc<Mutex<Option<FetchedFile>>>>>,
     repositories: Mutex<BTreeMap<String, Arc<Mutex<KnownRepository>>>>,
+    /// What branches and tags stand for: the same for all steps, even while somebody pushes.
+    commits: Mutex<BTreeMap<String, Arc<Mutex<Option<Commit>>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -283,7 +286,19 @@ impl Remotes<'_> {
         if let Some(commit) = &known.commit {
             return Ok(commit.clone());
         }
-        let commit = self.with_repository(source, known, cancel, |repository| Ok(repository.resolve()?))?;
+        let named = {
+            let pinned = (source.pinned == Pinned::Yes).then_some(&source.checksum);
+            let key = format!("{} {:?} {pinned:?}", source.remote, source.reference);
+            Arc::clone(lock(&self.known.commits).entry(key).or_default())
+        };
+        let mut named = lock(&named);
+        let commit = match &*named {
+            Some(commit) => commit.clone(),
+            None => self.with_repository(source, known, cancel, |repository| Ok(repository.find()?))?,
+        };
+        *named = Some(commit.clone());
+        drop(named);
+        source.check_commit(&commit)?;
         self.tell(&format!("{}: commit {}", source.shown(), commit.id));
         known.commit = Some(commit.clone());
         Ok(commit)

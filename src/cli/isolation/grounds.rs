@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Isolation, PROGRAM, hidden};
 use crate::build::Plan;
+use crate::cli::contexts::GivenFiles;
 use crate::cli::failure::Failure;
 use crate::cli::settings::Settings;
 use crate::context::FoundDockerfile;
@@ -97,7 +98,8 @@ impl Grounds {
 fn in_place<'a>(claim: &'a Claim, settings: &Settings) -> InPlace<'a> {
     let given = [Some(&settings.store), settings.context.as_ref()].into_iter().flatten();
     let named = [&settings.layout, &settings.archive, &settings.digest_file].into_iter().flatten();
-    let given = given.chain(settings.context_directories.values()).chain(named).map(|path| path.as_path());
+    let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
+    let given = given.chain(named).map(|path| path.as_path()).chain(contexts);
     let paths = given.chain(settings.dockerfile.file());
     InPlace::new(PROGRAM, claim, &kept_in_place(Path::new(PROGRAM), paths))
 }

@@ -1,0 +1,5 @@
+FROM a
+RUN b \
+# c
+
+  \

@@ -1,0 +1,3 @@
+﻿# escape=`
+FROM a
+ENV b=﻿c` d
