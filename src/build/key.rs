@@ -174,14 +174,21 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         Parents::Dropped => key,
         Parents::Kept => key.value("parents", "kept"),
     };
-    // As the sources: where it is known what is copied, what is not copied does not count.
-    let key = match files {
-        Elsewhere::Tree(_) if !exclude.patterns.is_empty() => {
-            key.list("exclude", exclude.patterns.iter().map(|pattern| pattern.as_bytes()))
+    // As the sources: where it is known what is copied, what is not copied does not count. Of what is elsewhere only the
+    // whole is known.
+    let is_open = matches!(files, Elsewhere::Tree(_)) || !remotes.is_empty();
+    let key = match exclude.patterns.as_slice() {
+        patterns if is_open && !patterns.is_empty() => {
+            key.list("exclude", patterns.iter().map(|pattern| pattern.as_bytes()))
         }
         _ => key,
     };
     let key = remotes.iter().fold(key, of_remote);
+    let key = match remotes.as_slice() {
+        [] => key,
+        // Which of the files come before them: one of the same name replaces the other.
+        _ => key.list("between", sources.iter().map(|source| source.as_bytes())),
+    };
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
 
@@ -807,6 +814,12 @@ mod tests {
         let chain = ChainId::base(&DiffId(one.clone()));
         let by_definition = |copy| key(&Step::Copy(copy), &Elsewhere::Tree(Some(&chain)));
         check(&COPY_FIELDS, &copy_changes(true), copy, by_definition);
+
+        let remote_too = || CopyStep { remotes: vec![remote(1, Archives::Keep)], ..copy() };
+        let changes: Vec<Change<CopyStep>> =
+            copy_changes(true).into_iter().filter(|(what, _, _)| *what != "remotes: later").collect();
+        let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
+        check(&COPY_FIELDS, &changes, remote_too, by_content);
 
         let step = Step::Copy(copy());
         let files = [
