@@ -78,6 +78,7 @@ pub fn plan(
         globals: Globals::new(request.build_args.clone(), automatic(file, request)),
         froms: Vec::new(),
         warnings: Vec::new(),
+        history: 0,
         images: Vec::new(),
         contexts: Vec::new(),
         resolved: Vec::new(),
@@ -114,6 +115,8 @@ pub(super) struct Planner<'a> {
     /// The FROM of each stage.
     pub(super) froms: Vec<Surveyed>,
     pub(super) warnings: Vec<Warning>,
+    /// Bytes of all history rows so far.
+    history: usize,
     pub(super) images: Vec<Base>,
     pub(super) contexts: Vec<UsedContext>,
     /// What was asked for so far.
@@ -308,6 +311,7 @@ impl Planner<'_> {
             scope,
             config,
             author,
+            self.history,
             &mut self.warnings,
             Sources {
                 ignore: self.ignore,
@@ -319,7 +323,8 @@ impl Planner<'_> {
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }
-        let Interpreted { scope, config, author, mut steps } = interpreter.finish();
+        let Interpreted { scope, config, author, mut steps, history } = interpreter.finish();
+        self.history = history;
         let stage = &self.file.stages[index];
         if let Some(position) = files {
             steps.insert(0, files_of_context(position, &self.contexts[position].name, stage.from.span));
