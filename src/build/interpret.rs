@@ -31,6 +31,10 @@ use crate::text::without_credentials;
 /// What the shell form is run with where SHELL does not say otherwise.
 const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
+/// The most bytes of all history rows of a build: a RUN's row names every ARG before it, so a file of the largest size could
+/// ask for gigabytes. No registry takes a config of this size.
+const MOST_HISTORY: usize = 32 << 20;
+
 /// What tells programs where the agent listens.
 const AGENT_VARIABLE: &str = "SSH_AUTH_SOCK";
 
@@ -46,6 +50,8 @@ pub(super) struct Interpreter<'a> {
     /// Whether this stage has a CMD: then ENTRYPOINT leaves it alone.
     has_cmd: bool,
     steps: Vec<PlannedStep>,
+    /// Bytes of the history rows so far, those of earlier stages included.
+    history: usize,
     warnings: &'a mut Vec<Warning>,
     sources: Sources<'a>,
 }
@@ -69,25 +75,34 @@ pub(super) struct Interpreted {
     pub(super) config: RunConfig,
     pub(super) author: Option<String>,
     pub(super) steps: Vec<PlannedStep>,
+    /// Bytes of the history rows, those of earlier stages included.
+    pub(super) history: usize,
 }
 
 impl<'a> Interpreter<'a> {
-    /// Begins a stage on a base with `config`; `scope` has its environment.
+    /// Begins a stage on a base with `config`; `scope` has its environment, earlier stages have `history` bytes of rows.
     pub(super) fn new(
         escape: Escape,
         scope: Scope,
         config: RunConfig,
         author: Option<String>,
+        history: usize,
         warnings: &'a mut Vec<Warning>,
         sources: Sources<'a>,
     ) -> Self {
-        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), warnings, sources }
+        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), history, warnings, sources }
     }
 
     /// The end of the stage.
     pub(super) fn finish(mut self) -> Interpreted {
         self.config.env = self.scope.config_env();
-        Interpreted { scope: self.scope, config: self.config, author: self.author, steps: self.steps }
+        Interpreted {
+            scope: self.scope,
+            config: self.config,
+            author: self.author,
+            steps: self.steps,
+            history: self.history,
+        }
     }
 
     /// Reads one instruction; `shown` is its text for people.
@@ -99,6 +114,7 @@ impl<'a> Interpreter<'a> {
     ) -> Result<(), BuildError> {
         let (created_by, step) =
             self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
+        self.history += created_by.as_ref().map_or(0, String::len);
         self.check_size().map_err(|kind| BuildError::at(Some(span), kind))?;
         let row = Row::Instruction;
         let instruction = match step {
@@ -113,6 +129,12 @@ impl<'a> Interpreter<'a> {
         if self.scope.is_too_large() {
             let message = format!(
                 "ENV and ARG have more than {LARGEST_ENVIRONMENT} bytes together: no process can be given them"
+            );
+            return Err(BuildErrorKind::Invalid(message));
+        }
+        if self.history > MOST_HISTORY {
+            let message = format!(
+                "the image's history would have more than {MOST_HISTORY} bytes: each RUN has all ARGs in it"
             );
             return Err(BuildErrorKind::Invalid(message));
         }
@@ -632,6 +654,17 @@ mod tests {
                 planned(&format!("FROM scratch\n{text}")).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(rows(&document), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn very_many_args_before_very_many_runs_are_refused_soon() {
+        let args: String = (0..2_000).map(|number| format!("ARG a{number}={:0>1000}\n", 0)).collect();
+        let stages = "FROM s\nRUN x\n".repeat(40);
+        let error = planned(&format!("FROM scratch AS s\n{args}{stages}")).map(|_| ());
+        assert!(error.is_ok(), "only the last stage is needed");
+        let error = planned(&format!("FROM scratch AS s\n{args}{}", "RUN x\n".repeat(40))).unwrap_err();
+        assert!(error.to_string().contains("the image's history would have more than"), "{error}");
+        assert_eq!(error.span.map(|span| span.first_line), Some(2_001 + 16));
     }
 
     #[test]

@@ -593,6 +593,7 @@ mod tests {
             vec![
                 ("from: another stage", false, |bind| bind.from = CopyFrom::Stage(7)),
                 ("from: the context", true, |bind| bind.from = CopyFrom::Context),
+                ("from: a named context", false, |bind| bind.from = CopyFrom::Named(3)),
                 ("source: another", source, |bind| bind.source = path("/other")),
                 ("target: another", true, |bind| bind.target = path("/n")),
                 ("access: rw", true, |bind| bind.access = Access::ReadWrite),
@@ -755,6 +756,7 @@ mod tests {
             ("from: another stage", false, |copy| copy.from = CopyFrom::Stage(7)),
             ("from: an image", false, |copy| copy.from = CopyFrom::Image(0)),
             ("from: the context", true, |copy| copy.from = CopyFrom::Context),
+            ("from: a named context", false, |copy| copy.from = CopyFrom::Named(3)),
             ("sources: another", sources, |copy| copy.sources[0] = Text::from("c")),
             ("sources: order", sources, |copy| copy.sources.reverse()),
             ("inline: body", true, |copy| copy.inline[0].1 = Text::from("other")),
