@@ -127,6 +127,27 @@ fn a_branch_that_moved_is_noticed_and_one_that_did_not_is_not_fetched() {
 }
 
 #[test]
+fn flags_hold_for_what_is_elsewhere_and_give_layers_of_their_own() {
+    let Some(site) = Site::start() else { return };
+    let builder = Builder::new();
+    for (flags, files) in [
+        ("--exclude=sub", &["a 755 #!/bin/sh", "l -> a"][..]),
+        ("--exclude=a", &["l -> a", "sub/ 755", "sub/b 644 b"]),
+        ("--link --exclude=*", &[]),
+        ("--link", &FIRST),
+        ("--chmod=700", &["a 700 #!/bin/sh", "l -> a", "sub/ 700", "sub/b 700 b"]),
+        ("--chown=3:4 --chmod=go-rwx", &["a 700 #!/bin/sh", "l -> a", "sub/ 700", "sub/b 600 b"]),
+    ] {
+        let (found, said) = build(&site, &builder, &format!("ADD {flags} REPO#v1 /x"), &[]);
+        assert_eq!(found, files, "{flags}");
+        assert!(said.contains("layers: 0 remembered, 1 made"), "{flags}: {said}");
+    }
+    // What is linked is found on another base.
+    let (_, said) = build(&site, &builder, "COPY <<EOF /other\nEOF\nADD --link REPO#v1 /x", &[]);
+    assert!(said.contains("layers: 1 remembered, 1 made"), "{said}");
+}
+
+#[test]
 fn a_branch_stands_for_one_commit_in_all_steps_of_a_build() {
     let Some(site) = Site::start() else { return };
     let builder = Builder::new();
@@ -308,4 +329,35 @@ fn a_checkout_ends_at_once_when_it_is_told_to() {
     running.signal(Signal::TERM);
     let finished = running.end(Duration::from_secs(5));
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
+}
+
+#[test]
+fn ssh_is_given_the_agent_that_is_named_and_asks_nobody() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(site) = Site::start() else { return };
+    let builder = Builder::new();
+    let out = scratch();
+    // Stands for ssh: notes what it is told, and runs the command here.
+    let (log, ssh) = (out.path().join("log"), out.path().join("ssh"));
+    let script = format!(
+        "#!/bin/sh\nprintf '%s\\n' \"$@\" \"$SSH_AUTH_SOCK\" >>{log}\nfor last; do :; done\ncd {repositories}\neval \"$last\"\n",
+        log = log.display(),
+        repositories = site.repositories().display()
+    );
+    std::fs::write(&ssh, script).unwrap();
+    std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = out.path().join("agent");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let layout = out.path().join("layout");
+    let context = Context::new("FROM scratch\nADD me@git.example:repo.git#v1 /x\n");
+    let mut command = builder.command();
+    command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", out.path().display()));
+    command.args(["--no-push", "--destination=git.example/x:1"]).arg("--oci-layout-path").arg(&layout);
+    command.arg(format!("--ssh=default={}", socket.display())).arg(context.path());
+    finish(&mut command).success();
+    oci::with_unpacked(&layout, "1", |root| assert_eq!(listing(&root.join("x")), FIRST));
+    let told = std::fs::read_to_string(&log).unwrap();
+    for line in ["BatchMode=yes", "me@git.example", "git-upload-pack 'repo.git'", socket.to_str().unwrap()] {
+        assert!(told.lines().any(|told| told == line), "{line}: {told}");
+    }
 }

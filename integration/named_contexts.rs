@@ -291,3 +291,23 @@ fn a_directory_that_is_none_is_told_with_what_may_be_meant() {
         assert!(finished.says(words), "{flag}: {}", finished.stderr);
     }
 }
+
+#[test]
+fn what_is_copied_from_a_context_is_compared_by_content_wherever_it_is() {
+    let builder = Builder::new();
+    let context = Context::new("FROM scratch\nCOPY --from=c f /\n");
+    let files = [("f", "F"), (".dockerignore", "other\n"), ("other", "x")];
+    let (first, second) = (directory(&files), directory(&files));
+    let path = context.path().to_str().expect("a path");
+    let is_cached = |other: &Context| {
+        let finished = builder.run(["--no-push", path, &named("c", other)]).success();
+        finished.says(&["CACHED", "COPY --from=c"])
+    };
+    assert!(!is_cached(&first));
+    assert!(is_cached(&second));
+    second.write("other", "y");
+    assert!(is_cached(&second));
+    second.write("f", "G");
+    assert!(!is_cached(&second));
+    assert!(is_cached(&first));
+}

@@ -92,7 +92,10 @@ fn a_linked_layer_is_found_on_every_base_and_needs_no_file_of_it() {
     assert_eq!(steps.found, ["ADD --link --chown=7 dir /y/"]);
     project.dockerfile("FROM BASE\nCOPY --link f /z/\n");
     assert_eq!(project.done(&[]), ["COPY --link f /z/"]);
-    assert_eq!(project.done(&["--no-cache"]), ["COPY --link f /z/"]);
+    for flag in ["--no-cache", "--no-cache-filter=own"] {
+        project.dockerfile("FROM BASE AS own\nWORKDIR /new\nCOPY --link f /z/\n");
+        assert_eq!(project.done(&[flag]), ["WORKDIR /new", "COPY --link f /z/"], "{flag}");
+    }
 }
 
 #[test]

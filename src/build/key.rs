@@ -174,14 +174,21 @@ fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
         Parents::Dropped => key,
         Parents::Kept => key.value("parents", "kept"),
     };
-    // As the sources: where it is known what is copied, what is not copied does not count.
-    let key = match files {
-        Elsewhere::Tree(_) if !exclude.patterns.is_empty() => {
-            key.list("exclude", exclude.patterns.iter().map(|pattern| pattern.as_bytes()))
+    // As the sources: where it is known what is copied, what is not copied does not count. Of what is elsewhere only the
+    // whole is known.
+    let is_open = matches!(files, Elsewhere::Tree(_)) || !remotes.is_empty();
+    let key = match exclude.patterns.as_slice() {
+        patterns if is_open && !patterns.is_empty() => {
+            key.list("exclude", patterns.iter().map(|pattern| pattern.as_bytes()))
         }
         _ => key,
     };
     let key = remotes.iter().fold(key, of_remote);
+    let key = match remotes.as_slice() {
+        [] => key,
+        // Which of the files come before them: one of the same name replaces the other.
+        _ => key.list("between", sources.iter().map(|source| source.as_bytes())),
+    };
     of_files(key, files, sources.iter().map(|source| source.as_bytes()))
 }
 
@@ -586,6 +593,7 @@ mod tests {
             vec![
                 ("from: another stage", false, |bind| bind.from = CopyFrom::Stage(7)),
                 ("from: the context", true, |bind| bind.from = CopyFrom::Context),
+                ("from: a named context", false, |bind| bind.from = CopyFrom::Named(3)),
                 ("source: another", source, |bind| bind.source = path("/other")),
                 ("target: another", true, |bind| bind.target = path("/n")),
                 ("access: rw", true, |bind| bind.access = Access::ReadWrite),
@@ -748,6 +756,7 @@ mod tests {
             ("from: another stage", false, |copy| copy.from = CopyFrom::Stage(7)),
             ("from: an image", false, |copy| copy.from = CopyFrom::Image(0)),
             ("from: the context", true, |copy| copy.from = CopyFrom::Context),
+            ("from: a named context", false, |copy| copy.from = CopyFrom::Named(3)),
             ("sources: another", sources, |copy| copy.sources[0] = Text::from("c")),
             ("sources: order", sources, |copy| copy.sources.reverse()),
             ("inline: body", true, |copy| copy.inline[0].1 = Text::from("other")),
@@ -805,6 +814,12 @@ mod tests {
         let chain = ChainId::base(&DiffId(one.clone()));
         let by_definition = |copy| key(&Step::Copy(copy), &Elsewhere::Tree(Some(&chain)));
         check(&COPY_FIELDS, &copy_changes(true), copy, by_definition);
+
+        let remote_too = || CopyStep { remotes: vec![remote(1, Archives::Keep)], ..copy() };
+        let changes: Vec<Change<CopyStep>> =
+            copy_changes(true).into_iter().filter(|(what, _, _)| *what != "remotes: later").collect();
+        let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
+        check(&COPY_FIELDS, &changes, remote_too, by_content);
 
         let step = Step::Copy(copy());
         let files = [

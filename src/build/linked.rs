@@ -54,7 +54,7 @@ impl Executor<'_> {
     ) -> Result<(), BuildError> {
         let stage = run.stage;
         let key = run.keys.get(&group).and_then(GroupKey::linked).cloned();
-        let (layer, created, own) = match key.as_ref().and_then(|key| self.linked_layer(key)) {
+        let (layer, created, own) = match key.as_ref().and_then(|key| self.linked_layer(key, stage)) {
             Some(known) => {
                 self.count.add_found();
                 let place = &run.place(Some(position));
@@ -107,8 +107,8 @@ impl Executor<'_> {
     }
 
     /// The layer that the same step has left on an empty root, or on top of another stage.
-    fn linked_layer(&self, key: &CacheKey) -> Option<RememberedLayer> {
-        if self.services.reuse == Reuse::No {
+    fn linked_layer(&self, key: &CacheKey, stage: &StagePlan) -> Option<RememberedLayer> {
+        if self.reuse(stage) == Reuse::No {
             return None;
         }
         match self.services.cache.lookup(key) {

@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{ImageName, Names, Origin, circle, named_by};
 use super::plan::{Planner, one_line};
 use super::services::{Base, Wanted};
 use super::stage_order::in_order;
-use super::step::{CopyFrom, UsedContext};
+use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, Step, UsedContext};
 use super::survey::Surveyed;
-use crate::dockerfile::{self, Instruction, Located, Span, Warning, suggest};
+use crate::dockerfile::{self, Instruction, Located, Span, Text, TransferKind, Warning, suggest};
 use crate::image::matching::Asked;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::rootfs::GuestPath;
 
 /// Triggers that one base may bring.
 const MOST_TRIGGERS: usize = 10_000;
@@ -227,4 +229,30 @@ fn platform_of(base: &Base, wanted: Platform) -> Platform {
     let found = Platform::from(config).normalise();
     // A config without variant says nothing about it: what was wanted holds.
     if found.same_machine(&wanted) && config.variant.is_none() { wanted } else { found }
+}
+
+/// The first step of a stage that stands on the files of a context. Its row says what BuildKit's does.
+pub(super) fn files_of_context(position: usize, name: &str, span: Span) -> PlannedStep {
+    let step = CopyStep {
+        kind: TransferKind::Copy,
+        archives: Archives::Keep,
+        from: CopyFrom::Named(position),
+        sources: vec![Text::from(".")],
+        remotes: Vec::new(),
+        inline: Vec::new(),
+        destination: Text::from("/"),
+        workdir: GuestPath::root(),
+        chown: None,
+        chmod: None,
+        exclude: Exclude::default(),
+        parents: Parents::Dropped,
+        onto: Onto::Stage,
+    };
+    PlannedStep {
+        span,
+        instruction: format!("the files of the build context `{name}`"),
+        created_by: Some(format!("local source for {name}")),
+        row: Row::Base,
+        step: Step::Copy(step),
+    }
 }

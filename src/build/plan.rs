@@ -4,32 +4,27 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::clock::Clock;
-use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
 use super::named_contexts::NamedContexts;
-use super::needed::{Needed, NeededBase};
+use super::needed::{Needed, NeededBase, files_of_context};
 use super::network::Networks;
 use super::origin::{ImageName, Named, Origin, Reader, available, check_circles, named_by, stage_named};
 use super::run_settings::RunSettings;
 use super::scope::{self, Globals, Scope};
 use super::services::{Base, ImageSource, Reuse, Wanted};
-use super::step::{
-    Archives, CopyFrom, CopyStep, Exclude, Layering, Onto, Plan, PlannedStep, Row, StageBase, StagePlan,
-    Step, UsedContext,
-};
+use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan, UsedContext};
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, TransferKind,
-    Violation, Warning, expand,
+    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, Violation,
+    Warning, expand,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::image::target;
-use crate::rootfs::GuestPath;
 
 /// The PATH of images whose base sets none (BuildKit's).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -503,31 +498,5 @@ impl Interpreting<'_> {
         } else {
             (config.clone(), scope.clone())
         }
-    }
-}
-
-/// The first step of a stage that stands on the files of a context. Its row says what BuildKit's does.
-fn files_of_context(position: usize, name: &str, span: Span) -> PlannedStep {
-    let step = CopyStep {
-        kind: TransferKind::Copy,
-        archives: Archives::Keep,
-        from: CopyFrom::Named(position),
-        sources: vec![Text::from(".")],
-        remotes: Vec::new(),
-        inline: Vec::new(),
-        destination: Text::from("/"),
-        workdir: GuestPath::root(),
-        chown: None,
-        chmod: None,
-        exclude: Exclude::default(),
-        parents: Parents::Dropped,
-        onto: Onto::Stage,
-    };
-    PlannedStep {
-        span,
-        instruction: format!("the files of the build context `{name}`"),
-        created_by: Some(format!("local source for {name}")),
-        row: Row::Base,
-        step: Step::Copy(step),
     }
 }

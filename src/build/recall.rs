@@ -148,7 +148,7 @@ impl Executor<'_> {
     }
 
     /// Whether results of earlier builds are used for `stage`.
-    fn reuse(&self, stage: &StagePlan) -> Reuse {
+    pub(super) fn reuse(&self, stage: &StagePlan) -> Reuse {
         match self.services.reuse {
             Reuse::No => Reuse::No,
             Reuse::Yes => stage.reuse,

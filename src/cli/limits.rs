@@ -113,7 +113,9 @@ const SETTINGS: [Setting; 16] = [
     count(ignore::PATTERNS_LIMIT, "patterns in the `.dockerignore` file", |limits| {
         &mut limits.context.ignore_patterns
     }),
-    bytes(DOWNLOAD_LIMIT, "a file that ADD fetches from a URL", |limits| &mut limits.download),
+    bytes(DOWNLOAD_LIMIT, "a file that is fetched from a URL, for ADD or as a named context", |limits| {
+        &mut limits.download
+    }),
     bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
 ];
 

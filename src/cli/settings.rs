@@ -219,6 +219,7 @@ impl Settings {
         let contexts = contexts::parse(&args.build_context, &host)?;
         let (context, dockerfile) = sources(args)?;
         let client = client(args, environment)?;
+        let agents = ssh::parse(&args.ssh, environment)?;
         let settings = Self {
             request: PlanRequest {
                 build_args,
@@ -254,10 +255,10 @@ impl Settings {
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
             jobs: jobs(args.jobs),
-            git: git(environment, &client),
+            git: git(environment, &client, &agents)?,
             client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
-            agents: ssh::parse(&args.ssh, environment)?,
+            agents,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
             warnings,
@@ -507,16 +508,23 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(format!("`{}` is not a usable path: {error}", path.display())))
 }
 
-/// The `git` of this machine, which is told of proxies and certificates what our own requests are.
-fn git(environment: &Environment, client: &ClientOptions) -> GitOptions {
+/// The `git` of this machine, which is told of proxies and certificates what our own requests are, and of the agent that
+/// RUN may have, too.
+fn git(
+    environment: &Environment,
+    client: &ClientOptions,
+    agents: &[ssh::GivenAgent],
+) -> Result<GitOptions, Failure> {
     let known_hosts = environment.get("HOME").map(|home| Path::new(home).join(".ssh/known_hosts"));
-    GitOptions {
+    // It is run in another directory.
+    let agent = ssh::default_socket(agents).map(absolute).transpose()?;
+    Ok(GitOptions {
         path: client.helpers.path.clone(),
         proxies: client.http.proxies.clone(),
         certificates: client.http.certificates.clone(),
-        agent: None,
+        agent,
         known_hosts: known_hosts.filter(|path| path.is_file()),
-    }
+    })
 }
 
 fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, Failure> {

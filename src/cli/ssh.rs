@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::settings::Environment;
@@ -44,6 +44,12 @@ fn given(flag: &str, environment: &Environment) -> Result<GivenAgent, Failure> {
 /// How to give keys that are files.
 fn of_keys(keys: &str, id: &str) -> String {
     format!("give them to an agent: eval \"$(ssh-agent)\" && ssh-add {keys}, and then --ssh {id}")
+}
+
+/// The socket of the agent `default`, which git has as well.
+pub(super) fn default_socket(given: &[GivenAgent]) -> Option<&Path> {
+    let found = given.iter().rev().find(|agent| agent.id == "default");
+    found.map(|agent| agent.socket.as_path())
 }
 
 /// The agents by id; of two with one id the later one counts.
