@@ -278,7 +278,7 @@ fn an_unknown_flag_of_an_instruction() {
 
 #[test]
 fn a_flag_that_is_not_there_yet() {
-    Attempt::new("not-yet", "FROM BASE\nRUN --mount=type=cache,target=/c true\n").fails();
+    Attempt::new("not-yet", "FROM BASE\nRUN --device=vendor.example/class=name true\n").fails();
 }
 
 #[test]

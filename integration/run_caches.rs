@@ -169,6 +169,11 @@ fn a_new_cache_begins_with_files_of_a_named_context() {
              RUN --mount=type=cache,id=x,from=named,source=d,target=/c ls /c\n";
         let found = lines(&builder, dockerfile, &[&named, &isolation(way)]);
         assert_eq!(found, ["0:0 /c/f", "f", "g"], "{way}");
+        // Another directory of that name, or the same with other files, is not what the cache began with.
+        fs::write(directory.path().join("d/new"), "").unwrap();
+        let found = lines(&builder, dockerfile, &[&named, &isolation(way)]);
+        assert_eq!(found, ["0:0 /c/f", "0:0 /c/new", "f", "g", "new"], "{way}");
+        fs::remove_file(directory.path().join("d/new")).unwrap();
     }
     assert!(!directory.path().join("d/g").exists());
 }

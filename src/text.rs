@@ -42,7 +42,8 @@ pub fn without_credentials(text: &str) -> Cow<'_, str> {
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
-        let is_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>');
+        // Not a quote: a password may have one.
+        let is_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#');
         let authority = &after[..after.find(is_end).unwrap_or(after.len())];
         shown.push_str(before);
         let Some((user, host)) = authority.rsplit_once('@') else {
@@ -118,6 +119,8 @@ mod tests {
             ("ssh://git@h/x and git@h:x", "ssh://git@h/x and git@h:x"),
             ("ssh://git:pw@h/x", "ssh://xxxxx:xxxxx@h/x"),
             ("http://${USER}:${PASSWORD}@h", "http://xxxxx:xxxxx@h"),
+            ("'https://me:it's@h/x'", "'https://xxxxx:xxxxx@h/x'"),
+            ("\"https://h\" <https://h2>", "\"https://h\" <https://h2>"),
             ("x://y://u:p@h", "x://y://xxxxx:xxxxx@h"),
         ] {
             assert_eq!(without_credentials(text), shown);

@@ -15,6 +15,7 @@ use super::execute::Executor;
 use super::mount::{CacheStep, Made};
 use super::mounted::writes;
 use super::progress::{Event, Place};
+use super::selection::Selection;
 use super::step::{CopyFrom, StagePlan};
 use crate::cache::CacheKey;
 use crate::dockerfile::{Access, Sharing};
@@ -46,10 +47,10 @@ impl Executor<'_> {
     ) -> Result<Vec<Mount>, BuildErrorKind> {
         let wanted: Vec<Wanted<'_>> = steps
             .map(|step| {
-                let seed = step.seed.as_ref().map(|from| self.seed_name(from));
-                Wanted { step, key: step.identity(seed.as_deref()) }
+                let seed = step.seed.as_ref().map(|from| self.seed_name(step, from, stage)).transpose()?;
+                Ok(Wanted { step, key: step.identity(seed.as_deref()) })
             })
-            .collect();
+            .collect::<Result<_, BuildErrorKind>>()?;
         // In the same order in every step: who waits for one has none that the other waits for.
         let mut by_key: BTreeMap<&CacheKey, Vec<&CacheStep>> = BTreeMap::new();
         for cache in &wanted {
@@ -62,13 +63,19 @@ impl Executor<'_> {
         wanted.iter().map(|cache| shown(cache.step, &taken[&cache.key])).collect()
     }
 
-    /// What tells the trees apart that caches begin with.
-    fn seed_name(&self, from: &CopyFrom) -> String {
-        match from {
-            CopyFrom::Context => "context".to_owned(),
-            CopyFrom::Named(position) => format!("context {}", self.plan.contexts[*position].name),
-            from => self.tree_of(from).map_or_else(String::new, |tree| tree.digest().to_string()),
+    /// What tells the files apart that caches begin with: those of a context by what they are, for its name says nothing of
+    /// that; those of stages and images by the whole tree.
+    fn seed_name(
+        &self,
+        step: &CacheStep,
+        from: &CopyFrom,
+        stage: &StagePlan,
+    ) -> Result<String, BuildErrorKind> {
+        if self.context_of(from).is_some() {
+            let selection = Selection::Mount { from, source: &step.source };
+            return Ok(format!("files {}", self.fingerprint(&selection, stage)?.content));
         }
+        Ok(self.tree_of(from)?.map_or_else(String::new, |tree| tree.digest().to_string()))
     }
 
     fn take_cache(
@@ -111,7 +118,7 @@ impl Executor<'_> {
             None => {}
             Some(seed) => match self.views_of(seed) {
                 Some(views) => {
-                    let from = self.source_tree(seed, None);
+                    let from = self.source_tree(seed, None)?;
                     let path = found(&from, step).map_err(|error| self.not_mounted(seed, error))?;
                     let shown = views.show(&path, Access::ReadOnly)?;
                     self.copy_seed(&shown.source, new)?;

@@ -12,7 +12,7 @@ use super::key;
 use super::progress::Event;
 use super::recall::Count;
 use super::services::{ServiceError, Services};
-use super::stages::Stages;
+use super::stages::{Ended, Stages};
 use super::step::{CopyFrom, Plan, StagePlan};
 use crate::cache::{CacheKey, RememberedLayer};
 use crate::context::Context;
@@ -160,19 +160,17 @@ impl<'a> Executor<'a> {
 
     /// The life of a thread: builds stages as long as there are any.
     fn build_stages(&self) {
-        while let Some(position) = self.stages.next() {
+        while let Some(begun) = self.stages.next() {
+            let position = begun.position();
             let stage = &self.plan.stages[position];
             let result = self.stage(position, stage);
             self.bases.leave(stage.index);
-            let is_stopped = self.cancel.is_cancelled();
-            let has_failed = result.is_err();
             // Before the others are stopped: what fails in them because of that is not the reason.
-            self.stages.end(position, result);
-            match (has_failed, is_stopped) {
-                (false, _) => {}
-                (true, false) => self.stop_others(stage),
-                (true, true) if self.services.cancel.is_cancelled() => {}
-                (true, true) => {
+            match begun.end(result) {
+                Ended::Well => {}
+                Ended::FirstToFail => self.stop_others(stage),
+                Ended::AfterAnother if self.services.cancel.is_cancelled() => {}
+                Ended::AfterAnother => {
                     let note = format!("[{}] stopped: another stage has failed", stage.name);
                     self.services.progress.tell(&Event::Note(&note));
                 }

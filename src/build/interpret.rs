@@ -117,11 +117,7 @@ impl<'a> Interpreter<'a> {
         self.history += created_by.as_ref().map_or(0, String::len);
         self.check_size().map_err(|kind| BuildError::at(Some(span), kind))?;
         let row = Row::Instruction;
-        let instruction = match step {
-            Step::Copy(_) => without_credentials(shown).into_owned(),
-            _ => shown.to_owned(),
-        };
-        self.steps.push(PlannedStep { span, instruction, created_by, row, step });
+        self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, row, step });
         Ok(())
     }
 
@@ -686,6 +682,16 @@ mod tests {
             let row = |row: &Value| format!("{} {}", row["rule"].as_str().unwrap_or_default(), row["line"]);
             let found: Vec<String> = document["warnings"].as_array().into_iter().flatten().map(row).collect();
             assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_shown_of_an_instruction_that_is_cut() {
+        for length in 60..160 {
+            let text = format!("FROM scratch\nADD --chown={} https://me:secret@h/x /\n", "1".repeat(length));
+            let shown =
+                planned(&text.replace(&"1".repeat(length), &format!("{:0length$}", 1))).unwrap().to_string();
+            assert!(!shown.contains("secret") && !shown.contains("https://me"), "{length}: {shown}");
         }
     }
 

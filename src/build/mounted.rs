@@ -133,7 +133,7 @@ impl Executor<'_> {
     }
 
     fn of_context(&self, bind: &BindStep, views: &ContextViews<'_>) -> Result<Shown, BuildErrorKind> {
-        let from = self.source_tree(&bind.from, None);
+        let from = self.source_tree(&bind.from, None)?;
         let (path, _) = find(&from, &bind.source).map_err(|error| self.not_mounted(&bind.from, error))?;
         Ok(views.show(&path, bind.access)?)
     }

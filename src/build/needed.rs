@@ -33,7 +33,7 @@ pub(super) enum NeededBase {
     /// Number in the Dockerfile.
     Stage(usize),
     Image(Box<Base>),
-    /// Position in [`Plan::contexts`].
+    /// Position in [`super::step::Plan::contexts`].
     Files(usize),
 }
 
@@ -107,7 +107,7 @@ impl Planner<'_> {
         Ok(Needed { base, platform, instructions })
     }
 
-    /// The position in [`Plan::contexts`] of the context with this number.
+    /// The position in [`super::step::Plan::contexts`] of the context with this number.
     pub(super) fn used_context(&mut self, number: usize) -> usize {
         let known = self.contexts.iter().position(|used| used.number == number);
         known.unwrap_or_else(|| {

@@ -91,7 +91,7 @@ impl Executor<'_> {
             return Ok(());
         }
         let view = self.view(&step.from, stage, Purpose::Step)?;
-        let from = self.source_tree(&step.from, view.as_ref());
+        let from = self.source_tree(&step.from, view.as_ref())?;
         self.copy_sources(step, sources, from, step.archives, target)
     }
 
@@ -139,13 +139,19 @@ impl Executor<'_> {
     }
 
     /// Where COPY reads: in `view`, or else in the context that `from` means.
-    pub(super) fn source_tree<'t>(&'t self, from: &CopyFrom, view: Option<&'t View>) -> SourceTree<'t> {
-        match view {
-            Some(view) => SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep },
-            None => {
-                let context = self.context_of(from).unwrap_or(self.services.context);
-                SourceTree { root: context.root(), ignore: Some(context.ignore()), owner: OwnerPolicy::Root }
-            }
+    pub(super) fn source_tree<'t>(
+        &'t self,
+        from: &CopyFrom,
+        view: Option<&'t View>,
+    ) -> Result<SourceTree<'t>, BuildErrorKind> {
+        match (view, self.context_of(from)) {
+            (Some(view), _) => Ok(SourceTree { root: view.root(), ignore: None, owner: OwnerPolicy::Keep }),
+            (None, Some(context)) => Ok(SourceTree {
+                root: context.root(),
+                ignore: Some(context.ignore()),
+                owner: OwnerPolicy::Root,
+            }),
+            (None, None) => Err(BuildErrorKind::Invalid(format!("{} is not open", self.place_of(from)))),
         }
     }
 

@@ -25,6 +25,7 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::image::target;
+use crate::text::without_credentials;
 
 /// The PATH of images whose base sets none (BuildKit's).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -467,9 +468,11 @@ fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
 /// At most this many characters of an instruction are shown.
 const LONGEST_SHOWN: usize = 160;
 
-/// An instruction for people: one line, not too long.
+/// An instruction for people: one line, not too long, without passwords.
 pub(super) fn one_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
+    // Before it is cut: what is left of a URL then is none any more.
+    let text = without_credentials(&text);
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = words.char_indices().nth(LONGEST_SHOWN) {
         words.truncate(end);

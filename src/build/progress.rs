@@ -10,6 +10,8 @@ use crate::sandbox::Stream;
 pub struct Place {
     /// The stage's name, or `stage-N`; absent where the Dockerfile has only one.
     pub stage: Option<String>,
+    /// The stage's number in the Dockerfile: several may have one name.
+    pub index: usize,
     /// The step's number within its stage, from 1; FROM is the first.
     pub number: usize,
     /// How many steps the stage has.

@@ -233,7 +233,7 @@ impl Executor<'_> {
         };
         let selections = Selection::all(step);
         let trees: Vec<Option<ChainId>> =
-            selections.iter().map(|selection| self.tree_of(selection.from())).collect();
+            selections.iter().map(|selection| self.tree_of(selection.from())).collect::<Result<_, _>>()?;
         let mut contents: Vec<Option<Digest>> = vec![None; selections.len()];
         for (number, selection) in selections.iter().enumerate() {
             if self.context_of(selection.from()).is_some() {
@@ -287,13 +287,15 @@ impl Executor<'_> {
     }
 
     /// The tree that a step selects files in.
-    pub(super) fn tree_of(&self, from: &CopyFrom) -> Option<ChainId> {
+    pub(super) fn tree_of(&self, from: &CopyFrom) -> Result<Option<ChainId>, BuildErrorKind> {
         match from {
-            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => None,
-            CopyFrom::Stage(position) => {
-                self.stages.look(*position, |done| key::tree(done.image.layers())).flatten()
-            }
-            CopyFrom::Image(position) => key::tree(self.plan.images[*position].image.layers()),
+            CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => Ok(None),
+            // It is built: it was waited for.
+            CopyFrom::Stage(position) => self
+                .stages
+                .look(*position, |done| key::tree(done.image.layers()))
+                .ok_or(BuildErrorKind::Cancelled),
+            CopyFrom::Image(position) => Ok(key::tree(self.plan.images[*position].image.layers())),
         }
     }
 

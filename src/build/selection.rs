@@ -81,7 +81,7 @@ impl Executor<'_> {
         stage: &StagePlan,
     ) -> Result<Fingerprint, BuildErrorKind> {
         let view = self.view(selection.from(), stage, Purpose::Key)?;
-        let from = self.source_tree(selection.from(), view.as_ref());
+        let from = self.source_tree(selection.from(), view.as_ref())?;
         let (written, names) = selection.written();
         let stopped = || self.cancel.is_cancelled();
         let (exclude, most) = (selection.exclude(), self.most(selection));
@@ -105,7 +105,7 @@ impl Executor<'_> {
 
     /// Whether what `selection` takes from a build context is as it was.
     pub(super) fn context_still_is(&self, selection: &Selection<'_>, before: &Fingerprint) -> bool {
-        let from = self.source_tree(selection.from(), None);
+        let Ok(from) = self.source_tree(selection.from(), None) else { return false };
         let (written, names) = selection.written();
         let stopped = || self.cancel.is_cancelled();
         let (exclude, most) = (selection.exclude(), self.most(selection));

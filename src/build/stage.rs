@@ -58,6 +58,7 @@ impl StageRun<'_> {
     pub(super) fn place(&self, position: Option<usize>) -> Place {
         Place {
             stage: self.several_stages.then(|| self.stage.name.clone()),
+            index: self.stage.index,
             number: position.map_or(1, |position| position + 2),
             total: self.stage.steps.len() + 1,
         }

@@ -42,6 +42,44 @@ struct State {
     failure: Option<(usize, BuildError)>,
 }
 
+/// How a stage has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It is built.
+    Well,
+    /// It has failed, and no other had.
+    FirstToFail,
+    /// It has failed, or was stopped, when another one had failed.
+    AfterAnother,
+}
+
+/// A stage that somebody builds. If that one panics, the stage has failed: others wait for it.
+pub(super) struct Begun<'s> {
+    stages: &'s Stages,
+    position: usize,
+    has_ended: bool,
+}
+
+impl Begun<'_> {
+    pub(super) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// It has ended with `result`.
+    pub(super) fn end(mut self, result: Result<Done, BuildError>) -> Ended {
+        self.has_ended = true;
+        self.stages.end(self.position, result)
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.stages.end(self.position, Err(BuildError::at(None, BuildErrorKind::Cancelled)));
+        }
+    }
+}
+
 impl Needs {
     fn of(stage: &StagePlan) -> Self {
         let base = match stage.base {
@@ -107,7 +145,7 @@ impl Stages {
     /// The first one that has all it needs goes first. If none has, one that can begin does, and waits for the rest when a
     /// step wants it. The first stage that is not built always has all it needs, so whoever builds it never waits, and
     /// somebody always does: stages need earlier ones only, and who has built one looks for the first.
-    pub(super) fn next(&self) -> Option<usize> {
+    pub(super) fn next(&self) -> Option<Begun<'_>> {
         let mut state = self.state();
         loop {
             if state.failure.is_some() || state.open.is_empty() {
@@ -119,16 +157,21 @@ impl Stages {
             let next = state.open.iter().find(complete).or_else(|| state.open.iter().find(can_begin));
             if let Some(next) = next.copied() {
                 state.open.remove(&next);
-                return Some(next);
+                return Some(Begun { stages: self, position: next, has_ended: false });
             }
             state = self.wait(state);
         }
     }
 
     /// The stage at `position` has ended. What nobody needs any more is let go.
-    pub(super) fn end(&self, position: usize, result: Result<Done, BuildError>) {
+    fn end(&self, position: usize, result: Result<Done, BuildError>) -> Ended {
         let mut let_go = Vec::new();
         let mut state = self.state();
+        let ended = match (&result, &state.failure) {
+            (Ok(_), _) => Ended::Well,
+            (Err(_), None) => Ended::FirstToFail,
+            (Err(_), Some(_)) => Ended::AfterAnother,
+        };
         match result {
             Ok(done) => {
                 state.built.insert(position);
@@ -148,6 +191,7 @@ impl Stages {
         }
         drop(state);
         self.ended.notify_all();
+        ended
     }
 
     /// Waits until the stages `needed` are built.
@@ -226,8 +270,6 @@ impl Stages {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
     use crate::image::manifest::Image;
 
@@ -256,22 +298,20 @@ mod tests {
         }
     }
 
-    /// Builds all stages on several threads; says how many were built at once at most.
-    fn build(needs: &[Vec<usize>], threads: usize) -> usize {
+    /// Builds all stages on several threads.
+    fn build(needs: &[Vec<usize>], threads: usize) {
         let stages = stages(needs);
-        let (active, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    while let Some(position) = stages.next() {
+                    while let Some(begun) = stages.next() {
+                        let position = begun.position();
                         assert_eq!(stages.below(position).is_some(), !needs[position].is_empty());
-                        most.fetch_max(active.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         stages.wait_for(needs[position].iter().copied()).unwrap();
                         for other in needs[position].iter().skip(1) {
                             assert!(stages.look(*other, |_| ()).is_some(), "{other} for {position}");
                         }
-                        active.fetch_sub(1, Ordering::SeqCst);
-                        stages.end(position, Ok(built()));
+                        begun.end(Ok(built()));
                     }
                 });
             }
@@ -279,7 +319,6 @@ mod tests {
         assert!(stages.take_failure().is_none());
         assert!(stages.take_result().is_some());
         assert!(stages.take_result().is_none(), "the others were let go");
-        most.into_inner()
     }
 
     #[test]
@@ -298,8 +337,7 @@ mod tests {
             last.rotate_left(1);
             needs.push(last);
             for threads in 1..5 {
-                let most = build(&needs, threads);
-                assert!(most <= threads, "{most}");
+                build(&needs, threads);
             }
         }
     }
@@ -308,30 +346,52 @@ mod tests {
     fn a_stage_that_has_all_goes_before_one_that_would_wait() {
         // 1 stands on 0; 2 reads 1; 3 needs nothing.
         let stages = stages(&[vec![], vec![0], vec![0, 1], vec![], vec![2, 3]]);
-        assert_eq!(stages.next(), Some(0));
-        assert_eq!(stages.next(), Some(3));
-        stages.end(0, Ok(built()));
-        assert_eq!(stages.next(), Some(1));
-        assert_eq!(stages.next(), Some(2), "it can do what it does before it reads");
+        let next = |expected: usize| {
+            let begun = stages.next().unwrap();
+            assert_eq!(begun.position(), expected);
+            begun
+        };
+        let first = next(0);
+        let _independent = next(3);
+        first.end(Ok(built()));
+        let read = next(1);
+        // It can do what it does before it reads.
+        let _reader = next(2);
         assert!(!stages.are_built([1].into_iter()));
-        stages.end(1, Ok(built()));
+        read.end(Ok(built()));
         stages.wait_for([1].into_iter()).unwrap();
     }
 
     #[test]
-    fn who_waits_for_a_stage_that_failed_is_told() {
+    fn who_waits_for_a_stage_that_failed_is_told_and_one_alone_is_the_first() {
         let stages = stages(&[vec![], vec![], vec![0, 1]]);
-        assert_eq!([stages.next(), stages.next()], [Some(0), Some(1)]);
+        let (zero, one) = (stages.next().unwrap(), stages.next().unwrap());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| stages.wait_for([0].into_iter()));
-            stages.end(1, Err(BuildError::at(None, BuildErrorKind::NoSandbox)));
+            let failure = BuildError::at(None, BuildErrorKind::NoSandbox);
+            assert_eq!(one.end(Err(failure)), Ended::FirstToFail);
             assert!(matches!(waits.join().unwrap(), Err(BuildErrorKind::Cancelled)));
         });
-        stages.end(0, Err(BuildError::at(None, BuildErrorKind::Cancelled)));
-        assert_eq!(stages.next(), None);
+        let stopped = BuildError::at(None, BuildErrorKind::Cancelled);
+        assert_eq!(zero.end(Err(stopped)), Ended::AfterAnother);
+        assert!(stages.next().is_none());
         assert!(matches!(
             stages.take_failure(),
             Some((1, BuildError { kind: BuildErrorKind::NoSandbox, .. }))
         ));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_panicked() {
+        let stages = stages(&[vec![], vec![0]]);
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _begun = stages.next();
+                panic!("while building");
+            });
+            assert!(panics.join().is_err());
+        });
+        assert!(stages.wait_for([0].into_iter()).is_err());
+        assert!(stages.next().is_none());
     }
 }

@@ -119,7 +119,7 @@ pub(super) struct BuildArgs {
     pub(super) dockerfile: Option<PathBuf>,
 
     /// What the Dockerfile finds under a name, in place of any stage or image called so: NAME=DIR, NAME=GIT-OR-HTTP-URL,
-    /// NAME=docker-image://IMAGE, NAME=oci-layout://DIR[:TAG][@DIGEST] or NAME=target:STAGE (repeatable)
+    /// `NAME=docker-image://IMAGE`, `NAME=oci-layout://DIR[:TAG][@DIGEST]` or `NAME=target:STAGE` (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) build_context: Vec<OsString>,
 

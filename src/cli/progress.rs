@@ -57,8 +57,8 @@ pub(super) struct Lines<W> {
     state: Mutex<State<W>>,
 }
 
-/// The beginning of a line that has not ended yet, by step and stream.
-type Unfinished = BTreeMap<String, [Vec<u8>; 2]>;
+/// The beginning of a line that has not ended yet, by stage (one step of each is at work), and by stream.
+type Unfinished = BTreeMap<usize, [Vec<u8>; 2]>;
 
 struct State<W> {
     out: W,
@@ -104,7 +104,7 @@ impl<W: Write> Lines<W> {
             }
             Event::Output { place, stream, bytes } => {
                 let tag = tag(place);
-                let [out, err] = unfinished.entry(tag.clone()).or_default();
+                let [out, err] = unfinished.entry(place.index).or_default();
                 let held = match stream {
                     Stream::Out => out,
                     Stream::Error => err,
@@ -113,7 +113,7 @@ impl<W: Write> Lines<W> {
             }
             Event::OutputEnded { place } => {
                 let tag = tag(place);
-                let rest = unfinished.remove(&tag).unwrap_or_default();
+                let rest = unfinished.remove(&place.index).unwrap_or_default();
                 let rest = rest.iter().filter(|line| !line.is_empty());
                 rest.map(|line| self.output_line(&tag, line)).collect()
             }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_line_of_a_run_stands_behind_its_step() {
-        let place = Place { stage: Some("compile".to_owned()), number: 2, total: 3 };
+        let place = Place { stage: Some("compile".to_owned()), index: 1, number: 2, total: 3 };
         let text = shown(
             Verbosity::Info,
             &[
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn steps_that_are_remembered_or_done_elsewhere_are_shown_as_such() {
-        let place = Place { stage: None, number: 2, total: 3 };
+        let place = Place { stage: None, index: 0, number: 2, total: 3 };
         let text = shown(
             Verbosity::Info,
             &[Event::Waiting { place: &place }, Event::Found { place: &place, instruction: "RUN make" }],

@@ -330,19 +330,21 @@ impl Remotes<'_> {
         cancel: &Cancel,
         act: impl FnOnce(&Repository<'_>) -> Result<T, ServiceError>,
     ) -> Result<T, ServiceError> {
-        let directory = match &known.directory {
-            Some(directory) => directory.clone(),
+        // What was stopped in the middle leaves a directory that nobody can begin in again.
+        let directory = match known.directory.take() {
+            Some(directory) => directory,
             None => self.workspace.directory("git")?,
         };
-        known.directory = Some(directory.clone());
         let authorization = self.git_authorization(source);
-        act(&Repository {
+        let made = act(&Repository {
             git: &self.git,
             source,
             authorization: authorization.as_deref(),
             directory: &directory,
             stopped: &|| cancel.is_cancelled(),
-        })
+        })?;
+        known.directory = Some(directory);
+        Ok(made)
     }
 
     /// As BuildKit has it: what is for the host comes before what is for all, a header before a token.
