@@ -1,5 +1,6 @@
 //! Stages that do not need each other are built at the same time, and stop when one of them fails.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -20,32 +21,40 @@ fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
     builder.run(["--no-push", "--context", &path].into_iter().chain(arguments.iter().copied()))
 }
 
-/// A port that nobody listens on.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("listen").local_addr().expect("address").port()
+/// Where two steps meet: each is told `go` when both are there. Gives the command with which they come.
+fn meeting() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let port = listener.local_addr().expect("address").port();
+    std::thread::spawn(move || {
+        let both = [listener.accept(), listener.accept()];
+        for (mut stream, _) in both.into_iter().flatten() {
+            let _ = stream.write_all(b"go\n");
+        }
+    });
+    format!("timeout 60 nc 127.0.0.1 {port} | grep go")
 }
 
 #[test]
 fn stages_that_do_not_need_each_other_run_at_the_same_time() {
-    let port = free_port();
-    // Each waits for the other.
+    let meet = meeting();
     let context = context(&format!(
-        "FROM {{base}} AS hears\nRUN timeout 60 nc -l -p {port} 127.0.0.1 >/heard && grep hello /heard\n\
-         FROM {{base}} AS speaks\nRUN n=0; until echo hello | nc -w 1 127.0.0.1 {port}; do n=$((n + 1)); test $n -lt 300; sleep 0.1; done\n\
-         FROM scratch\nCOPY --from=hears /heard /\nCOPY --from=speaks /etc/passwd /\n"
+        "FROM {{base}} AS one\nRUN {meet} >/met\n\
+         FROM {{base}} AS other\nRUN {meet} >/met\n\
+         FROM scratch\nCOPY --from=one /met /one\nCOPY --from=other /met /other\n"
     ));
     let builder = Builder::new();
-    build(&builder, &context, &["--jobs=2"]).success();
+    // What is done once would not meet.
+    build(&builder, &context, &["--jobs=2", "--no-cache"]).success();
     traces::assert_none(builder.store());
 }
 
 #[test]
 fn the_first_failure_stops_the_other_stages() {
-    let port = free_port();
+    let meet = meeting();
     let context = context(&format!(
-        "FROM {{base}} AS long\nRUN echo begun | nc -l -p {port} & sleep 1000\n\
+        "FROM {{base}} AS long\nRUN {meet} && sleep 1000\n\
          FROM {{base}} AS reads\nCOPY --from=long /etc/passwd /\nRUN touch /never\n\
-         FROM {{base}} AS fails\nRUN n=0; until nc -w 1 127.0.0.1 {port} | grep begun; do n=$((n + 1)); test $n -lt 300; sleep 0.1; done; exit 7\n\
+         FROM {{base}} AS fails\nRUN {meet} && exit 7\n\
          FROM scratch\nCOPY --from=reads /never /\nCOPY --from=fails /etc/passwd /\n"
     ));
     let builder = Builder::new();

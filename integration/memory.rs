@@ -165,11 +165,19 @@ fn without_enough_memory_a_build_ends() {
     let base = ground().name("busybox:latest");
     let context = Context::new(&format!("FROM {base}\nRUN echo x >/x\n"));
     let builder = Builder::new();
-    let mut short = 0;
-    for most in (22_000..60_000).step_by(2_000) {
-        let limited = ["-euc", &format!("ulimit -v {most}; exec \"$@\""), "sh"];
+    let limited = |most: usize| {
         let mut command = Command::new("sh");
-        command.args(limited).arg(env!("CARGO_BIN_EXE_builder")).arg("--store").arg(builder.store());
+        command.args(["-euc", &format!("ulimit -v {most}; exec \"$@\""), "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_builder"));
+        command
+    };
+    // With less the kernel cannot start it.
+    let starts = |most: &usize| finish(limited(*most).arg("version")).code == Some(0);
+    let least = (10_000..1_000_000).step_by(2_000).find(starts).expect("it starts");
+    let mut short = 0;
+    for most in (least..least + 40_000).step_by(2_000) {
+        let mut command = limited(most);
+        command.arg("--store").arg(builder.store());
         command.env("RUST_BACKTRACE", "1").args(["--no-push", "--no-cache", "-c"]).arg(context.path());
         let finished = finish(&mut command);
         match finished.code {

@@ -76,7 +76,6 @@ fn what_is_no_network_and_cannot_be_allowed_is_refused() {
     for (flag, part) in [
         ("--network=bridge", "`bridge` is no network mode"),
         ("--network=", "`` is no network mode"),
-        ("--allow=security.insecure", "`security.insecure` is not supported yet"),
         ("--allow=network", "`network` is nothing that can be allowed"),
     ] {
         let failed = build(&Builder::new(), &context, &[flag]).exited(1);

@@ -36,8 +36,10 @@ fn the_document_names_everything_that_a_build_makes() {
     let (top, temporary) = documented();
     assert!(top.contains("blobs") && temporary.contains("build-HEX"), "{top:?} {temporary:?}");
     let builder = Builder::new();
-    let context =
-        Context::new(&format!("FROM {}\nRUN echo ready; sleep 1000\n", ground().name("busybox:latest")));
+    let context = Context::new(&format!(
+        "FROM {}\nRUN --mount=type=cache,target=/c echo ready; sleep 1000\n",
+        ground().name("busybox:latest")
+    ));
     let mut running = Running::start(builder.command().args(["--no-push", "--context"]).arg(context.path()));
     running.wait_for("| ready");
     let unknown: Vec<String> = names(builder.store()).difference(&top).cloned().collect();

@@ -46,7 +46,9 @@ pub fn without_credentials(text: &str) -> Cow<'_, str> {
         let is_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#');
         let authority = &after[..after.find(is_end).unwrap_or(after.len())];
         shown.push_str(before);
-        let Some((user, host)) = authority.rsplit_once('@') else {
+        // What stands behind an `@` there is a digest.
+        let is_image = ["docker-image://", "oci-layout://"].iter().any(|scheme| before.ends_with(scheme));
+        let Some((user, host)) = authority.rsplit_once('@').filter(|_| !is_image) else {
             rest = after;
             continue;
         };
@@ -121,6 +123,11 @@ mod tests {
             ("http://${USER}:${PASSWORD}@h", "http://xxxxx:xxxxx@h"),
             ("'https://me:it's@h/x'", "'https://xxxxx:xxxxx@h/x'"),
             ("\"https://h\" <https://h2>", "\"https://h\" <https://h2>"),
+            ("oci-layout://DIR[:TAG][@DIGEST]", "oci-layout://DIR[:TAG][@DIGEST]"),
+            (
+                "docker-image://busybox:1@sha256:x https://u@h",
+                "docker-image://busybox:1@sha256:x https://xxxxx@h",
+            ),
             ("x://y://u:p@h", "x://y://xxxxx:xxxxx@h"),
         ] {
             assert_eq!(without_credentials(text), shown);

@@ -198,7 +198,7 @@ pub enum BuildErrorKind {
     #[error("network.host is not allowed")]
     HostNetwork,
     /// A step asks for a device. BuildKit's words.
-    #[error("device feature is only supported in Dockerfile frontend 1.14.0-labs or later: RUN --device={0}")]
+    #[error("`RUN --device={0}` is not supported: steps get no devices of the machine")]
     Device(String),
     /// A step wants to do what builder may do. BuildKit's words.
     #[error("security.insecure is not allowed")]

@@ -58,6 +58,11 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
                 "allow it with `--allow network.host`; a RUN that names no network has that of the machine, too",
             );
         }
+        BuildErrorKind::InsecureRefused => {
+            failure = failure.hint(
+                "allow it with `--allow security.insecure`, if you trust the Dockerfile and its images",
+            );
+        }
         BuildErrorKind::Parse(error) => failure.hint = error.hint.clone().or(failure.hint),
         BuildErrorKind::Frontend(_) => {
             failure = failure.hint("if it is written in that language, remove the line that says otherwise");

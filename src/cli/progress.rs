@@ -114,8 +114,9 @@ impl<W: Write> Lines<W> {
             Event::OutputEnded { place } => {
                 let tag = tag(place);
                 let rest = unfinished.remove(&place.index).unwrap_or_default();
-                let rest = rest.iter().filter(|line| !line.is_empty());
-                rest.map(|line| self.output_line(&tag, line)).collect()
+                let rest = rest.into_iter().filter(|line| !line.is_empty());
+                let rest = rest.map(|line| last_state([line, b"\n".to_vec()].concat()));
+                rest.map(|line| self.output_line(&tag, &line)).collect()
             }
             Event::Finished { place, elapsed, layer } => {
                 let size = layer.map(|bytes| format!(", layer {}", size(bytes))).unwrap_or_default();
@@ -183,15 +184,21 @@ fn complete_lines(held: &mut Vec<u8>, bytes: &[u8]) -> Vec<Vec<u8>> {
             held.extend_from_slice(chunk);
         }
         if held.last() == Some(&b'\n') {
-            let mut line = std::mem::take(held);
-            line.pop();
-            if line.last() == Some(&b'\r') {
-                line.pop();
-            }
-            lines.push(line);
+            lines.push(last_state(std::mem::take(held)));
         }
     }
     lines
+}
+
+/// A line without its end, as it stands in a terminal in the end: a bar that shows progress begins again after each carriage
+/// return.
+fn last_state(mut line: Vec<u8>) -> Vec<u8> {
+    line.pop();
+    while line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    let begin = line.iter().rposition(|byte| *byte == b'\r').map_or(0, |position| position + 1);
+    line.split_off(begin)
 }
 
 /// `bytes` as text that cannot steer or fool a terminal: deceptive characters but tab are escaped, colours of programs are dropped.
@@ -265,6 +272,20 @@ mod tests {
             "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | error\n[compile 2/3] | two\n[compile 2/3] | three\n\
              [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
         );
+    }
+
+    #[test]
+    fn of_a_bar_that_shows_progress_the_last_state_stays() {
+        let place = Place { stage: None, index: 0, number: 2, total: 3 };
+        let bytes: &[u8] = b" 10%\r 50%\r100%\ndone\r\n20%\r\r\n40%\r60%";
+        let text = shown(
+            Verbosity::Info,
+            &[
+                Event::Output { place: &place, stream: Stream::Out, bytes },
+                Event::OutputEnded { place: &place },
+            ],
+        );
+        assert_eq!(text, "[2/3] | 100%\n[2/3] | done\n[2/3] | 20%\n[2/3] | 60%\n");
     }
 
     #[test]

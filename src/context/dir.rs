@@ -249,7 +249,8 @@ impl Context {
 
     fn candidates(&self, named: Option<&Path>) -> Vec<(PathBuf, Place)> {
         let inside = |name: &Path| {
-            let path = GuestPath::clamp(name.as_os_str().as_bytes()).ok()?;
+            // `..` at the root leads to the root, which would be another file than the one that is named.
+            let path = GuestPath::clamp(name.as_os_str().as_bytes()).ok().filter(|_| !climbs_out(name))?;
             Some((self.path.join(name), Place::Inside(path)))
         };
         let Some(named) = named else {
@@ -401,6 +402,20 @@ fn read_outside(path: &Path, limit: Limit) -> Result<Option<Vec<u8>>, ContextErr
     Ok(Some(content))
 }
 
+/// Whether a relative path leads above the directory that it is relative to.
+fn climbs_out(path: &Path) -> bool {
+    let mut depth = 0_usize;
+    for component in path.components() {
+        match component {
+            Component::ParentDir if depth == 0 => return true,
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    false
+}
+
 /// A path without links, as far as it exists.
 #[expect(clippy::disallowed_methods, reason = "a path of the user, compared with another and never opened")]
 fn real_path(path: &Path) -> Option<PathBuf> {
@@ -485,6 +500,19 @@ mod tests {
         assert_eq!(tree.dockerfile(Some(tree.path("other/y").to_str().unwrap())).unwrap(), "outside");
         assert_eq!(tree.dockerfile(Some("../other/y")).unwrap(), "outside");
         assert!(tree.dockerfile(Some("nope")).unwrap_err().contains("`nope` does not exist"));
+    }
+
+    #[test]
+    fn a_dockerfile_above_the_context_is_not_the_one_in_it() {
+        for (name, climbs) in
+            [("a/../b", false), ("../b", true), ("a/../../b", true), ("./..", true), ("a/./b/../..", false)]
+        {
+            assert_eq!(climbs_out(Path::new(name)), climbs, "{name}");
+        }
+        let tree = Tree::new(&[("ctx/Dockerfile", "FROM scratch")]);
+        let missing = "../../../../../../nowhere/../Dockerfile";
+        assert!(tree.context().read_dockerfile(Some(Path::new(missing))).is_err(), "{missing}");
+        assert!(tree.dockerfile(Some("x/../Dockerfile")).is_ok());
     }
 
     #[test]
