@@ -277,6 +277,11 @@ fn an_unknown_flag_of_an_instruction() {
 }
 
 #[test]
+fn build_checks_that_are_to_be_passed() {
+    Attempt::new("checks", "# check=error=true\nFROM scratch\nLABEL a=$b \\\n  c=d\nCMD x\n").fails();
+}
+
+#[test]
 fn a_flag_that_is_not_there_yet() {
     Attempt::new("not-yet", "FROM BASE\nRUN --device=vendor.example/class=name true\n").fails();
 }

@@ -1,5 +1,6 @@
 //! Why a build ended, and at which lines.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 
@@ -10,7 +11,9 @@ use super::copy::{CopyError, Excluded};
 use super::mount::Made;
 use super::services::ServiceError;
 use crate::context::GitSourceError;
-use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
+use crate::dockerfile::{
+    ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span, Warning,
+};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
@@ -194,6 +197,9 @@ pub enum BuildErrorKind {
     /// The build's temporary files.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    /// Build checks that are not passed, and are to be: BuildKit's words.
+    #[error("lint violation found for rules: {}", rules(.0))]
+    Checks(Vec<Warning>),
     /// A step names the network of the host. BuildKit's words.
     #[error("network.host is not allowed")]
     HostNetwork,
@@ -266,6 +272,12 @@ fn missing_source(keyword: &str, written: &Escaped, place: &str, near: Option<&E
 
 fn suggestion(near: Option<&Escaped>) -> String {
     near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
+}
+
+/// Each once, in the order of their names.
+fn rules(warnings: &[Warning]) -> String {
+    let names: BTreeSet<&str> = warnings.iter().map(|warning| warning.rule.name()).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn ended(exit: Exit) -> String {

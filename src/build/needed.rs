@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{ImageName, Names, Origin, circle, named_by};
-use super::plan::{Planner, one_line};
+use super::plan::{Planner, one_line, shown};
 use super::services::{Base, Wanted};
 use super::stage_order::in_order;
 use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, Step, UsedContext};
@@ -97,7 +97,7 @@ impl Planner<'_> {
             Vec::new()
         } else {
             let triggers = self.triggers(&base, span)?;
-            let own = stage.instructions.iter().map(|located| (located.clone(), one_line(&located.text)));
+            let own = stage.instructions.iter().map(|located| (located.clone(), shown(located)));
             triggers.into_iter().chain(own).collect()
         };
         let platform = match &base {

@@ -17,8 +17,8 @@ use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan, UsedContext};
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, Violation,
-    Warning, expand,
+    self, CheckDirective, Command, Dockerfile, ExpandError, Expanded, Heredoc, Instruction, Located, Span,
+    Text, Violation, Warning, expand,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
@@ -250,13 +250,8 @@ impl Planner<'_> {
         warnings.sort();
         warnings.dedup();
         if directive.violation == Violation::Error && !warnings.is_empty() {
-            let names: BTreeSet<&str> = warnings.iter().map(|warning| warning.rule.name()).collect();
-            let names = names.into_iter().collect::<Vec<_>>().join(", ");
             let line = warnings.first().map(|warning| Span::line(warning.line));
-            return Err(BuildError::at(
-                line,
-                BuildErrorKind::Invalid(format!("lint violation found for rules: {names}")),
-            ));
+            return Err(BuildError::at(line, BuildErrorKind::Checks(warnings)));
         }
         Ok(warnings)
     }
@@ -467,6 +462,21 @@ fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
 
 /// At most this many characters of an instruction are shown.
 const LONGEST_SHOWN: usize = 160;
+
+/// An instruction of a Dockerfile for people. Of a RUN that is all here-document, with how that begins, as BuildKit has it.
+pub(super) fn shown(located: &Located<Instruction>) -> String {
+    let mut text = located.text.to_vec();
+    if let Instruction::Run(run) = &located.value
+        && let Command::Shell(command) = &run.command
+        && let [heredoc] = &run.heredocs[..]
+        && Heredoc::is_only(command)
+        && let Some(first) =
+            heredoc.body.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())
+    {
+        text.extend([b" (", &first[..first.len().min(LONGEST_SHOWN)], b"...)"].concat());
+    }
+    one_line(&text)
+}
 
 /// An instruction for people: one line, not too long, without passwords.
 pub(super) fn one_line(text: &[u8]) -> String {

@@ -70,6 +70,13 @@ pub enum Event<'a> {
         /// Size of the stored layer in bytes, if the step made one.
         layer: Option<u64>,
     },
+    /// A step has failed. Why is told in the end.
+    Failed {
+        /// Where.
+        place: &'a Place,
+        /// How long it took.
+        elapsed: Duration,
+    },
     /// Something that the user should change.
     Warning {
         /// The build check's name, or what the warning is about.

@@ -122,7 +122,13 @@ impl Executor<'_> {
             return;
         };
         let platform = Platform::from(base.config());
-        let text = format!("{} ({platform}, sha256:{})", stage.instruction, base.digest.short());
+        // What variables have made of the name is seen nowhere else.
+        let name = if stage.instruction.contains('$') {
+            format!("{}, ", base.reference.familiar())
+        } else {
+            String::new()
+        };
+        let text = format!("{} ({name}{platform}, sha256:{})", stage.instruction, base.digest.short());
         progress.tell(&Event::Started { place, instruction: &text });
         progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
     }
@@ -224,7 +230,13 @@ impl Executor<'_> {
                 continue;
             }
             began = Instant::now();
-            self.perform(&step.step, stage, &place, below, recording.as_ref()).map_err(at)?;
+            if let Err(kind) = self.perform(&step.step, stage, &place, below, recording.as_ref()) {
+                if !matches!(kind, BuildErrorKind::Cancelled) {
+                    let failed = Event::Failed { place: &place, elapsed: began.elapsed() };
+                    self.services.progress.tell(&failed);
+                }
+                return Err(at(kind));
+            }
             below = Below::Files;
             if position < last {
                 let done = Event::Finished { place: &place, elapsed: began.elapsed(), layer: None };

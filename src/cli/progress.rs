@@ -123,6 +123,10 @@ impl<W: Write> Lines<W> {
                 let done = format!("done in {:.1} s{size}", elapsed.as_secs_f64());
                 vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("2", &done))]
             }
+            Event::Failed { place, elapsed } => {
+                let failed = format!("failed after {:.1} s", elapsed.as_secs_f64());
+                vec![format!("{} {}", self.paint("36", &tag(place)), self.paint("31", &failed))]
+            }
             Event::Warning { rule, span, detail } => {
                 let place = span.map(|span| format!(" (line {})", span.first_line)).unwrap_or_default();
                 vec![format!(

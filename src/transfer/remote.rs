@@ -211,7 +211,10 @@ impl Remotes<'_> {
         let authorization = self.url_authorization(url);
         let wanted =
             Download { source: url, authorization: authorization.as_deref(), known, limit: self.limit };
-        let mut open = || self.blobs().writer().map_err(io::Error::other);
+        let mut open = || {
+            self.progress.tell(&Event::Note(&format!("fetching {}", url.shown())));
+            self.blobs().writer().map_err(io::Error::other)
+        };
         let tell = |line: &str| self.progress.tell(&Event::Note(line));
         Ok(download(self.client, &wanted, &mut open, &tell)?)
     }
@@ -315,7 +318,7 @@ impl Remotes<'_> {
             return Ok(tree.try_clone()?);
         }
         let commit = self.commit_in(source, &mut known, cancel)?;
-        self.progress.tell(&Event::Detail(&format!("checking out {} of {}", commit.id, source.shown())));
+        self.progress.tell(&Event::Note(&format!("checking out {} of {}", commit.id, source.shown())));
         let tree = self
             .with_repository(source, &mut known, cancel, |repository| Ok(repository.check_out(&commit)?))?;
         let root = tree.root.try_clone()?;
