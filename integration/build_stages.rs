@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::support::ground::ground;
 use crate::support::oci::LayoutImage;
 use crate::support::traces;
-use crate::support::{Builder, Context, Finished, scratch};
+use crate::support::{Builder, Context, Finished, finish, scratch};
 
 /// Puts the name of a base into a Dockerfile.
 fn context(dockerfile: &str) -> Context {
@@ -107,4 +107,22 @@ fn what_two_stages_begin_with_is_done_once() {
     );
     let finished = build(&Builder::new(), &context, &["--jobs=2"]).success();
     assert_eq!(finished.stderr.matches("CACHED").count(), 1, "{}", finished.stderr);
+}
+
+#[test]
+fn many_stages_at_once_need_no_higher_limit_of_open_files_and_steps_have_the_one_of_before() {
+    let stages: String =
+        (0..60).map(|n| format!("FROM {{base}} AS s{n}\nRUN echo {n} >/n; ulimit -n\n")).collect();
+    let copies: String = (0..60).map(|n| format!("COPY --from=s{n} /n /{n}\n")).collect();
+    let context = context(&format!("{stages}FROM scratch\n{copies}"));
+    let builder = Builder::new();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -Sn 128; exec \"$@\"", "sh"]).arg(env!("CARGO_BIN_EXE_builder"));
+    command
+        .args(["--no-push", "--jobs=0", "--store"])
+        .arg(builder.store())
+        .arg("--context")
+        .arg(context.path());
+    let finished = finish(&mut command).success();
+    assert_eq!(finished.stderr.matches("| 128\n").count(), 60, "{}", finished.stderr);
 }

@@ -478,3 +478,20 @@ fn a_part_that_another_step_exchanges_meanwhile_leads_nowhere_else() {
     let mode = fs::metadata(&cache).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o755);
 }
+
+#[test]
+fn where_nothing_can_be_mounted_a_cache_is_at_one_place_only_and_that_is_said() {
+    let dockerfile = "FROM BASE\n\
+         RUN --mount=type=cache,target=/a,id=z --mount=type=cache,target=/b,id=z touch /a/1; ls /b\n";
+    for (way, works) in [("user-namespace", true), ("chroot", false)] {
+        let builder = Builder::new();
+        let finished = build(&builder, &context(dockerfile), &[&isolation(way)]);
+        assert_eq!(finished.code == Some(0), works, "{way}: {}", finished.stderr);
+        assert_eq!(
+            finished.says(&["the same cache is at `/a`", "one place only"]),
+            !works,
+            "{}",
+            finished.stderr
+        );
+    }
+}

@@ -23,7 +23,7 @@ use crate::rootfs::{
     set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{self, Exit, Network, Presentation, Process, SandboxError, Script};
+use crate::sandbox::{self, Exit, Network, Presentation, Process, ResourceLimit, SandboxError, Script};
 use crate::snapshot::{Recording, View};
 use crate::store::room::Free;
 use crate::store::unpacked::Chain;
@@ -226,7 +226,9 @@ impl Executor<'_> {
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let mounted = self.mounted(step, stage, place)?;
-        let process = process(step, user, presentation, &self.services.resolv_conf, &mounted);
+        let services = self.services;
+        let process =
+            process(step, user, presentation, &services.resolv_conf, services.open_files.as_ref(), &mounted);
         let progress = self.services.progress;
         let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
         let mut redactor = Redactor::new(mounted.secrets());
@@ -326,6 +328,7 @@ fn process(
     user: ResolvedUser,
     presentation: Presentation,
     resolv_conf: &[u8],
+    open_files: Option<&ResourceLimit>,
     mounted: &Mounted,
 ) -> Process {
     let is_secret = |name: &str| mounted.variables.iter().any(|(secret, _)| secret == name.as_bytes());
@@ -339,6 +342,7 @@ fn process(
     if !step.env.iter().any(|(name, _)| name == "HOME") && !is_secret("HOME") {
         env.push((b"HOME".to_vec(), user.home.clone()));
     }
+    let usual = open_files.filter(|usual| !step.limits.iter().any(|limit| limit.name() == usual.name()));
     let scripts =
         step.script.iter().map(|(name, content)| Script { name: name.to_vec(), content: content.to_vec() });
     Process {
@@ -359,6 +363,6 @@ fn process(
         network: step.network,
         security: step.security,
         shm_size: step.shm_size,
-        limits: step.limits.to_vec(),
+        limits: step.limits.iter().chain(usual).copied().collect(),
     }
 }

@@ -16,7 +16,7 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer;
 use crate::limit::Limit;
-use crate::sandbox::{Agent, Cancel, Sandbox, Secret};
+use crate::sandbox::{Agent, Cancel, ResourceLimit, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
 use crate::store::cache_mounts::CacheMounts;
@@ -153,4 +153,6 @@ pub struct Services<'a> {
     pub limits: BuildLimits,
     /// What RUN finds in `/etc/resolv.conf`.
     pub resolv_conf: Vec<u8>,
+    /// How many files a RUN may have open, unless its own settings say: the builder itself may have more.
+    pub open_files: Option<ResourceLimit>,
 }

@@ -13,6 +13,7 @@ use super::failed_step::FailedStep;
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::isolation::{self, Grounds, Isolation};
+use super::open_files;
 use super::outputs::{check_outputs, publish};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
@@ -34,7 +35,7 @@ use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
-use crate::sandbox::{Agent, SandboxError, Secret, Strategy};
+use crate::sandbox::{Agent, ResourceLimit, SandboxError, Secret, Strategy};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
 use crate::store::cache_mounts::CacheMounts;
@@ -81,6 +82,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let written = places.read(settings)?;
+    let open_files = open_files::raise();
     let secrets = secrets::read(&settings.secrets)?;
     let agents = ssh::open(&settings.agents)?;
     check_machine()?;
@@ -94,8 +96,9 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     places.reopen(settings)?;
     let stop = Stop::new(at_once)?;
-    let result = Build { settings, progress: &progress, secrets, agents, isolation, entered, stop: &stop }
-        .run(&store, places, written);
+    let result =
+        Build { settings, progress: &progress, secrets, agents, open_files, isolation, entered, stop: &stop }
+            .run(&store, places, written);
     stop.judge(result)
 }
 
@@ -118,6 +121,7 @@ struct Build<'a> {
     progress: &'a Arc<Lines<std::io::Stderr>>,
     secrets: BTreeMap<String, Secret>,
     agents: BTreeMap<String, Agent>,
+    open_files: Option<ResourceLimit>,
     isolation: Isolation,
     entered: Entered,
     stop: &'a Stop,
@@ -255,6 +259,7 @@ impl Build<'_> {
             cache_mounts: &CacheMounts::new(images.store, &self.entered.own.ids),
             limits: self.settings.limits.of_build(),
             // RUN shares the machine's network, so the machine's name servers are the right ones.
+            open_files: self.open_files,
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
         build::execute(plan, &services).map_err(|error| {

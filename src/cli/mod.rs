@@ -11,6 +11,7 @@ mod failure;
 mod hints;
 mod isolation;
 mod limits;
+mod open_files;
 mod outputs;
 mod own;
 mod progress;

@@ -29,7 +29,9 @@ impl SandboxError {
                     Place::Pod => "or build in a pod without securityContext.privileged",
                     Place::Container => "or build in a container without --privileged",
                 };
-                Some(format!("remove the device from the image before, {unprivileged}, which has such rules"))
+                Some(format!(
+                    "remove the device from the image or the cache before, {unprivileged}, which has such rules"
+                ))
             }
             // Those of a pod are given by its node.
             Self::UnknownId { file, .. } => {

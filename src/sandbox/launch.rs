@@ -165,7 +165,7 @@ pub(super) fn launch(process: &Process, allowed: &Allowed) -> Step<Infallible> {
     during(limit(process, capabilities), "set the limits of the process")?;
     // Before rights are given up: it takes CAP_SYS_RESOURCE to raise one above the builder's own.
     for limit in &process.limits {
-        during(limit.set(), format!("set the limit `{limit}`"))?;
+        during(limit.set(), format!("set the limit `{limit}` (--ulimit)"))?;
     }
     // While there still is CAP_SYS_ADMIN; what follows must be among what a step may do.
     if system_calls == SystemCalls::Filtered {

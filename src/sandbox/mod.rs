@@ -284,7 +284,7 @@ pub enum SandboxError {
     Furnish(#[from] FurnishError),
     /// The image has a device, and a step could open it.
     #[error(
-        "`{path}` in the image is a device, and nothing here keeps a step from opening it: neither a mount (as with \
+        "`{path}` is a device, in the image or in a cache, and nothing here keeps a step from opening it: neither a mount (as with \
          --isolation=mount-namespace) nor the rules for devices that containers usually have"
     )]
     Device {

@@ -211,8 +211,15 @@ impl Remotes<'_> {
         let authorization = self.url_authorization(url);
         let wanted =
             Download { source: url, authorization: authorization.as_deref(), known, limit: self.limit };
+        let fetching = || self.progress.tell(&Event::Note(&format!("fetching {}", url.shown())));
+        if known.is_none() {
+            fetching();
+        }
         let mut open = || {
-            self.progress.tell(&Event::Note(&format!("fetching {}", url.shown())));
+            // The answer may as well be that nothing has changed.
+            if known.is_some() {
+                fetching();
+            }
             self.blobs().writer().map_err(io::Error::other)
         };
         let tell = |line: &str| self.progress.tell(&Event::Note(line));

@@ -18,6 +18,13 @@ use crate::sandbox::in_place::{bring_home, is_at};
 use crate::sandbox::mount::{KeptAt, PointKind};
 use crate::sandbox::{Cancel, SandboxError};
 
+/// Whether two names are of one directory entry.
+fn is_same(one: &KeptAt, other: &KeptAt) -> bool {
+    let identity =
+        |kept_at: &KeptAt| rustix::fs::fstat(&kept_at.directory).map(|stat| (stat.st_dev, stat.st_ino));
+    one.name == other.name && matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// Something of which the step has the original or a copy.
 #[derive(Debug)]
 pub(super) struct Moved {
@@ -66,9 +73,16 @@ impl Furnished {
         match rustix::fs::renameat(&kept_at.directory, kept_at.name.as_slice(), &self.aside, &made) {
             Ok(()) => return Ok(made),
             Err(Errno::XDEV) => drop(self.moved.pop()),
-            // Another mount of the step has it already, or somebody removes what is in the store.
             Err(error) => {
                 self.moved.pop();
+                if let Some(other) = self.moved.iter().find(|other| is_same(&other.kept_at, &kept_at)) {
+                    let problem = format!(
+                        "the same cache is at `{}`, and where nothing can be mounted it can be at one place only; use it there, or make one of the two `readonly`",
+                        other.path
+                    );
+                    return Err(SandboxError::MountTarget { path: path.clone(), problem });
+                }
+                // Somebody removes what is in the store.
                 return during(Err(error), step());
             }
         }
