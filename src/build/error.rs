@@ -183,7 +183,7 @@ pub enum BuildErrorKind {
     #[error("secret {0}: not found")]
     SecretMissing(String),
     /// An agent that a step must have. BuildKit's words.
-    #[error("no SSH key \"{0}\" forwarded from the client; give one with `--ssh`")]
+    #[error("no SSH key \"{0}\" forwarded from the client; give one with `--ssh {id}`", id = agent_id(.0))]
     AgentMissing(String),
     /// A step could not be let to an agent.
     #[error("cannot forward the SSH agent `{id}`")]
@@ -272,6 +272,11 @@ fn missing_source(keyword: &str, written: &Escaped, place: &str, near: Option<&E
 
 fn suggestion(near: Option<&Escaped>) -> String {
     near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
+}
+
+/// What `--ssh` calls it.
+fn agent_id(id: &str) -> &str {
+    if id.is_empty() { "default" } else { id }
 }
 
 /// Each once, in the order of their names.

@@ -291,6 +291,11 @@ pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
     let asks_for_help = matches!(first.as_str(), "-h" | "--help" | "--version" | "-V");
     let is_context = matches!(first.as_str(), "." | ".." | "-") || first.contains('/');
     let is_flag = first.starts_with('-') && first != "-";
+    if first == "help" {
+        // As other programs have it: `help build` is `build --help`.
+        let [program, _, command @ ..] = &arguments[..] else { return arguments };
+        return std::iter::once(program).chain(command).cloned().chain([OsString::from("--help")]).collect();
+    }
     if COMMANDS.contains(&first.as_str()) || asks_for_help || !(is_context || is_flag) {
         return arguments;
     }
@@ -313,6 +318,8 @@ mod tests {
         for (words, command) in [
             (&["."][..], "build"),
             (&["./x"], "build"),
+            (&["help"], "--help"),
+            (&["help", "plan"], "plan"),
             (&[".."], "build"),
             (&["-"], "build"),
             (&["https://example.org/x.git"], "build"),
