@@ -5,17 +5,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use builder::build::named_contexts::{ContextValue, NamedContexts};
-use builder::build::network::Networks;
-use builder::build::run_settings::RunSettings;
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
-use builder::build::step::Layering;
 use builder::build::{self, PlanRequest, preview};
 use builder::context::IgnoreRules;
 use builder::dockerfile::{
     self, Command, Dockerfile, Escape, Instruction, Located, MountError, Run, Span, Text,
 };
 use builder::image::manifest::Image;
-use builder::image::matching::{Asked, MatchMode};
+use builder::image::matching::Asked;
 use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
 use builder::sandbox::Cancel;
@@ -187,16 +184,8 @@ pub(super) fn plan(data: &[u8]) {
         contexts,
         no_cache: BTreeSet::from(["b".to_owned()]),
         build_args: args.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        target: None,
-        labels: Vec::new(),
-        platform,
         asked: Asked::Explicitly,
-        mode: MatchMode::Compatible,
-        host,
-        layering: Layering::EachStep,
-        networks: Networks::USUAL,
-        run: RunSettings::usual(),
-        most_layers: 500,
+        ..PlanRequest::usual(platform, host, 500)
     };
     let contexts = NamedContexts::default();
     let asked = Asked::ByDefault;

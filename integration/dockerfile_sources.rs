@@ -1,5 +1,7 @@
 //! Where the Dockerfile comes from, and which ignore rules come with it.
 
+use std::sync::LazyLock;
+
 use std::io::Write as _;
 use std::process::Stdio;
 
@@ -89,35 +91,8 @@ fn the_usual_name_may_be_in_lower_case_and_has_its_own_rules() {
 }
 
 /// The context of the table of ignore rules; directories end in a slash.
-const TREE: &[&str] = &[
-    "!n",
-    "#c",
-    ".dockerignore",
-    ".hid",
-    "Dockerfile",
-    "README.md",
-    "a/",
-    "a/.hid",
-    "a/b/",
-    "a/b/c/",
-    "a/b/c/x.go",
-    "a/b/foo.txt",
-    "a/b/x.go",
-    "a/foo.txt",
-    "a/x.go",
-    "d/",
-    "d/b/",
-    "d/b/y",
-    "d/z",
-    "e/",
-    "foo.txt",
-    "foobar",
-    "temp/",
-    "temp/t",
-    "tempa",
-    "we[i]rd",
-    "x.go",
-];
+static TREE: LazyLock<Vec<&str>> =
+    LazyLock::new(|| include_str!("../testdata/ignore/tree.txt").lines().collect());
 
 /// A row of the table: the file of rules, and what is there then or what is wrong.
 fn row(line: &str) -> (String, Result<Vec<&'static str>, &str>) {
@@ -138,7 +113,7 @@ fn every_row_of_the_ignore_table_holds_for_the_main_context_and_for_named_ones()
     let rows: Vec<_> = table.lines().filter(|line| !line.starts_with("##")).map(row).collect();
     assert!(rows.len() > 50, "{}", rows.len());
     let fill = |context: &Context, rules: &str| {
-        for entry in TREE {
+        for entry in TREE.iter() {
             match entry.strip_suffix('/') {
                 Some(directory) => {
                     std::fs::create_dir_all(context.path().join(directory)).expect("directory");

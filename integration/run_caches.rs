@@ -10,29 +10,10 @@ use std::process::{Child, ChildStderr, Stdio};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::ground::ground;
 use crate::support::oci::LayoutImage;
+use crate::support::steps::{WAYS, build, context, output};
 use crate::support::user::User;
-use crate::support::{Builder, Context, Finished, finish, scratch, traces};
-
-/// The ways to keep steps apart that a machine has: with mounts, and without.
-const WAYS: [&str; 3] = ["mount-namespace", "user-namespace", "chroot"];
-
-/// A context whose Dockerfile has the ground's busybox for `BASE`.
-fn context(dockerfile: &str) -> Context {
-    Context::new(&dockerfile.replace("BASE", &ground().name("busybox:latest")))
-}
-
-fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
-    let all = [&["--no-push", "--no-cache", "-c", context.path().to_str().unwrap()], arguments].concat();
-    builder.run(all)
-}
-
-/// What the steps wrote, without their tags.
-fn output(finished: &Finished) -> Vec<String> {
-    let lines = finished.stderr.lines().filter_map(|line| line.split_once("] | "));
-    lines.map(|(_, text)| text.to_owned()).collect()
-}
+use crate::support::{Builder, Context, finish, scratch, traces};
 
 fn lines(builder: &Builder, dockerfile: &str, arguments: &[&str]) -> Vec<String> {
     output(&build(builder, &context(dockerfile), arguments).success())

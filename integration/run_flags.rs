@@ -1,23 +1,13 @@
 //! What the command line says about every RUN, and `RUN --security`.
 
-use crate::support::ground::ground;
+use crate::support::steps::{context, output};
 use crate::support::{Builder, Context, Finished};
 
 /// The ways to keep steps apart that a machine has: with mounts, and without.
 const WAYS: [&str; 3] = ["mount-namespace", "user-namespace", "chroot"];
 
-fn context(dockerfile: &str) -> Context {
-    Context::new(&dockerfile.replace("BASE", &ground().name("busybox:latest")))
-}
-
 fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
     builder.run([&["--no-push", "-c", context.path().to_str().unwrap()], arguments].concat())
-}
-
-/// What the steps wrote, without their tags.
-fn output(finished: &Finished) -> Vec<String> {
-    let lines = finished.stderr.lines().filter_map(|line| line.split_once("] | "));
-    lines.map(|(_, text)| text.to_owned()).collect()
 }
 
 fn lines(dockerfile: &str, arguments: &[&str]) -> Vec<String> {

@@ -1,45 +1,23 @@
 //! What hostile Dockerfiles and images try with RUN, each by the advisory that it is known from.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use builder::build::network::Networks;
-use builder::build::run_settings::RunSettings;
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
-use builder::build::step::{Layering, Step};
+use builder::build::step::Step;
 use builder::build::{self, PlanRequest};
 use builder::context::IgnoreRules;
 use builder::image::config::ImageConfig;
 use builder::image::digest::Digest;
 use builder::image::manifest::Image;
-use builder::image::matching::{Asked, MatchMode};
 use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
 use builder::sandbox::Cancel;
 use builder::store::unpacked::Chain;
 
-use crate::support::ground::ground;
-use crate::support::{Builder, Context, Finished, scratch, traces};
-
-/// The ways to keep steps apart that a machine has: with mounts, and without.
-const WAYS: [&str; 3] = ["mount-namespace", "user-namespace", "chroot"];
-
-fn context(dockerfile: &str) -> Context {
-    Context::new(&dockerfile.replace("BASE", &ground().name("busybox:latest")))
-}
-
-fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
-    let all = [&["--no-push", "--no-cache", "-c", context.path().to_str().unwrap()], arguments].concat();
-    builder.run(all)
-}
-
-/// What the steps wrote, without their tags.
-fn output(finished: &Finished) -> Vec<String> {
-    let lines = finished.stderr.lines().filter_map(|line| line.split_once("] | "));
-    lines.map(|(_, text)| text.to_owned()).collect()
-}
+use crate::support::steps::{WAYS, build, context, output};
+use crate::support::{Builder, scratch, traces};
 
 /// CVE-2024-40635, CVE-2026-46680 and CVE-2016-3697: numbers that became another user, and users that are called as numbers.
 #[test]
@@ -222,21 +200,8 @@ impl ImageSource for WithEnvironment {
 fn a_variable_without_a_value_is_none() {
     let image = WithEnvironment(vec!["PATH", "*", "HOME", "A=1", "=B", "CARGO_MANIFEST_DIR", "C="]);
     let host = Platform::new("linux", "amd64", None);
-    let request = PlanRequest {
-        build_args: BTreeMap::new(),
-        target: None,
-        labels: Vec::new(),
-        platform: Requested { asked: host.clone(), normalised: host.clone() },
-        asked: Asked::ByDefault,
-        mode: MatchMode::Compatible,
-        host,
-        layering: Layering::EachStep,
-        most_layers: 100,
-        networks: Networks::USUAL,
-        run: RunSettings::usual(),
-        contexts: Default::default(),
-        no_cache: Default::default(),
-    };
+    let platform = Requested { asked: host.clone(), normalised: host.clone() };
+    let request = PlanRequest::usual(platform, host, 100);
     let file = builder::dockerfile::parse(b"FROM base\nRUN true\n").unwrap();
     let plan = build::plan(&file, &request, &IgnoreRules::default(), &image).unwrap();
     let Step::Run(run) = &plan.stages[0].steps[0].step else { panic!("no RUN") };

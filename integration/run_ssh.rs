@@ -8,13 +8,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::support::ground::ground;
 use crate::support::oci::LayoutImage;
+use crate::support::steps::{self, WAYS, build, output};
 use crate::support::user::User;
-use crate::support::{Builder, Context, Finished, finish, scratch, traces};
-
-/// The ways to keep steps apart that a machine has: with mounts, and without.
-const WAYS: [&str; 3] = ["mount-namespace", "user-namespace", "chroot"];
+use crate::support::{Builder, Context, finish, scratch, traces};
 
 /// OpenSSH's agent with one key.
 struct Agent {
@@ -70,20 +67,9 @@ fn put_ask(context: &Path) {
 }
 
 fn context(dockerfile: &str) -> Context {
-    let context = Context::new(&dockerfile.replace("BASE", &ground().name("busybox:latest")));
+    let context = steps::context(dockerfile);
     put_ask(context.path());
     context
-}
-
-fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
-    let all = [&["--no-push", "--no-cache", "-c", context.path().to_str().unwrap()], arguments].concat();
-    builder.run(all)
-}
-
-/// What the steps wrote, without their tags.
-fn output(finished: &Finished) -> Vec<String> {
-    let lines = finished.stderr.lines().filter_map(|line| line.split_once("] | "));
-    lines.map(|(_, text)| text.to_owned()).collect()
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub(crate) mod group;
 pub(crate) mod oci;
 pub(crate) mod pod;
 pub(crate) mod process_one;
+pub(crate) mod steps;
 pub(crate) mod traces;
 pub(crate) mod tree;
 pub(crate) mod user;

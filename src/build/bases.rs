@@ -186,21 +186,8 @@ mod tests {
 
     fn plan(dockerfile: &str) -> Plan {
         let host = Platform::new("linux", "amd64", None);
-        let request = PlanRequest {
-            build_args: BTreeMap::new(),
-            target: None,
-            contexts: crate::build::named_contexts::NamedContexts::default(),
-            labels: Vec::new(),
-            platform: Requested { asked: host.clone(), normalised: host.clone() },
-            asked: Asked::ByDefault,
-            mode: MatchMode::Compatible,
-            host,
-            layering: crate::build::step::Layering::EachStep,
-            most_layers: 100,
-            networks: crate::build::network::Networks::USUAL,
-            run: crate::build::run_settings::RunSettings::usual(),
-            no_cache: std::collections::BTreeSet::new(),
-        };
+        let platform = Requested { asked: host.clone(), normalised: host.clone() };
+        let request = PlanRequest::usual(platform, host, 100);
         let file = crate::dockerfile::parse(dockerfile.as_bytes()).unwrap();
         build::plan(&file, &request, &IgnoreRules::default(), &ByName).unwrap()
     }

@@ -1,12 +1,8 @@
 //! Caches of one RUN: taken, made where they are new, and shown.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-use rustix::event::{PollFd, PollFlags};
-use rustix::time::Timespec;
 
 use super::bases::Purpose;
 use super::copy::{OwnerPolicy, SourceTree, find};
@@ -24,9 +20,6 @@ use crate::rootfs::{Follow, GuestPath, Rootfs, RootfsError, TreeCopy, set_mode_a
 use crate::sandbox::{Bind, Content, KeptAt, Mount, Rights};
 use crate::snapshot::View;
 use crate::store::cache_mounts::{CacheMount, Turn};
-
-/// How often somebody who waits for a cache looks whether it is free.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// What is known of a cache that a step wants.
 struct Wanted<'a> {
@@ -103,9 +96,7 @@ impl Executor<'_> {
                 told = true;
                 services.progress.tell(&Event::WaitingForCache { place, id: &first.id });
             }
-            // That it is interrupted does no harm: the switch is looked at.
-            let _ = rustix::event::poll(&mut [PollFd::new(&self.cancel, PollFlags::IN)], Some(&PATIENCE));
-            if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            self.pass_a_moment()
         };
         let mut fill = |root: &Rootfs| self.fill_cache(first, stage, root);
         let taken = services.cache_mounts.take(key.digest(), turn, &mut wait, &mut fill)?;

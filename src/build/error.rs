@@ -43,9 +43,6 @@ pub enum BuildErrorKind {
     /// Variables.
     #[error(transparent)]
     Expand(#[from] ExpandError),
-    /// Something of the Dockerfile language that this version does not have.
-    #[error("{0} is not supported yet")]
-    Unsupported(String),
     /// `# syntax=` names another language.
     #[error("the frontend `{0}` is not known: only the language of `docker/dockerfile` is")]
     Frontend(String),

@@ -1,8 +1,12 @@
 //! Running a plan: its stages, side by side where none needs the other, into an image.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use super::bases::{Bases, Purpose};
 use super::context_view::ContextViews;
@@ -73,6 +77,9 @@ pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError
         }
     }
 }
+
+/// How often somebody who waits for another stage or build looks whether it is done.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Why there is no image.
 enum Failure {
@@ -199,6 +206,13 @@ impl<'a> Executor<'a> {
     /// The context whose files `from` means; none where it means a stage or an image.
     pub(super) fn context_of(&self, from: &CopyFrom) -> Option<&'a Context> {
         self.views_of(from).map(ContextViews::context)
+    }
+
+    /// Passes a moment in which somebody waits for others; the waiting is over when the build is to stop.
+    pub(super) fn pass_a_moment(&self) -> ControlFlow<()> {
+        // That it is interrupted does no harm: the switch is looked at.
+        let _ = poll(&mut [PollFd::new(&self.cancel, PollFlags::IN)], Some(&PATIENCE));
+        if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     pub(super) fn stop_if_cancelled(&self) -> Result<(), BuildErrorKind> {

@@ -555,11 +555,11 @@ mod tests {
     use super::super::plan::{PlanRequest, plan};
     use super::super::preview;
     use super::super::services::{Base, ImageSource, ServiceError, Wanted};
-    use super::super::step::Layering;
+
     use super::*;
     use crate::dockerfile;
     use crate::image::manifest::Image;
-    use crate::image::matching::{Asked, MatchMode};
+
     use crate::image::platform::{Platform, Requested};
     use crate::image::reference::Reference;
     use crate::sandbox::Cancel;
@@ -580,20 +580,10 @@ mod tests {
 
     fn planned(text: &str) -> Result<Value, BuildError> {
         let host = Platform::new("linux", "amd64", None);
+        let platform = Requested::parse("linux/amd64", &host).unwrap();
         let request = PlanRequest {
             build_args: BTreeMap::from([("GIVEN".to_owned(), "given".to_owned())]),
-            target: None,
-            contexts: crate::build::named_contexts::NamedContexts::default(),
-            no_cache: std::collections::BTreeSet::new(),
-            labels: Vec::new(),
-            platform: Requested::parse("linux/amd64", &host).unwrap(),
-            asked: Asked::ByDefault,
-            mode: MatchMode::Compatible,
-            host,
-            layering: Layering::EachStep,
-            networks: Networks::USUAL,
-            run: RunSettings::usual(),
-            most_layers: 100,
+            ..PlanRequest::usual(platform, host, 100)
         };
         let file = dockerfile::parse(text.as_bytes())?;
         plan(&file, &request, &IgnoreRules::default(), &Nothing).map(|plan| preview::document(&plan))

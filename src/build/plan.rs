@@ -61,6 +61,29 @@ pub struct PlanRequest {
     pub no_cache: BTreeSet<String>,
 }
 
+impl PlanRequest {
+    /// What holds where the command line says nothing: an image for `platform`, built on `host`. `most_layers` is a matter of
+    /// where files are kept.
+    #[must_use]
+    pub fn usual(platform: Requested, host: Platform, most_layers: usize) -> Self {
+        Self {
+            build_args: BTreeMap::new(),
+            target: None,
+            contexts: NamedContexts::default(),
+            labels: Vec::new(),
+            platform,
+            asked: Asked::ByDefault,
+            mode: MatchMode::Compatible,
+            host,
+            layering: Layering::EachStep,
+            most_layers,
+            networks: Networks::USUAL,
+            run: RunSettings::usual(),
+            no_cache: BTreeSet::new(),
+        }
+    }
+}
+
 /// Plans the build of `file`: bases are resolved, nothing is run.
 ///
 /// # Errors

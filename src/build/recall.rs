@@ -5,11 +5,7 @@
 //! were run anew have other files than before, although they depend on the same things.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use rustix::event::{PollFd, PollFlags};
-use rustix::time::Timespec;
 
 use super::clock::{Clock, rfc3339};
 use super::copy::Fingerprint;
@@ -27,9 +23,6 @@ use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::Layer;
 use crate::sandbox::View;
 use crate::text::chained;
-
-/// How often somebody who waits for another build looks whether to stop.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// How many layers of a build came from where.
 #[derive(Debug, Default)]
@@ -360,16 +353,13 @@ impl Executor<'_> {
 
     /// Waits for the turn to do what `key` stands for; says whether there was something to wait for.
     fn turn(&self, key: &CacheKey, place: &Place) -> Result<(Option<Turn>, bool), BuildErrorKind> {
-        let cancel = &self.cancel;
         let mut waited = false;
         let mut wait = || {
             if !waited {
                 waited = true;
                 self.services.progress.tell(&Event::Waiting { place });
             }
-            // That it is interrupted does no harm: the switch is looked at.
-            let _ = rustix::event::poll(&mut [PollFd::new(cancel, PollFlags::IN)], Some(&PATIENCE));
-            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            self.pass_a_moment()
         };
         match self.services.cache.turn(key, &mut wait) {
             Ok(Some(turn)) => Ok((Some(turn), waited)),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::error::{BuildError, BuildErrorKind};
-use super::execute::{Done, Files};
+use super::execute::{Done, Files, locked};
 use super::step::{CopyFrom, Plan, StageBase, StagePlan};
 use crate::image::manifest::Image;
 use crate::store::unpacked::Chain;
@@ -133,7 +133,7 @@ impl Stages {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
@@ -240,7 +240,7 @@ impl Stages {
         position: usize,
         unpack: impl FnOnce(&Image) -> Result<Chain, BuildErrorKind>,
     ) -> Result<Chain, BuildErrorKind> {
-        let _unpacking = self.unpacking[position].lock().unwrap_or_else(PoisonError::into_inner);
+        let _unpacking = locked(&self.unpacking[position]);
         let found = self.look(position, |done| match &done.files {
             Files::Chain(chain) => Ok(chain.clone()),
             Files::OfImage => Err(Box::new(done.image.clone())),

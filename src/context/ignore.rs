@@ -318,38 +318,13 @@ fn shown(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     /// Directories end in a slash.
-    const TREE: &[&str] = &[
-        "!n",
-        "#c",
-        ".dockerignore",
-        ".hid",
-        "Dockerfile",
-        "README.md",
-        "a/",
-        "a/.hid",
-        "a/b/",
-        "a/b/c/",
-        "a/b/c/x.go",
-        "a/b/foo.txt",
-        "a/b/x.go",
-        "a/foo.txt",
-        "a/x.go",
-        "d/",
-        "d/b/",
-        "d/b/y",
-        "d/z",
-        "e/",
-        "foo.txt",
-        "foobar",
-        "temp/",
-        "temp/t",
-        "tempa",
-        "we[i]rd",
-        "x.go",
-    ];
+    static TREE: LazyLock<Vec<&str>> =
+        LazyLock::new(|| include_str!("../../testdata/ignore/tree.txt").lines().collect());
 
     fn parse(text: &str) -> IgnoreRules {
         IgnoreRules::parse(text.as_bytes()).unwrap()
@@ -433,7 +408,7 @@ mod tests {
         let table = include_str!("../../testdata/ignore/table.tsv");
         for row in table.lines().filter(|line| !line.starts_with("##") && !line.contains("\terror:")) {
             let rules = parse(&row.split('\t').next().unwrap().replace('⏎', "\n"));
-            for entry in TREE {
+            for entry in TREE.iter() {
                 let path = entry.trim_end_matches('/');
                 let mut above = Verdict::default();
                 for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {

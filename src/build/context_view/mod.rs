@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags};
 
 use self::mask::Mask;
 use self::survey::{Found, survey};
 use super::copy::{Copier, CopyError, CopyRequest, OwnerPolicy, Parents, Selected, SourceTree};
+use super::execute::locked;
 use crate::context::Context;
 use crate::dockerfile::Access;
 use crate::rootfs::{
@@ -182,7 +183,7 @@ impl<'a> ContextViews<'a> {
     /// Finds out how the directory can be mounted, once for each.
     fn known(&self, place: &Place) -> Result<Arc<Known>, ViewError> {
         // Others who want the same wait: looking may take long.
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.known);
         if let Some(known) = all.get(&place.path) {
             return Ok(Arc::clone(known));
         }
