@@ -2,6 +2,7 @@
 
 mod command;
 mod finish;
+mod limits;
 mod listing;
 
 use std::io;
@@ -13,6 +14,7 @@ use command::Session;
 use finish::{Finish, finish};
 
 pub use command::{Git, GitOptions};
+pub use limits::GitLimits;
 
 /// Why a repository could not be checked out.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +149,8 @@ pub struct Repository<'a> {
     pub authorization: Option<&'a [u8]>,
     /// A directory of one's own, empty before the first use. It stays as long as the tree is needed.
     pub directory: &'a Path,
+    /// What it may take.
+    pub limits: GitLimits,
     /// Whether to stop; asked often.
     pub stopped: &'a dyn Fn() -> bool,
 }
