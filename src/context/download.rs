@@ -4,15 +4,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, InvalidHeaderValue};
 use url::Url;
 
-use super::git_source::decoded;
+use super::url::{basic_authorization, decoded, host};
 use crate::http::{Client, Failure, Method, Request, Response};
 use crate::limit::Limit;
-use crate::text::without_credentials;
+use crate::text::one_url;
 
 /// What a file is called whose URL has no path, as under BuildKit.
 const UNNAMED: &[u8] = b"__unnamed__";
@@ -47,13 +45,27 @@ pub enum DownloadError {
     /// No answer, or half of one.
     #[error(transparent)]
     Failure(#[from] Failure),
+    /// It was tried as often as that makes sense.
+    #[error("{error}, {times} times{}", asked_for(*.asked))]
+    GaveUp {
+        /// What came of the last try.
+        error: Box<DownloadError>,
+        /// How often it was tried.
+        times: u32,
+        /// How long the server wants to be left alone.
+        asked: Option<Duration>,
+    },
     /// What came could not be kept.
     #[error("cannot write what comes")]
     Write(#[source] io::Error),
 }
 
+fn asked_for(wait: Option<Duration>) -> String {
+    wait.map_or_else(String::new, |wait| format!("; it asks for a wait of {} seconds", wait.as_secs()))
+}
+
 /// An http or https URL, as somebody wrote it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UrlSource(String);
 
 /// There may be a password in it.
@@ -77,10 +89,10 @@ impl UrlSource {
         &self.0
     }
 
-    /// Without credentials, for messages.
+    /// For messages: without credentials and query.
     #[must_use]
     pub fn shown(&self) -> String {
-        without_credentials(&self.0).into_owned()
+        one_url(&self.0)
     }
 
     /// The name of the file: the last element of the path, whatever the server says.
@@ -100,7 +112,7 @@ impl UrlSource {
     /// The host without a port: secrets are named by it.
     #[must_use]
     pub fn host(&self) -> Option<String> {
-        Url::parse(&self.0).ok()?.host_str().map(str::to_owned)
+        host(&self.0)
     }
 
     /// The URL to ask for, and what its user name and password are shown as.
@@ -115,16 +127,6 @@ impl UrlSource {
         url.set_fragment(None);
         Ok((url, authorization.map(|text| sensitive(text.as_bytes())).transpose()?))
     }
-}
-
-/// The `Authorization` that a URL with a user name stands for.
-pub(super) fn basic_authorization(url: &Url) -> Option<String> {
-    if url.username().is_empty() && url.password().is_none() {
-        return None;
-    }
-    let user = decoded(url.username());
-    let password = decoded(url.password().unwrap_or_default());
-    Some(format!("Basic {}", STANDARD.encode([&user[..], b":", &password[..]].concat())))
 }
 
 fn sensitive(text: &[u8]) -> Result<HeaderValue, DownloadError> {
@@ -247,7 +249,8 @@ pub fn download<W: Write>(
             ));
         };
         if !client.wait(&mut attempts, asked, before)? {
-            return Err(failed.error);
+            let (error, times) = (Box::new(failed.error), attempts.failed());
+            return Err(DownloadError::GaveUp { error, times, asked });
         }
     }
 }
@@ -347,7 +350,7 @@ mod tests {
         let authorization = authorization.unwrap();
         assert_eq!(authorization.as_bytes(), b"Basic bWU6cEBzcw==");
         assert!(authorization.is_sensitive());
-        assert_eq!(source.shown(), "https://xxxxx:xxxxx@h:8443/x?y#z");
+        assert_eq!(source.shown(), "https://xxxxx:xxxxx@h:8443/x?…");
         assert!(!format!("{source:?}").contains("p%40ss"));
         assert_eq!(source.host().as_deref(), Some("h"));
         assert!(matches!(UrlSource::parse("http://").unwrap().request(), Err(DownloadError::Url)));

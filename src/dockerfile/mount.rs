@@ -483,7 +483,8 @@ fn parse_sharing(text: &str) -> Result<Sharing, Problem> {
         "private" => Ok(Sharing::Private),
         "locked" => Ok(Sharing::Locked),
         _ => {
-            let message = format!("unsupported sharing value {}", quote(excerpt(text.as_bytes()).as_bytes()));
+            let quoted = quote(excerpt(text.as_bytes()).as_bytes());
+            let message = format!("unsupported sharing value {quoted} (there are {})", SHARING.join(", "));
             Err(Problem::suggesting(message, suggest(text, &SHARING)))
         }
     }
