@@ -356,6 +356,63 @@ mod tests {
         assert!(matches!(UrlSource::parse("http://").unwrap().request(), Err(DownloadError::Url)));
     }
 
+    /// Waits for nothing.
+    struct Still;
+
+    impl crate::http::Clock for Still {
+        #[expect(clippy::disallowed_methods, reason = "as good as any")]
+        fn now(&self) -> std::time::SystemTime {
+            std::time::SystemTime::now()
+        }
+        fn sleep(&self, _: Duration, _: &dyn Fn() -> bool) {}
+        fn jitter(&self, _: Duration) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// What is said of a file whose server always gives this answer, and how often it was asked.
+    fn answered(answer: &'static str) -> (String, u64) {
+        use std::io::{BufRead as _, BufReader};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let head = BufReader::new(&stream).lines().map_while(Result::ok);
+                assert!(head.take_while(|line| !line.is_empty()).count() > 0);
+                let _ = (&stream).write_all(answer.as_bytes());
+            }
+        });
+        let options = crate::http::Options { clock: std::sync::Arc::new(Still), ..Default::default() };
+        let client = Client::new(options).unwrap();
+        let source = UrlSource::parse(&format!("http://{address}/x")).unwrap();
+        let wanted = Download { source: &source, authorization: None, known: None, limit: DOWNLOAD_LIMIT };
+        let error = download(&client, &wanted, &mut || Ok(Vec::new()), &|_| ()).unwrap_err();
+        (error.to_string(), client.requests())
+    }
+
+    #[test]
+    fn the_error_says_how_often_a_server_was_asked_and_what_it_wants() {
+        let busy = "HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(answered(busy), ("invalid response status 503, 5 times".to_owned(), 5));
+        let later =
+            "HTTP/1.1 503 x\r\nRetry-After: 99999999\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        let said = "invalid response status 503, 2 times; it asks for a wait of 99999999 seconds";
+        assert_eq!(answered(later), (said.to_owned(), 2));
+    }
+
+    #[test]
+    fn what_is_no_http_is_not_asked_for_again() {
+        for answer in [
+            "HTTP/1.1 200 x\r\nContent-Length: -3\r\n\r\n",
+            "HTTP/1.1 200 x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+            "HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        ] {
+            let (said, requests) = answered(answer);
+            assert_eq!(requests, 1, "{answer:?}: {said}");
+            assert!(said.contains("does not speak HTTP"), "{answer:?}: {said}");
+        }
+    }
+
     #[test]
     fn the_strongest_condition_is_asked_with() {
         let both = Validators { etag: Some("\"1\"".into()), last_modified: Some("yesterday".into()) };

@@ -65,7 +65,7 @@ pub struct Remotes<'a> {
 /// What a build knows of each source. Who asks for one that somebody else asks for waits for that.
 #[derive(Debug, Default)]
 pub struct Known {
-    files: Mutex<BTreeMap<(UrlSource, Option<Digest>), Slot<Option<FetchedFile>>>>,
+    files: Mutex<BTreeMap<WantedFile, Slot<Option<FetchedFile>>>>,
     repositories: Mutex<BTreeMap<GitSource, Slot<KnownRepository>>>,
     /// What branches and tags stand for: the same for all steps, even while somebody pushes.
     commits: Mutex<BTreeMap<Named, Slot<Option<Commit>>>>,
@@ -73,6 +73,13 @@ pub struct Known {
 
 /// What is known, and a turn for whoever finds it out.
 type Slot<T> = Arc<Mutex<T>>;
+
+/// All that decides whether a file will do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct WantedFile {
+    url: UrlSource,
+    checksum: Option<Digest>,
+}
 
 /// All that decides which commit is meant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,7 +180,7 @@ impl Remotes<'_> {
         cancel: &Cancel,
     ) -> Result<FetchedFile, ServiceError> {
         let slot = {
-            let key = (url.clone(), checksum.cloned());
+            let key = WantedFile { url: url.clone(), checksum: checksum.cloned() };
             Arc::clone(lock(&self.known.files).entry(key).or_default())
         };
         let mut slot = lock(&slot);
@@ -435,5 +442,69 @@ fn finish(file: BlobWriter, checksum: Option<&Digest>) -> Result<Digest, Service
             Err(WrongDigest { expected, actual }.into())
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_of_a_repository_is_found_again_by_later_versions() {
+        let commit = Commit {
+            id: "1".repeat(40),
+            tag: Some("2".repeat(40)),
+            reference: Some("refs/tags/v1".to_owned()),
+        };
+        let identity =
+            |text: &str| git_identity(&GitSource::parse(text).unwrap().unwrap(), &commit).to_string();
+        // What they are hashes of is what earlier versions have written down.
+        for (text, written) in [
+            (
+                "https://me:pw@h/r.git#v1:sub",
+                format!(r#"["git","{}","sub",["Recursive","Checkout"],null]"#, commit.id),
+            ),
+            (
+                "https://me:pw@h/r.git?keep-git-dir=1&submodules=0&mtime=commit",
+                format!(
+                    r#"["git","{}",null,["Skip","Commit"],["https://xxxxx:xxxxx@h/r.git","{}","refs/tags/v1"]]"#,
+                    commit.id,
+                    "2".repeat(40)
+                ),
+            ),
+        ] {
+            assert_eq!(identity(text), Digest::of(written.as_bytes()).to_string(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_copy_ends_when_it_is_told_to_and_what_is_damaged_is_told_from_a_full_disk() {
+        let damaged = |error: io::Error| StoreError::Missing(Digest::of(error.to_string().as_bytes()));
+        let cancel = Cancel::new().unwrap();
+        let (mut endless, mut file) = (io::repeat(0), tempfile::tempfile().unwrap());
+        let mut asked = 0;
+        let mut stopping = |buffer: &mut [u8]| {
+            asked += 1;
+            if asked == 3 {
+                cancel.cancel("enough");
+            }
+            endless.read(buffer)
+        };
+        struct Source<'a>(&'a mut dyn FnMut(&mut [u8]) -> io::Result<usize>);
+        impl Read for Source<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                (self.0)(buffer)
+            }
+        }
+        let error = copy_unless(&cancel, &mut Source(&mut stopping), &mut file, &damaged).unwrap_err();
+        assert_eq!((error.to_string().as_str(), asked), ("cancelled", 3));
+        let cancel = Cancel::new().unwrap();
+        let is_absent = |error: ServiceError| error.downcast_ref().is_some_and(StoreError::is_absent);
+        let mut failing = |_: &mut [u8]| Err(io::Error::other("x"));
+        let error = copy_unless(&cancel, &mut Source(&mut failing), &mut file, &damaged).unwrap_err();
+        assert!(is_absent(error));
+        let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
+        let error = copy_unless(&cancel, &mut io::repeat(0), &mut full, &damaged).unwrap_err();
+        assert!(!is_absent(error));
     }
 }

@@ -22,7 +22,7 @@ use crate::text::line;
 const LONGEST: u64 = 4 << 20;
 
 /// What every call is told, whatever repository and machine would say. A repository is data: no program that it names runs.
-const SETTINGS: [&str; 17] = [
+const SETTINGS: [&str; 18] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.logAllRefUpdates=false",
@@ -41,6 +41,8 @@ const SETTINGS: [&str; 17] = [
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
     "checkout.workers=1",
+    // Larger files are not held in memory: without it, a file of half a gigabyte would take as much, and twice that as a delta.
+    "core.bigFileThreshold=64m",
 ];
 
 /// Transports that a repository, or a submodule of it, may be fetched by: neither files of this machine nor programs.

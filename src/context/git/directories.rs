@@ -45,7 +45,7 @@ pub(super) fn each_directory<E: From<RootfsError>>(
 pub(super) fn each_entry<E: From<RootfsError>>(
     directory: BorrowedFd<'_>,
     path: &GuestPath,
-    each: &mut dyn FnMut(&[u8], FileKind) -> Result<(), E>,
+    mut each: impl FnMut(&[u8], FileKind) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut entries = RawDir::new(directory, &mut buffer);
@@ -99,7 +99,7 @@ impl Room {
     pub(super) fn below(root: BorrowedFd<'_>, enough: &dyn Fn(&Self) -> bool) -> Result<Self, RootfsError> {
         let mut room = Self::default();
         let counted = each_directory(root, &mut |path, directory, below| {
-            each_entry(directory, path, &mut |name, kind| {
+            each_entry(directory, path, |name, kind| {
                 room.add(directory, name, kind, below).map_err(|source| failed("look at", path, source))?;
                 if enough(&room) { Err(Unfinished::Enough) } else { Ok(()) }
             })
@@ -143,7 +143,7 @@ mod tests {
         std::fs::create_dir_all(path.join("a/b/c")).unwrap();
         std::fs::write(path.join("a/b/c/file"), [1; 1000]).unwrap();
         std::fs::File::create(path.join("hole")).unwrap().set_len(1 << 40).unwrap();
-        std::os::unix::fs::symlink("a", path.join("link")).unwrap();
+        rustix::fs::symlink("a", path.join("link")).unwrap();
         let root = std::fs::File::open(path).unwrap();
         let room = Room::below(root.as_fd(), &|_| false).unwrap();
         assert_eq!(room, Room { bytes: (1 << 40) + 1000, entries: 6 });

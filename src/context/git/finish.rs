@@ -34,7 +34,7 @@ pub(super) fn finish(root: &Rootfs, finish: &Finish<'_>) -> Result<(), GitError>
         let tried = |result: io::Result<()>, path: GuestPath| {
             result.map_err(|source| RootfsError::Io { action: "set the mode and time of", path, source })
         };
-        each_entry(directory, path, &mut |name, kind| {
+        each_entry(directory, path, |name, kind| {
             entries += 1;
             if finish.entries.is_exceeded_by(entries) {
                 return Err(GitError::Exceeded(Exceeded::Entries(finish.entries)));
