@@ -33,6 +33,7 @@ use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::Span;
 use crate::image::manifest::Image;
 use crate::layer::Marks;
+use crate::layer::form::LayerRequest;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
 use crate::sandbox::{Agent, ResourceLimit, SandboxError, Secret, Strategy};
@@ -204,7 +205,15 @@ impl Build<'_> {
         };
         let input = Input { found, context, named: &named, remotes: &remotes };
         let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
+        let image = images
+            .in_form(&image, &self.layers(&plan), &self.stop.cancel)
+            .map_err(|error| service_failure(&*error))?;
         publish(settings, &images, &image, plan.clock)
+    }
+
+    /// What the layers are to be like in the end.
+    fn layers(&self, plan: &Plan) -> LayerRequest {
+        LayerRequest::own(self.settings.form, self.settings.times, plan.clock.epoch())
     }
 
     /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the
@@ -245,6 +254,7 @@ impl Build<'_> {
             snapshotter,
             sandbox: sandbox.as_deref(),
             blobs: images.store.blobs(),
+            form: self.layers(plan).written_form(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
             jobs: self.jobs(),
