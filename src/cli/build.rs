@@ -175,7 +175,7 @@ impl Build<'_> {
                 .check_push(destination)
                 .map_err(|error| service_failure(&error).of_flag("--destination"))?;
         }
-        let plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
+        let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
         warn(&plan, progress);
         self.isolation.check(&plan, found)?;
         if isolation::runs(&plan) {
@@ -194,6 +194,7 @@ impl Build<'_> {
             }
         }
         let remotes = self.remotes(&images, workspace);
+        plan.clock = contexts::clock(&plan, settings, &remotes, &self.stop.cancel)?;
         let named = contexts::used(&plan, &mut places.named, settings, &remotes, &self.stop.cancel)?;
         let (empty, _scratch);
         let context = match &places.context {

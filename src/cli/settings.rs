@@ -256,7 +256,7 @@ impl Settings {
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
             form: layer_form(args)?,
-            times: if args.reproducible { Times::Lowered } else { Times::Kept },
+            times: if args.reproducible { Times::Replaced } else { Times::Kept },
             store: store(args.store.as_deref(), environment)?,
             isolation: isolation_preference(args.isolation.as_deref(), environment)?,
             hints: environment.hints(),
