@@ -17,7 +17,7 @@ use super::progress::{Event, Place};
 use super::recall::{GroupKey, Recalled, TakenOver, Work};
 use super::stages::stages_read;
 use super::step::{PlannedStep, StageBase, StagePlan, Step};
-use crate::cache::{CacheKey, RememberedLayer};
+use crate::cache::CacheKey;
 use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
