@@ -43,7 +43,7 @@ impl Remotes<'_> {
         limits: &Limits,
         cancel: &Cancel,
     ) -> Result<Option<i64>, ServiceError> {
-        let file = self.file(url, checksum)?;
+        let file = self.file(url, checksum, cancel)?;
         if file.modified.is_some() {
             return Ok(file.modified);
         }
