@@ -58,14 +58,12 @@ impl Effort {
     fn at(level: u32) -> Self {
         let limits = match level {
             0..=11 => None,
-            12..=16 => Some([CParameter::WindowLog(22), CParameter::HashLog(22), CParameter::ChainLog(22)]),
-            _ => Some([CParameter::WindowLog(23), CParameter::HashLog(21), CParameter::ChainLog(23)]),
+            _ => Some([CParameter::WindowLog(22), CParameter::HashLog(22), CParameter::ChainLog(22)]),
         };
         let (section, threads, megabytes) = match level {
             0..=4 => (2 << 20, 4, 25),
             5..=9 => (4 << 20, 2, 48),
-            10..=16 => (4 << 20, 1, MOST),
-            _ => (8 << 20, 1, MOST),
+            _ => (4 << 20, 1, MOST),
         };
         let level = i32::try_from(level.max(1)).unwrap_or(1);
         Self { level, section, limits, threads, megabytes }
