@@ -225,6 +225,7 @@ impl Build<'_> {
             workspace,
             secrets: &self.secrets,
             limit: self.settings.limits.download,
+            git_limits: self.settings.limits.git,
             progress: images.progress,
             known: Known::default(),
         }

@@ -11,6 +11,6 @@ mod stream;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
 pub use download::{DOWNLOAD_LIMIT, Download, DownloadError, Downloaded, UrlSource, Validators, download};
-pub use git::{Commit, Git, GitError, GitOptions, Repository, Tree};
+pub use git::{Commit, Exceeded, Git, GitError, GitLimits, GitOptions, Needs, Repository, Tree};
 pub use git_source::{FileTimes, GitDirectory, GitSource, GitSourceError, Pinned, Submodules, Transport};
 pub use ignore::{IgnoreError, IgnoreRules, Verdict};

@@ -15,8 +15,8 @@ use crate::build::progress::{Event, Progress, size as shown_size};
 use crate::build::remote::{Remote, RemoteFiles};
 use crate::build::services::ServiceError;
 use crate::context::{
-    Commit, Download, Downloaded, Git, GitSource, Pinned, Repository, Transport, UrlSource, Validators,
-    download,
+    Commit, Download, Downloaded, Git, GitLimits, GitSource, Pinned, Repository, Transport, UrlSource,
+    Validators, download,
 };
 use crate::http;
 use crate::image::descriptor::Descriptor;
@@ -54,6 +54,8 @@ pub struct Remotes<'a> {
     pub secrets: &'a BTreeMap<String, Secret>,
     /// How large a file may be.
     pub limit: Limit,
+    /// What a repository may take.
+    pub git_limits: GitLimits,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// What this build knows already.
@@ -348,9 +350,11 @@ impl Remotes<'_> {
         let authorization = self.git_authorization(source);
         let made = act(&Repository {
             git: &self.git,
+            client: self.client,
             source,
             authorization: authorization.as_deref(),
             directory: &directory,
+            limits: self.git_limits,
             stopped: &|| cancel.is_cancelled(),
         })?;
         known.directory = Some(directory);

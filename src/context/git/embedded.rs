@@ -52,12 +52,12 @@ impl<'a> Embedded<'a> {
             Transport::Git => return Err(GitError::Missing(Needs::GitProtocol)),
         }
         let (url, authorization) = credentials(repository)?;
-        let authorization = authorization.map(|value| {
-            let mut value = HeaderValue::from_bytes(&value).map_err(|_| GitError::Secret)?;
+        let authorization = authorization.map(|value| HeaderValue::from_bytes(&value));
+        let mut authorization = authorization.transpose().map_err(|_| GitError::Secret)?;
+        if let Some(value) = &mut authorization {
             value.set_sensitive(true);
-            Ok(value)
-        });
-        Ok(Self { repository, url, authorization: authorization.transpose()?, began: Instant::now() })
+        }
+        Ok(Self { repository, url: url.into(), authorization, began: Instant::now() })
     }
 
     /// Fails when it is time to stop.

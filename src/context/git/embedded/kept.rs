@@ -45,6 +45,9 @@ impl Kept<'_> {
             self.write_text("shallow", &lines.concat())?;
         }
         if let Some(reference) = &self.commit.reference {
+            if gix_validate::reference::name(reference.as_str().into()).is_err() {
+                return Err(GitError::Corrupt("a branch or tag whose name cannot be one".to_owned()));
+            }
             // A file for each name would be a path that the server chose.
             let mut text = "# pack-refs with: peeled fully-peeled sorted \n".to_owned();
             match &self.commit.tag {

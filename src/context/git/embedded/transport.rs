@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use gix_error::ErrorExt as _;
 use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKind, PostResponse};
 use reqwest::header::{HeaderName, HeaderValue};
 use url::Url;
@@ -147,7 +148,7 @@ impl<'a> Http for Channel<'a> {
         _base: &str,
         headers: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> gix_error::Result<GetResponse<Head<'a>, Body<'a>>> {
-        let fail = |error| gix_error::Error::from(self.shared.fail(error));
+        let fail = |error| self.shared.fail(error).raise();
         let request = self.request(Method::GET, url, headers).map_err(fail)?;
         let response = self.shared.send(&request).map_err(fail)?;
         let at = response.url().as_str();
@@ -170,7 +171,7 @@ impl<'a> Http for Channel<'a> {
         _kind: PostBodyDataKind,
     ) -> gix_error::Result<PostResponse<Head<'a>, Body<'a>, Sending<'a>>> {
         let request = self.request(Method::POST, url, headers);
-        let request = request.map_err(|error| gix_error::Error::from(self.shared.fail(error)))?;
+        let request = request.map_err(|error| self.shared.fail(error).raise())?;
         let state = State::Asking { request: Box::new(request), body: Vec::new() };
         let exchange = Rc::new(RefCell::new(Exchange { shared: Rc::clone(&self.shared), state }));
         Ok(PostResponse {
