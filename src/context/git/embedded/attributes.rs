@@ -218,3 +218,97 @@ fn is_foreign(expanded: &[u8]) -> bool {
     let Some(words) = expanded.strip_prefix(b": ") else { return false };
     words.windows(2).any(|pair| pair[0].is_ascii_whitespace() && pair[1] != b'$')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rules: &[(&str, &str)], path: &str) -> Result<Conversion, GitError> {
+        let mut attributes = Attributes::new().unwrap();
+        for (directory, text) in rules {
+            attributes.enter(Path::new(directory), text.as_bytes()).unwrap();
+        }
+        attributes.of(path.as_bytes())
+    }
+
+    #[test]
+    fn rules_of_nearer_directories_and_later_lines_count_more() {
+        let top = ("", "* text\n*.w eol=crlf\n/only eol=crlf\nsub/a.w -text\n");
+        let sub = ("sub", "*.w text=auto\nnear eol=crlf\n");
+        for (path, expected) in [
+            ("a", LineEnds::AsStored),
+            ("a.w", LineEnds::Windows),
+            ("only", LineEnds::Windows),
+            ("sub/only", LineEnds::AsStored),
+            ("sub/a.w", LineEnds::WindowsIfText),
+            ("sub/below/near", LineEnds::Windows),
+            ("near", LineEnds::AsStored),
+        ] {
+            assert_eq!(of(&[top, sub], path).unwrap().line_ends, expected, "{path}");
+        }
+        let mut attributes = Attributes::new().unwrap();
+        assert!(attributes.of(b"a.w").unwrap().changes_nothing());
+        attributes.enter(Path::new(""), top.1.as_bytes()).unwrap();
+        attributes.enter(Path::new("sub"), sub.1.as_bytes()).unwrap();
+        attributes.leave();
+        assert_eq!(attributes.of(b"sub/near").unwrap().line_ends, LineEnds::AsStored);
+        attributes.leave();
+        assert!(attributes.of(b"a.w").unwrap().changes_nothing());
+    }
+
+    #[test]
+    fn macros_are_known_at_the_top_only_and_long_lines_nowhere() {
+        let named = "[attr]both ident eol=crlf\n";
+        let both = Conversion { line_ends: LineEnds::Windows, is_named: true };
+        assert_eq!(of(&[("", &format!("{named}a both\n"))], "a").unwrap(), both);
+        assert!(of(&[("sub", &format!("{named}a both\n"))], "sub/a").unwrap().changes_nothing());
+        assert!(of(&[("", "* eol=crlf\n* binary\n")], "a").unwrap().changes_nothing());
+        let long = format!("a eol=crlf {}\n", "x".repeat(LONGEST_LINE));
+        assert!(of(&[("", &long)], "a").unwrap().changes_nothing());
+    }
+
+    #[test]
+    fn another_encoding_takes_the_command() {
+        for (value, is_needed) in [("UTF-8", false), ("utf8", false), ("UTF-16LE-BOM", true)] {
+            let found = of(&[("", &format!("* working-tree-encoding={value}\n"))], "a");
+            assert_eq!(matches!(found, Err(GitError::Missing(Needs::Encoding(_)))), is_needed, "{value}");
+        }
+    }
+
+    #[test]
+    fn names_are_put_where_git_puts_them() {
+        for (text, expected) in [
+            ("", ""),
+            ("$Id$", "$Id: 7 $"),
+            ("a $Id$ b $Id$", "a $Id: 7 $ b $Id: 7 $"),
+            ("$Id: 0123 $", "$Id: 7 $"),
+            ("$Id:$", "$Id: 7 $"),
+            ("$Id: by others $", "$Id: by others $"),
+            ("$Id: \n$", "$Id: \n$"),
+            ("$Id", "$Id"),
+            ("$Id: x", "$Id: x"),
+            ("$id$ $$Id$", "$id$ $$Id$"),
+            ("$I$Id$", "$I$Id$"),
+        ] {
+            assert_eq!(String::from_utf8(name(text.as_bytes(), "7")).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn line_ends_are_changed_once_and_not_in_what_is_no_text() {
+        let windows = Conversion { line_ends: LineEnds::Windows, is_named: false };
+        let if_text = Conversion { line_ends: LineEnds::WindowsIfText, is_named: false };
+        for (content, always, text) in [
+            (&b""[..], &b""[..], &b""[..]),
+            (b"a\nb\n", b"a\r\nb\r\n", b"a\r\nb\r\n"),
+            (b"a\r\nb\n", b"a\r\nb\r\n", b"a\r\nb\n"),
+            (b"a\rb\n", b"a\rb\r\n", b"a\rb\n"),
+            (b"a\0\n", b"a\0\r\n", b"a\0\n"),
+            (b"\x01\x02\n", b"\x01\x02\r\n", b"\x01\x02\n"),
+            (b"\x1a", b"\x1a", b"\x1a"),
+        ] {
+            assert_eq!(windows.convert(content, ""), always);
+            assert_eq!(if_text.convert(content, ""), text);
+        }
+    }
+}

@@ -208,3 +208,133 @@ fn check_name(name: &[u8], kind: EntryKind) -> Result<(), GitError> {
         _ => Err(GitError::Corrupt(format!("a file by the name `{}`", line(name, SHOWN_CHARACTERS)))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::context::git::embedded::pack::tests::{Stored, entry, pack, read};
+    use crate::limit::Limit;
+
+    /// A tree, and its name.
+    fn tree(entries: &[(&str, &[u8], ObjectId)]) -> (Vec<u8>, ObjectId) {
+        let mut content = Vec::new();
+        for (mode, name, id) in entries {
+            content.extend([mode.as_bytes(), b" ", name, b"\0", id.as_slice()].concat());
+        }
+        let id = gix_object::compute_hash(gix_hash::Kind::Sha1, gix_object::Kind::Tree, &content).unwrap();
+        (content, id)
+    }
+
+    fn blob(content: &[u8]) -> ObjectId {
+        gix_object::compute_hash(gix_hash::Kind::Sha1, gix_object::Kind::Blob, content).unwrap()
+    }
+
+    /// Writes the last of `trees`.
+    fn write(trees: &[(Vec<u8>, ObjectId)], limits: GitLimits) -> Result<tempfile::TempDir, GitError> {
+        let mut entries: Vec<Vec<u8>> =
+            trees.iter().map(|(content, _)| entry(&Stored::Whole(2, content))).collect();
+        entries.push(entry(&Stored::Whole(3, b"x")));
+        let mut pack = read(&pack(&entries)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let checkout = Checkout {
+            pack: &mut pack,
+            root: &root,
+            limits,
+            submodules: Submodules::Recursive,
+            stopped: &|| Ok(()),
+            bytes: 0,
+            written: None,
+        };
+        checkout.write(&trees.last().unwrap().1).map(|()| directory)
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let file = blob(b"x");
+        let long = vec![b'n'; 256];
+        for (mode, name) in [
+            ("100644", &b".."[..]),
+            ("40000", b".."),
+            ("100644", b"."),
+            ("100644", b""),
+            ("100644", b"a/b"),
+            ("100644", b"/etc"),
+            ("40000", b".git"),
+            ("100644", b".GIT"),
+            ("120000", b".gIt"),
+            ("100644", b"git~1"),
+            ("100644", b".git "),
+            ("120000", b".gitmodules"),
+            ("100644", &long),
+        ] {
+            let found = write(&[tree(&[(mode, name, file)])], GitLimits::default());
+            assert!(found.is_err(), "{mode} {}", String::from_utf8_lossy(name));
+        }
+        let good = write(&[tree(&[("100644", b".gitmodules", file), ("100644", b"...", file)])], GitLimits::default());
+        assert_eq!(std::fs::read(good.unwrap().path().join("...")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link_or_over_something() {
+        let file = blob(b"x");
+        let below = tree(&[("100644", b"owned", file)]);
+        for entries in [
+            [("120000", &b"a"[..], file), ("40000", b"a", below.1)],
+            [("40000", b"a", below.1), ("120000", b"a", file)],
+            [("100644", b"a", file), ("100644", b"a", file)],
+        ] {
+            assert!(write(&[below.clone(), tree(&entries)], GitLimits::default()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_tree_of_trees_that_are_all_the_same_ends_at_the_limit() {
+        let mut trees = vec![tree(&[("100644", b"f", blob(b"x"))])];
+        for _ in 0..30 {
+            let below = trees.last().unwrap().1;
+            trees.push(tree(&[("40000", b"a", below), ("40000", b"b", below)]));
+        }
+        let limits = GitLimits { entries: Limit::new("git-entries", 1000), ..GitLimits::default() };
+        let error = write(&trees, limits).err().unwrap().to_string();
+        assert!(error.contains("--limit git-entries=N"), "{error}");
+        let deep = (0..3000).fold(vec![tree(&[])], |mut trees, _| {
+            let below = trees.last().unwrap().1;
+            trees.push(tree(&[("40000", b"a", below)]));
+            trees
+        });
+        let error = write(&deep, GitLimits::default()).err().unwrap().to_string();
+        assert!(error.contains("paths of more than 4096 bytes"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_tree_or_is_missing_is_an_error_and_the_end_can_come_at_any_time() {
+        let nonsense = b"100644 a".to_vec();
+        let id = gix_object::compute_hash(gix_hash::Kind::Sha1, gix_object::Kind::Tree, &nonsense).unwrap();
+        assert!(write(&[(nonsense, id)], GitLimits::default()).is_err());
+        let missing = write(&[tree(&[("100644", b"a", blob(b"other"))])], GitLimits::default());
+        assert!(missing.err().unwrap().to_string().contains("no object"));
+        let tree = tree(&[("100644", b"a", blob(b"x")), ("100644", b"b", blob(b"x"))]);
+        let mut pack = read(&pack(&[entry(&Stored::Whole(2, &tree.0)), entry(&Stored::Whole(3, b"x"))])).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = Rootfs::open(directory.path()).unwrap();
+        let asked = Cell::new(0);
+        let stopped: &dyn Fn() -> Result<(), GitError> = &|| {
+            asked.set(asked.get() + 1);
+            if asked.get() > 1 { Err(GitError::Cancelled) } else { Ok(()) }
+        };
+        let checkout = Checkout {
+            pack: &mut pack,
+            root: &root,
+            limits: GitLimits::default(),
+            submodules: Submodules::Skip,
+            stopped,
+            bytes: 0,
+            written: None,
+        };
+        assert!(matches!(checkout.write(&tree.1), Err(GitError::Cancelled)));
+        assert!(directory.path().join("a").exists() && !directory.path().join("b").exists());
+    }
+}

@@ -621,3 +621,229 @@ impl Cache {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const MEMORY: Limit = Limit::new("git-memory", 100 << 20);
+    const GO_ON: &dyn Fn() -> Result<(), GitError> = &|| Ok(());
+
+    /// What an entry of a pack is.
+    pub(in crate::context::git::embedded) enum Stored<'a> {
+        Whole(u8, &'a [u8]),
+        /// So many bytes behind its base.
+        Behind(u64, &'a [u8]),
+        Of(ObjectId, &'a [u8]),
+    }
+
+    fn zlib(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn head(kind: u8, size: u64) -> Vec<u8> {
+        let mut head = vec![(kind << 4) | (size & 0x0f) as u8];
+        let mut rest = size >> 4;
+        while rest > 0 {
+            *head.last_mut().unwrap() |= 0x80;
+            head.push((rest & 0x7f) as u8);
+            rest >>= 7;
+        }
+        head
+    }
+
+    pub(in crate::context::git::embedded) fn entry(stored: &Stored<'_>) -> Vec<u8> {
+        match stored {
+            Stored::Whole(kind, content) => [head(*kind, content.len() as u64), zlib(content)].concat(),
+            Stored::Of(base, delta) => {
+                [head(7, delta.len() as u64), base.as_slice().to_vec(), zlib(delta)].concat()
+            }
+            Stored::Behind(distance, delta) => {
+                let mut bytes = vec![(distance & 0x7f) as u8];
+                let mut rest = distance >> 7;
+                while rest > 0 {
+                    rest -= 1;
+                    bytes.insert(0, 0x80 | (rest & 0x7f) as u8);
+                    rest >>= 7;
+                }
+                [head(6, delta.len() as u64), bytes, zlib(delta)].concat()
+            }
+        }
+    }
+
+    pub(in crate::context::git::embedded) fn pack(entries: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = b"PACK\0\0\0\x02".to_vec();
+        bytes.extend((entries.len() as u32).to_be_bytes());
+        bytes.extend(entries.concat());
+        sealed(bytes)
+    }
+
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let mut hasher = gix_hash::hasher(Kind::Sha1);
+        hasher.update(&bytes);
+        bytes.extend(hasher.try_finalize().unwrap().as_slice());
+        bytes
+    }
+
+    pub(in crate::context::git::embedded) fn read(bytes: &[u8]) -> Result<Pack<'static>, GitError> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Pack::read(file, Kind::Sha1, MEMORY, GO_ON)
+    }
+
+    fn blob(content: &[u8]) -> ObjectId {
+        name_of(Kind::Sha1, Type::Blob, content).unwrap()
+    }
+
+    fn number(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value > 0x7f {
+            bytes.push(0x80 | (value & 0x7f) as u8);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+
+    /// A delta from `base` bytes to `size` with these orders.
+    fn delta(base: usize, size: usize, orders: &[u8]) -> Vec<u8> {
+        [number(base as u64), number(size as u64), orders.to_vec()].concat()
+    }
+
+    /// All but the last byte, and then `end`.
+    fn tail(base: &[u8], end: u8) -> Vec<u8> {
+        delta(base.len(), base.len(), &[0xb0, base.len() as u8 - 1, 0, 1, end])
+    }
+
+    #[test]
+    fn objects_are_found_whether_sent_whole_or_made_from_others_before_or_behind_them() {
+        let (one, two, three, four) = (b"hello\n", b"hello!", b"hello?", b"hello.");
+        assert_eq!(blob(one).to_string(), "ce013625030ba8dba906f756967f9e9ca394464a");
+        let first = entry(&Stored::Of(blob(three), &tail(three, b'.')));
+        let whole = entry(&Stored::Whole(3, one));
+        let behind = entry(&Stored::Behind(whole.len() as u64, &tail(one, b'!')));
+        let of = entry(&Stored::Of(blob(two), &tail(two, b'?')));
+        let mut pack = read(&pack(&[first, whole, behind, of])).unwrap();
+        for content in [one, two, three, four] {
+            let id = blob(content);
+            assert_eq!(pack.kind(&id), Some(Type::Blob));
+            assert_eq!(pack.size(&id, Type::Blob).unwrap(), 6);
+            assert_eq!(**pack.object(&id, Type::Blob).unwrap(), *content);
+            let mut written = Vec::new();
+            pack.write(&id, Type::Blob, &mut written).unwrap();
+            assert_eq!(written, content);
+            assert!(pack.object(&id, Type::Tree).is_err());
+        }
+        assert_eq!(pack.kind(&blob(b"other")), None);
+        assert!(pack.listing().map(|(name, ..)| name.to_vec()).is_sorted());
+    }
+
+    #[test]
+    fn what_no_server_should_send_is_refused() {
+        let base = b"hello\n";
+        let whole = entry(&Stored::Whole(3, base));
+        let made = |delta: &[u8]| pack(&[whole.clone(), entry(&Stored::Behind(whole.len() as u64, delta))]);
+        let good = pack(std::slice::from_ref(&whole));
+        let longer = [head(3, 5), zlib(base)].concat();
+        let shorter = [head(3, 7), zlib(base)].concat();
+        let mut damaged = good.clone();
+        damaged[14] ^= 1;
+        let more = sealed([&b"PACK\0\0\0\x02\0\0\0\0"[..], &whole].concat());
+        let fewer = sealed([&b"PACK\0\0\0\x02\0\0\0\x02"[..], &whole].concat());
+        let orders = |orders: &[u8]| made(&delta(6, 6, orders));
+        let deep: Vec<Vec<u8>> = std::iter::once(whole.clone())
+            .chain((0..4096).map(|at| {
+                let delta = delta(6, 6, &[0x90, 6]);
+                let length = entry(&Stored::Behind(1, &delta)).len() as u64;
+                entry(&Stored::Behind(if at == 0 { whole.len() as u64 } else { length }, &delta))
+            }))
+            .collect();
+        for (what, bytes, words) in [
+            ("nothing", Vec::new(), "ends too early"),
+            ("a page", b"<html>this is no pack</html>".to_vec(), "what is no pack"),
+            ("half a pack", good[..good.len() / 2].to_vec(), "ends too early"),
+            ("damaged", damaged, "a pack"),
+            ("more behind it", [good.clone(), b"x".to_vec()].concat(), "more than a pack"),
+            ("more entries than it says", more, "checksum"),
+            ("fewer entries than it says", fewer, "a"),
+            ("longer", pack(&[longer]), "longer than it says"),
+            ("shorter", pack(&[shorter]), "shorter than it says"),
+            ("no type", pack(&[[head(5, 1), zlib(b"x")].concat()]), "no known type"),
+            ("a size without end", pack(&[vec![0xbf; 40]]), "too large"),
+            ("no zlib", pack(&[[head(3, 4), b"none".to_vec()].concat()]), "not compressed"),
+            ("of nothing", pack(&[entry(&Stored::Behind(1, &tail(base, b'!')))]), "a delta of nothing"),
+            ("of itself", pack(&[entry(&Stored::Behind(0, &tail(base, b'!')))]), "a delta of nothing"),
+            ("of no entry", made(&[]), "ends too early"),
+            (
+                "of what is not there",
+                pack(&[entry(&Stored::Of(blob(b"x"), &tail(base, b'!')))]),
+                "a delta of what is not there",
+            ),
+            ("of another size", made(&delta(5, 6, &[0x90, 5])), "a delta of another object"),
+            ("too little", orders(&[0x90, 5]), "makes less than it says"),
+            ("too much", orders(&[0x90, 6, 0x90, 1]), "makes more than it says"),
+            ("copies from behind the end", orders(&[0x91, 1, 6]), "copies what is not there"),
+            ("copies from far away", orders(&[0x9f, 255, 255, 255, 255, 6]), "copies what is not there"),
+            ("order 0", orders(&[0]), "makes more than it says"),
+            ("half an order", orders(&[0x9f, 0]), "ends too early"),
+            ("half a piece", orders(&[6, b'x']), "ends too early"),
+            ("a long chain", pack(&deep), "a chain of deltas that is too long"),
+        ] {
+            let error = read(&bytes).err().unwrap_or_else(|| panic!("{what} is taken")).to_string();
+            assert!(error.contains(words) && error.starts_with("the server of the repo"), "{what}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_object_takes_no_memory_before_it_is_known_to_fit() {
+        let whole = entry(&Stored::Whole(3, b"hello\n"));
+        let huge = delta(6, 1 << 50, &[0x90, 6]);
+        let bomb = pack(&[whole.clone(), entry(&Stored::Behind(whole.len() as u64, &huge))]);
+        let error = read(&bomb).err().expect("a limit").to_string();
+        assert!(error.contains("--limit git-memory=N"), "{error}");
+        // What was sent whole is written in pieces, however large it is, but nothing is made from it.
+        let large = vec![7; 80 << 20];
+        let whole = entry(&Stored::Whole(3, &large));
+        let mut pack = read(&pack(&[whole])).unwrap();
+        let mut count = Count(0);
+        pack.write(&blob(&large), Type::Blob, &mut count).unwrap();
+        assert_eq!(count.0, large.len());
+        assert!(pack.object(&blob(&large), Type::Blob).is_err());
+    }
+
+    struct Count(usize);
+
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_was_used_last_is_kept_as_far_as_it_fits() {
+        let mut cache = Cache::default();
+        for index in 0..10 {
+            cache.insert(index, Rc::new(vec![0; 10 << 20]));
+            assert!(cache.bytes <= CACHE);
+        }
+        assert!(cache.get(8).is_some() && cache.get(0).is_none());
+        cache.insert(10, Rc::new(vec![0; 40 << 20]));
+        assert!(cache.get(10).is_some() && cache.get(8).is_none());
+        cache.insert(11, Rc::new(vec![0; 1]));
+        assert_eq!((cache.bytes, cache.used.len(), cache.at.len()), (1, 1, 1));
+    }
+
+    #[test]
+    fn reading_ends_when_it_is_told_to() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&pack(&[entry(&Stored::Whole(3, b"x"))])).unwrap();
+        let stopped: &dyn Fn() -> Result<(), GitError> = &|| Err(GitError::Cancelled);
+        assert!(matches!(Pack::read(file, Kind::Sha1, MEMORY, stopped), Err(GitError::Cancelled)));
+    }
+}
