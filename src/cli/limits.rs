@@ -137,9 +137,7 @@ const SETTINGS: [Setting; 23] = [
     count(GitLimits::SUBMODULES, "submodules of a git repository, and theirs", |limits| {
         &mut limits.git.submodules
     }),
-    count(GitLimits::NESTING, "submodules within submodules: how deep", |limits| {
-        &mut limits.git.nesting
-    }),
+    count(GitLimits::NESTING, "submodules within submodules: how deep", |limits| &mut limits.git.nesting),
     bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
 ];
 
