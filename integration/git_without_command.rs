@@ -241,9 +241,13 @@ fn what_takes_the_command_says_so() {
     let expected = files(&Builder::new(), &source);
     assert!(expected.contains("module/ 755"), "{expected}");
     assert_eq!(files(&builder, &source), expected);
-    site.commit(".gitattributes", "one working-tree-encoding=UTF-16\n");
+    site.commit(".gitattributes", "sub/b working-tree-encoding=UTF-16\n");
     let finished = fails(&builder, &source, &[]);
-    assert!(finished.says(&["the `working-tree-encoding` of `one` takes the git command"]), "{}", finished.stderr);
+    assert!(
+        finished.says(&["the `working-tree-encoding` of `sub/b` takes the git command"]),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -305,9 +309,11 @@ fn a_repository_behind_a_certificate_of_ones_own_is_a_context() {
     let to = site.url("");
     let client = builder::http::Client::new(builder::http::Options::default()).unwrap();
     // What speaks TLS hands everything on.
-    let front = Server::start_tls("127.0.0.1", "server", move |seen| {
-        let method = if seen.method == "POST" { builder::http::Method::POST } else { builder::http::Method::GET };
-        let url = url::Url::parse(&format!("{to}{}?{}", seen.path.trim_start_matches('/'), seen.query)).unwrap();
+    let front = Server::start_tls("127.0.0.1", "server.pem", move |seen| {
+        let method =
+            if seen.method == "POST" { builder::http::Method::POST } else { builder::http::Method::GET };
+        let url =
+            url::Url::parse(&format!("{to}{}?{}", seen.path.trim_start_matches('/'), seen.query)).unwrap();
         let mut request = builder::http::Request::new(method, url);
         for (name, value) in &seen.headers {
             if ["git-protocol", "content-type", "accept"].contains(&name.as_str()) {
@@ -329,7 +335,9 @@ fn a_repository_behind_a_certificate_of_ones_own_is_a_context() {
             command.env("SSL_CERT_FILE", Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls/ca.pem"));
         }
         command.args(["--no-push", "--destination=git.example/x:1"]).arg("--oci-layout-path").arg(&layout);
-        command.arg(format!("--build-context=r=https://{}/repo.git#v1:sub", front.address)).arg(context.path());
+        command
+            .arg(format!("--build-context=r=https://{}/repo.git#v1:sub", front.address))
+            .arg(context.path());
         finish(&mut command)
     };
     let refused = build(false).exited(1);

@@ -39,7 +39,9 @@ impl fmt::Display for Needs {
         match self {
             Self::Ssh => write!(f, "a repository that is reached by ssh"),
             Self::GitProtocol => write!(f, "a repository that is reached by `git://`"),
-            Self::Submodules => write!(f, "a repository with submodules (`?submodules=false` leaves them out)"),
+            Self::Submodules => {
+                write!(f, "a repository with submodules (`?submodules=false` leaves them out)")
+            }
             Self::Encoding(path) => write!(f, "the `working-tree-encoding` of `{path}`"),
         }
     }
@@ -83,7 +85,7 @@ pub enum GitError {
     #[error("git cannot be run")]
     Run(#[source] io::Error),
     /// It was started, and failed.
-    #[error("git cannot {action}: {said}")]
+    #[error("cannot {action}: {said}")]
     Failed {
         /// What it was to do.
         action: String,

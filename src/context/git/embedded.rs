@@ -1,7 +1,9 @@
 //! Repositories without the `git` command: those behind http and https, by the `gix` crates. Whatever takes the command says so.
 
 mod attributes;
+mod cache;
 mod checkout;
+mod delta;
 mod inflate;
 mod kept;
 mod pack;
@@ -93,8 +95,7 @@ impl<'a> Embedded<'a> {
     pub(super) fn find(&self) -> Result<Commit, GitError> {
         let source = self.repository.source;
         let stopped = || self.stopped();
-        let mut remote =
-            self.greet(format!("ask {} for its branches and tags", source.shown()), &stopped)?;
+        let mut remote = self.greet(format!("ask {} for its branches and tags", source.shown()), &stopped)?;
         let Some(reference) = &source.reference else {
             let said = as_listed(&remote.names(&["HEAD"])?);
             return listing::default_branch(&said).ok_or_else(|| GitError::NoDefault(source.shown()));
@@ -246,17 +247,16 @@ struct Fetched<'a> {
 }
 
 fn parse(id: &str) -> Result<ObjectId, GitError> {
-    ObjectId::from_hex(id.to_ascii_lowercase().as_bytes())
-        .map_err(|_| GitError::NoReference(id.to_owned()))
+    ObjectId::from_hex(id.to_ascii_lowercase().as_bytes()).map_err(|_| GitError::NoReference(id.to_owned()))
 }
 
 /// Names as `git ls-remote --symref` shows them.
 fn as_listed(names: &[Ref]) -> Vec<u8> {
     let mut said = Vec::new();
     let mut line = |first: &dyn std::fmt::Display, name: &[u8], end: &str| {
-        let written = write!(said, "{first}\t").and_then(|()| said.write_all(name)).and_then(|()| {
-            said.write_all(end.as_bytes())
-        });
+        let written = write!(said, "{first}\t")
+            .and_then(|()| said.write_all(name))
+            .and_then(|()| said.write_all(end.as_bytes()));
         // Memory takes everything.
         drop::<io::Result<()>>(written);
     };

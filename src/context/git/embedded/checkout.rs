@@ -160,7 +160,8 @@ impl Checkout<'_, '_> {
             }
             EntryKind::Blob | EntryKind::BlobExecutable => {
                 let file = entry.make_file();
-                let file = file.map_err(|source| RootfsError::Io { action: "make", path: path.clone(), source })?;
+                let file =
+                    file.map_err(|source| RootfsError::Io { action: "make", path: path.clone(), source })?;
                 self.fill(state, &path, File::from(file), &id)?;
                 if kind == EntryKind::BlobExecutable {
                     made(set_mode_at(directory.as_fd(), name, 0o755))?;
@@ -173,7 +174,13 @@ impl Checkout<'_, '_> {
         Ok(())
     }
 
-    fn fill(&mut self, state: &mut State, path: &GuestPath, mut file: File, id: &ObjectId) -> Result<(), GitError> {
+    fn fill(
+        &mut self,
+        state: &mut State,
+        path: &GuestPath,
+        mut file: File,
+        id: &ObjectId,
+    ) -> Result<(), GitError> {
         let size = self.pack.size(id, Type::Blob)?;
         let conversion = state.rules.of(path.relative())?;
         if conversion.changes_nothing() {
@@ -273,7 +280,10 @@ mod tests {
             let found = write(&[tree(&[(mode, name, file)])], GitLimits::default());
             assert!(found.is_err(), "{mode} {}", String::from_utf8_lossy(name));
         }
-        let good = write(&[tree(&[("100644", b".gitmodules", file), ("100644", b"...", file)])], GitLimits::default());
+        let good = write(
+            &[tree(&[("100644", b".gitmodules", file), ("100644", b"...", file)])],
+            GitLimits::default(),
+        );
         assert_eq!(std::fs::read(good.unwrap().path().join("...")).unwrap(), b"x");
     }
 
@@ -300,9 +310,10 @@ mod tests {
         let limits = GitLimits { entries: Limit::new("git-entries", 1000), ..GitLimits::default() };
         let error = write(&trees, limits).err().unwrap().to_string();
         assert!(error.contains("--limit git-entries=N"), "{error}");
-        let deep = (0..3000).fold(vec![tree(&[])], |mut trees, _| {
+        let name = [b'n'; 200];
+        let deep = (0..30).fold(vec![tree(&[])], |mut trees, _| {
             let below = trees.last().unwrap().1;
-            trees.push(tree(&[("40000", b"a", below)]));
+            trees.push(tree(&[("40000", &name, below)]));
             trees
         });
         let error = write(&deep, GitLimits::default()).err().unwrap().to_string();
@@ -317,7 +328,8 @@ mod tests {
         let missing = write(&[tree(&[("100644", b"a", blob(b"other"))])], GitLimits::default());
         assert!(missing.err().unwrap().to_string().contains("no object"));
         let tree = tree(&[("100644", b"a", blob(b"x")), ("100644", b"b", blob(b"x"))]);
-        let mut pack = read(&pack(&[entry(&Stored::Whole(2, &tree.0)), entry(&Stored::Whole(3, b"x"))])).unwrap();
+        let mut pack =
+            read(&pack(&[entry(&Stored::Whole(2, &tree.0)), entry(&Stored::Whole(3, b"x"))])).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let root = Rootfs::open(directory.path()).unwrap();
         let asked = Cell::new(0);

@@ -12,12 +12,12 @@ use std::rc::Rc;
 use flate2::{Crc, Decompress};
 use gix_hash::{Hasher, Kind, ObjectId};
 
+use super::cache::{CACHE, Cache};
+use super::delta::{apply_delta, corrupt, distance, entry_head, little, reading};
 use super::inflate::Inflated;
 use crate::context::git::{Exceeded, GitError};
 use crate::limit::Limit;
 
-/// Bytes of objects that are kept for those that are made from them.
-const CACHE: u64 = 32 << 20;
 /// How many deltas may be applied one after the other; git itself makes no more.
 const DEEPEST: u16 = 4095;
 /// How much memory an entry takes, in bytes, until all are found.
@@ -81,19 +81,6 @@ pub(super) struct Pack<'a> {
     buffer: Vec<u8>,
     memory: Limit,
     stopped: &'a dyn Fn() -> Result<(), GitError>,
-}
-
-fn corrupt(what: &'static str) -> GitError {
-    GitError::Corrupt(what.to_owned())
-}
-
-/// What reading a pack fails with: half a pack is the server's fault, all else that of the disk.
-fn reading(error: io::Error) -> GitError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => corrupt("a pack that ends too early"),
-        io::ErrorKind::InvalidData => corrupt("an object that is not compressed as it should be"),
-        _ => GitError::Pack(error),
-    }
 }
 
 /// The name of an object with this content.
@@ -226,7 +213,8 @@ impl<'a> Pack<'a> {
             _ => return Err(corrupt("an object of no known type")),
         };
         entry.is_delta = entry.kind == Type::Delta;
-        entry.head = u8::try_from(source.offset - offset).map_err(|_| corrupt("an object with a long head"))?;
+        entry.head =
+            u8::try_from(source.offset - offset).map_err(|_| corrupt("an object with a long head"))?;
         let mut hasher = begin(self.hash, entry.kind, stored);
         let mut first = Vec::new();
         let mut size = 0;
@@ -450,97 +438,6 @@ impl Waiting {
     }
 }
 
-/// Makes an object of `size` bytes from `base` and a delta (gitformat-pack(5), "Deltified representation").
-fn apply_delta(base: &[u8], delta: &mut impl BufRead, size: u64) -> Result<Vec<u8>, GitError> {
-    if little(delta)? != base.len() as u64 || little(delta)? != size {
-        return Err(corrupt("a delta of another object"));
-    }
-    let size = usize::try_from(size).map_err(|_| corrupt("an object that is too large"))?;
-    let mut made = Vec::with_capacity(size);
-    while let Some(order) = optional_byte(delta)? {
-        let (mut from, mut count) = (0_usize, usize::from(order));
-        if order & 0x80 != 0 {
-            for bit in 0..4 {
-                if order & (1 << bit) != 0 {
-                    from |= usize::from(byte(delta)?) << (8 * bit);
-                }
-            }
-            count = 0;
-            for bit in 0..3 {
-                if order & (0x10 << bit) != 0 {
-                    count |= usize::from(byte(delta)?) << (8 * bit);
-                }
-            }
-            count = if count == 0 { 0x10000 } else { count };
-        }
-        let begin = made.len();
-        if count == 0 || begin + count > size {
-            return Err(corrupt("a delta that makes more than it says"));
-        }
-        if order & 0x80 != 0 {
-            let piece = base.get(from..from + count);
-            made.extend_from_slice(piece.ok_or_else(|| corrupt("a delta that copies what is not there"))?);
-        } else {
-            made.resize(begin + count, 0);
-            delta.read_exact(&mut made[begin..]).map_err(reading)?;
-        }
-    }
-    if made.len() == size { Ok(made) } else { Err(corrupt("a delta that makes less than it says")) }
-}
-
-fn optional_byte(source: &mut impl BufRead) -> Result<Option<u8>, GitError> {
-    let first = source.fill_buf().map_err(reading)?.first().copied();
-    if first.is_some() {
-        source.consume(1);
-    }
-    Ok(first)
-}
-
-fn byte(source: &mut impl BufRead) -> Result<u8, GitError> {
-    optional_byte(source)?.ok_or_else(|| corrupt("an object that ends too early"))
-}
-
-/// A number whose lowest bits come first.
-fn little(source: &mut impl BufRead) -> Result<u64, GitError> {
-    let (mut value, mut shift) = (0_u64, 0);
-    loop {
-        let next = byte(source)?;
-        if shift > 56 {
-            return Err(corrupt("a size that is too large"));
-        }
-        value |= u64::from(next & 0x7f) << shift;
-        shift += 7;
-        if next & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-}
-
-/// The type of an entry and the size of what is stored.
-fn entry_head(source: &mut impl BufRead) -> Result<(u8, u64), GitError> {
-    let first = byte(source)?;
-    let size = u64::from(first & 0x0f);
-    let more = if first & 0x80 == 0 { 0 } else { little(source)? };
-    if more >> 58 != 0 {
-        return Err(corrupt("a size that is too large"));
-    }
-    Ok(((first >> 4) & 7, size | (more << 4)))
-}
-
-/// How far before an entry its base is.
-fn distance(source: &mut impl BufRead) -> Result<u64, GitError> {
-    let mut next = byte(source)?;
-    let mut value = u64::from(next & 0x7f);
-    while next & 0x80 != 0 {
-        next = byte(source)?;
-        if value >> 55 != 0 {
-            return Err(corrupt("a delta of nothing"));
-        }
-        value = ((value + 1) << 7) | u64::from(next & 0x7f);
-    }
-    Ok(value)
-}
-
 /// A file from some place on, wherever others read it.
 struct At<'f> {
     file: &'f File,
@@ -584,41 +481,6 @@ impl<R: BufRead> Read for Counted<R> {
         let count = self.fill_buf()?.read(into)?;
         self.consume(count);
         Ok(count)
-    }
-}
-
-/// The objects that were used last. The very last one is kept however large it is: others are made from it.
-#[derive(Default)]
-struct Cache {
-    /// By a number that grows with each use.
-    used: BTreeMap<u64, (u32, Rc<Vec<u8>>)>,
-    at: BTreeMap<u32, u64>,
-    bytes: u64,
-    clock: u64,
-}
-
-impl Cache {
-    fn get(&mut self, index: u32) -> Option<Rc<Vec<u8>>> {
-        let (_, content) = self.used.remove(self.at.get(&index)?)?;
-        self.clock += 1;
-        self.at.insert(index, self.clock);
-        self.used.insert(self.clock, (index, Rc::clone(&content)));
-        Some(content)
-    }
-
-    fn insert(&mut self, index: u32, content: Rc<Vec<u8>>) {
-        if self.get(index).is_some() {
-            return;
-        }
-        self.clock += 1;
-        self.bytes += content.len() as u64;
-        self.at.insert(index, self.clock);
-        self.used.insert(self.clock, (index, content));
-        while self.bytes > CACHE && self.used.len() > 1 {
-            let Some((_, (oldest, content))) = self.used.pop_first() else { return };
-            self.at.remove(&oldest);
-            self.bytes -= content.len() as u64;
-        }
     }
 }
 
@@ -764,7 +626,7 @@ pub(super) mod tests {
             ("nothing", Vec::new(), "ends too early"),
             ("a page", b"<html>this is no pack</html>".to_vec(), "what is no pack"),
             ("half a pack", good[..good.len() / 2].to_vec(), "ends too early"),
-            ("damaged", damaged, "a pack"),
+            ("damaged", damaged, "not compressed"),
             ("more behind it", [good.clone(), b"x".to_vec()].concat(), "more than a pack"),
             ("more entries than it says", more, "checksum"),
             ("fewer entries than it says", fewer, "a"),
@@ -823,20 +685,6 @@ pub(super) mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
-    }
-
-    #[test]
-    fn what_was_used_last_is_kept_as_far_as_it_fits() {
-        let mut cache = Cache::default();
-        for index in 0..10 {
-            cache.insert(index, Rc::new(vec![0; 10 << 20]));
-            assert!(cache.bytes <= CACHE);
-        }
-        assert!(cache.get(8).is_some() && cache.get(0).is_none());
-        cache.insert(10, Rc::new(vec![0; 40 << 20]));
-        assert!(cache.get(10).is_some() && cache.get(8).is_none());
-        cache.insert(11, Rc::new(vec![0; 1]));
-        assert_eq!((cache.bytes, cache.used.len(), cache.at.len()), (1, 1, 1));
     }
 
     #[test]

@@ -331,3 +331,143 @@ fn read_buffered(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> 
     from.consume(count);
     Ok(count)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+    use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::context::git::GitLimits;
+    use crate::http::{Options, Retries};
+
+    /// Answers one connection after the other with these, and keeps what was asked.
+    fn serve(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut head, mut length) = (String::new(), 0);
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                    head += &line;
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                head += &String::from_utf8(body).unwrap();
+                seen.lock().unwrap().push(head);
+                let mut stream = stream;
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (base, asked)
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        let length = body.len();
+        format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+    }
+
+    fn shared<'a>(
+        client: &'a Client,
+        left: u64,
+        stopped: &'a dyn Fn() -> Result<(), GitError>,
+    ) -> Rc<Shared<'a>> {
+        Rc::new(Shared {
+            client,
+            authorization: None,
+            stopped,
+            action: "fetch it".to_owned(),
+            left: Cell::new((left, Exceeded::Bytes(GitLimits::BYTES))),
+            failure: RefCell::default(),
+        })
+    }
+
+    fn client() -> Client {
+        let retries = Retries { base: Duration::from_millis(1), ..Retries::default() };
+        Client::new(Options { retries, ..Options::default() }).unwrap()
+    }
+
+    const NONE: [&str; 0] = [];
+    const GO_ON: &dyn Fn() -> Result<(), GitError> = &|| Ok(());
+
+    #[test]
+    fn a_request_is_sent_once_it_is_whole_and_again_when_the_server_is_busy() {
+        let (base, asked) = serve(vec![answer("503 Busy", ""), answer("200 OK", "the answer")]);
+        let client = client();
+        let mut channel = Channel::new(shared(&client, 100, GO_ON));
+        let headers = ["Git-Protocol: version=2", "User-Agent: other"];
+        let sent = channel.post(&format!("{base}/x"), &base, headers, PostBodyDataKind::Unbounded).unwrap();
+        let PostResponse { mut post_body, mut headers, mut body } = sent;
+        post_body.write_all(b"one ").unwrap();
+        post_body.write_all(b"two").unwrap();
+        assert!(asked.lock().unwrap().is_empty());
+        let (mut kind, mut text) = (String::new(), String::new());
+        headers.read_to_string(&mut kind).unwrap();
+        body.read_to_string(&mut text).unwrap();
+        assert_eq!((kind.as_str(), text.as_str()), ("content-type: \n", "the answer"));
+        for asked in &*asked.lock().unwrap() {
+            assert!(asked.ends_with("one two") && asked.contains("git-protocol: version=2"), "{asked}");
+            assert!(asked.contains("user-agent: builder/"), "{asked}");
+        }
+        assert_eq!(asked.lock().unwrap().len(), 2);
+        assert!(post_body.write_all(b"late").is_err());
+    }
+
+    #[test]
+    fn what_fails_is_noted_before_the_library_makes_something_else_of_it() {
+        let stop = Cell::new(false);
+        let stopped = || if stop.get() { Err(GitError::Cancelled) } else { Ok(()) };
+        for (status, length, left, words) in [
+            ("200 OK", 10, 9, "--limit git-bytes=N"),
+            ("401 No", 0, 9, "Authentication failed"),
+            ("404 No", 0, 9, "repository not found"),
+            ("418 No", 0, 9, "status 418"),
+            ("302 Go\r\nLocation: /elsewhere", 0, 9, "redirects"),
+        ] {
+            let body = "x".repeat(length);
+            let (base, _) = serve(vec![answer(status, &body), answer("200 OK", "")]);
+            let client = client();
+            let shared = shared(&client, left, &stopped);
+            let mut channel = Channel::new(Rc::clone(&shared));
+            if let Ok(mut got) = channel.get(&format!("{base}{FIRST}"), &base, NONE) {
+                assert!(got.body.read_to_end(&mut Vec::new()).is_err(), "{status}");
+            }
+            let noted = shared.failure.borrow_mut().take().expect("a failure").to_string();
+            assert!(noted.contains(words), "{status}: {noted}");
+        }
+        stop.set(true);
+        let client = client();
+        let shared = shared(&client, 9, &stopped);
+        assert!(Channel::new(Rc::clone(&shared)).get("http://127.0.0.1:1/", "", NONE).is_err());
+        assert!(matches!(*shared.failure.borrow(), Some(GitError::Cancelled)));
+    }
+
+    #[test]
+    fn a_first_answer_from_elsewhere_moves_the_repository_and_no_later_one() {
+        let (there, _) = serve(vec![answer("200 OK", "x"), answer("200 OK", "x")]);
+        let to = format!("302 Go\r\nLocation: {there}/new.git{FIRST}");
+        let (here, _) = serve(vec![answer(&to, ""), answer(&to, "")]);
+        let client = client();
+        let shared = shared(&client, 100, GO_ON);
+        let mut channel = Channel::new(Rc::clone(&shared));
+        channel.get(&format!("{here}/old.git{FIRST}"), &here, NONE).unwrap();
+        assert_eq!(channel.redirected_base_url(), Some(format!("{there}/new.git")));
+        let sent = channel.post(&format!("{here}/old.git/x"), &here, NONE, PostBodyDataKind::Unbounded);
+        let mut text = Vec::new();
+        // 302 is no redirect for POST, and no success either.
+        assert!(sent.unwrap().body.read_to_end(&mut text).is_err() && text.is_empty());
+    }
+}
