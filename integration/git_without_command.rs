@@ -135,7 +135,7 @@ fn the_files_are_those_that_the_command_checks_out() {
         for (options, words) in [
             ("#none", "repository does not contain ref none"),
             ("#v1:none", "the repository has no directory `none`"),
-            ("?checksum=1234567", "expected checksum to match 1234567, got"),
+            ("?ref=v1&checksum=1234567", "expected checksum to match 1234567, got"),
             ("#0123456789012345678901234567890123456789", "not our ref"),
         ] {
             let finished = fails(&without, &format!("{url}{options}"), &[]);

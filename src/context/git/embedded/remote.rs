@@ -135,8 +135,18 @@ impl<'a> Remote<'a> {
             reader.set_progress_handler(Some(listen()));
         }
         shared.left.set((self.limits.bytes.value, Exceeded::Bytes(self.limits.bytes)));
-        copy(&shared, &mut reader, into)
-            .map_err(|error| complained().unwrap_or_else(|| explained(&error)))?;
+        let mut copied = 0;
+        copy(&shared, &mut reader, into, &mut copied).map_err(|error| {
+            let is_noted = shared.failure.borrow().is_some();
+            match complained() {
+                Some(complaint) => complaint,
+                // In the first version of the protocol, a refusal stands where the pack should, and is taken for a broken one.
+                None if version != Protocol::V2 && copied == 0 && !is_noted => {
+                    shared.failed("not our ref, or none that the server gives by its id")
+                }
+                None => explained(&error),
+            }
+        })?;
         drop(reader);
         let mut shallow = Vec::new();
         let updates = self.handshake.v1_shallow_updates.take().unwrap_or_default();
@@ -149,8 +159,13 @@ impl<'a> Remote<'a> {
     }
 }
 
-/// What writing failed with is told apart from what reading did.
-fn copy(shared: &Shared<'_>, reader: &mut impl BufRead, into: &mut dyn Write) -> io::Result<()> {
+/// What writing failed with is told apart from what reading did. Counts the bytes in `copied`.
+fn copy(
+    shared: &Shared<'_>,
+    reader: &mut impl BufRead,
+    into: &mut dyn Write,
+    copied: &mut u64,
+) -> io::Result<()> {
     loop {
         let bytes = reader.fill_buf()?;
         if bytes.is_empty() {
@@ -159,6 +174,7 @@ fn copy(shared: &Shared<'_>, reader: &mut impl BufRead, into: &mut dyn Write) ->
         let count = bytes.len();
         into.write_all(bytes).map_err(|error| shared.fail(GitError::Pack(error)))?;
         reader.consume(count);
+        *copied += count as u64;
     }
 }
 
