@@ -216,7 +216,8 @@ impl Settings {
         let build_args = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
-        let contexts = contexts::parse(&args.build_context, &host)?;
+        let mut contexts = contexts::parse(&args.build_context, &host)?;
+        warnings.append(&mut contexts.warnings);
         let (context, dockerfile) = sources(args)?;
         let client = client(args, environment)?;
         let agents = ssh::parse(&args.ssh, environment)?;

@@ -8,6 +8,7 @@ pub mod git_source;
 pub mod glob;
 pub mod ignore;
 mod stream;
+mod url;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
 pub use download::{DOWNLOAD_LIMIT, Download, DownloadError, Downloaded, UrlSource, Validators, download};

@@ -102,7 +102,7 @@ impl<'a> Embedded<'a> {
         };
         let names = listing::names(reference);
         let said = as_listed(&remote.names(&names.each_ref().map(String::as_str))?);
-        listing::find(&said, reference).ok_or_else(|| GitError::NoReference(reference.clone()))
+        listing::find(&said, reference).ok_or_else(|| source.no_reference(reference))
     }
 
     /// Checks out `commit`: the same files as the command would.
@@ -148,7 +148,8 @@ impl<'a> Embedded<'a> {
             std::fs::remove_file(&pack_file).map_err(writing(&pack_file))?;
         }
         let git_directory = repository.source.git_directory;
-        finish(&root, &Finish { git_directory, modified, stopped: repository.stopped })?;
+        let entries = repository.limits.entries;
+        finish(&root, &Finish { git_directory, modified, entries, stopped: repository.stopped })?;
         repository.subdirectory(root, &tree)
     }
 
