@@ -158,7 +158,8 @@ impl<'a> Http for Channel<'a> {
             };
             self.moved = Some(base.to_owned());
         }
-        let exchange = Exchange { shared: Rc::clone(&self.shared), state: State::Answered(response) };
+        let exchange =
+            Exchange { shared: Rc::clone(&self.shared), state: State::Answered(Box::new(response)) };
         let exchange = Rc::new(RefCell::new(exchange));
         Ok(GetResponse { headers: Head::of(&exchange), body: Body::of(&exchange) })
     }
@@ -198,7 +199,7 @@ struct Exchange<'a> {
 
 enum State {
     Asking { request: Box<Request<'static>>, body: Vec<u8> },
-    Answered(Response),
+    Answered(Box<Response>),
     Over,
 }
 
@@ -209,7 +210,7 @@ impl Exchange<'_> {
         {
             let request = Request { content: Content::Bytes(&body), ..*request };
             let response = self.shared.send(&request).map_err(|error| self.shared.fail(error))?;
-            self.state = State::Answered(response);
+            self.state = State::Answered(Box::new(response));
         }
         match &mut self.state {
             State::Answered(response) => Ok(response),
