@@ -374,7 +374,10 @@ fn a_fetch_ends_at_once_when_it_is_told_to_and_limits_hold() {
     assert!(finished.stderr.contains("--limit git-memory=N"), "{}", finished.stderr);
     let Some(site) = Site::start() else { return };
     for (limit, words) in [
-        ("git-bytes=100", "the repository takes more than 100 bytes on disk; raise it with `--limit git-bytes=N`"),
+        (
+            "git-bytes=100",
+            "the repository takes more than 100 bytes on disk; raise it with `--limit git-bytes=N`",
+        ),
         ("git-entries=3", "more than 3 files, links and directories; raise it with `--limit git-entries=N`"),
         ("git-memory=1MiB", "more than 1048576 bytes of memory; raise it with `--limit git-memory=N`"),
     ] {
