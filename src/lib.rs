@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
 //! | 0 | [`limit`] | a limit that the user may raise | – |
-//! | 0 | [`text`] | text from outside, fit for a message | – |
+//! | 0 | [`text`] | text from outside, fit for a message; what is shown of URLs | – |
 //! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does; forked children that have one thing to say; programs that are run to their end | `sys` |
 //! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |

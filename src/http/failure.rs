@@ -204,15 +204,16 @@ impl Failure {
             return Self::Closed { host, reason: "timed out".to_owned() };
         }
         // What is no HTTP now will be none a moment later.
+        let words = innermost.to_ascii_lowercase();
         let nonsense = [
-            "HTTP version",
-            "HTTP header",
+            "http version",
+            "http header",
             "status-code",
             "content-length",
             "chunk size",
             "transfer-encoding",
         ];
-        if nonsense.iter().any(|text| innermost.to_ascii_lowercase().contains(&text.to_ascii_lowercase())) {
+        if nonsense.iter().any(|text| words.contains(text)) {
             return Self::NotHttp { host, reason };
         }
         if innermost.contains("head is too large") {
