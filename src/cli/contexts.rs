@@ -10,7 +10,10 @@ use super::hints::service_failure;
 use super::outputs::hide_outputs;
 use super::settings::Settings;
 use crate::build::Plan;
+use crate::build::clock::Clock;
+use crate::build::epoch::EpochSource;
 use crate::build::named_contexts::{Added, ContextValue, LayoutImageName, NamedContexts};
+use crate::build::remote::Remote;
 use crate::build::services::ServiceError;
 use crate::build::step::UsedContext;
 use crate::context::{Context, ContextError, GitSource, UrlSource};
@@ -235,6 +238,32 @@ pub(super) fn used(
         used.push(context);
     }
     Ok(used)
+}
+
+/// The time that `plan` takes for the present, asked for where it is that of something elsewhere.
+pub(super) fn clock(
+    plan: &Plan,
+    settings: &Settings,
+    remotes: &Remotes<'_>,
+    cancel: &Cancel,
+) -> Result<Clock, Failure> {
+    let remote = match &plan.epoch {
+        None => return Ok(plan.clock),
+        Some(EpochSource::Remote(remote)) => remote.clone(),
+        Some(EpochSource::Files(number)) => match settings.context_files.get(number) {
+            Some(GivenFiles::Git(source)) => Remote::Git(source.clone()),
+            Some(GivenFiles::Url(url)) => Remote::File { url: url.clone(), checksum: None },
+            // A directory of this machine has no time of its own.
+            Some(GivenFiles::Directory(_)) | None => return Ok(plan.clock),
+        },
+    };
+    let changed = remotes.changed(&remote, &settings.limits.layers, cancel).map_err(|error| {
+        let failure = service_failure(&*error);
+        let causes = std::iter::once(failure.message).chain(failure.causes).collect();
+        let message = format!("SOURCE_DATE_EPOCH: cannot tell when `{}` was changed", remote.shown());
+        Failure { message, causes, ..failure }
+    })?;
+    Ok(changed.and_then(Clock::fixed).unwrap_or(plan.clock))
 }
 
 /// The context called `name`, whose files were fetched from `place`.

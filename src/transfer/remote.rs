@@ -20,7 +20,7 @@ use crate::context::{
 };
 use crate::http;
 use crate::image::descriptor::Descriptor;
-use crate::image::digest::{Digest, Mismatch};
+use crate::image::digest::{Digest, Mismatch, VerifyingReader};
 use crate::limit::Limit;
 use crate::rootfs::{Rootfs, Timestamp, set_mode_at, set_times_at};
 use crate::sandbox::{Cancel, Secret};
@@ -295,6 +295,11 @@ impl Remotes<'_> {
         let modified = Timestamp { seconds: file.modified.unwrap_or(0), nanoseconds: 0 };
         set_times_at(directory.as_fd(), name, modified)?;
         Ok(Rootfs::open(&path)?)
+    }
+
+    /// The content of a file that was fetched.
+    pub(super) fn stored(&self, file: &FetchedFile) -> Result<VerifyingReader<File>, StoreError> {
+        self.blobs().reader(&blob(&file.digest, file.size))
     }
 
     fn blobs(&self) -> &BlobStore {
