@@ -304,18 +304,6 @@ fn secrets_open_a_repository_and_go_to_no_other_host() {
 }
 
 #[test]
-fn without_git_the_error_says_so() {
-    let Some(site) = Site::start() else { return };
-    let builder = Builder::new();
-    let context = Context::new(&format!("FROM scratch\nADD {} /x\n", site.url("repo.git")));
-    let mut command = builder.command();
-    command.env("PATH", "/nonexistent").arg("--no-push").arg(context.path());
-    let finished = finish(&mut command).exited(1);
-    assert!(finished.says(&["git is not installed here"]), "{}", finished.stderr);
-    assert!(finished.says(&["hint: install git"]), "{}", finished.stderr);
-}
-
-#[test]
 fn a_checkout_ends_at_once_when_it_is_told_to() {
     let stalled = Answer::new(200).with("Content-Type", "application/x-git-upload-pack-advertisement");
     let server =

@@ -28,6 +28,7 @@ mod doctor;
 mod emulation_trial;
 mod examples;
 mod fuzz_replay;
+mod git_without_command;
 mod ground_state;
 mod hostile_layers;
 mod layer_forms;

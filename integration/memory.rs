@@ -45,6 +45,11 @@ fn peak_of(process: &Path, program: &Path) -> Option<u64> {
 /// Builds in an empty store, in a control group that has no more than `most` kB; gives the peak. Where there can be no such
 /// group, the peak alone tells.
 fn build(context: &Context, most: u64, arguments: &[&str]) -> u64 {
+    build_with("/usr/sbin:/usr/bin:/sbin:/bin", context, most, arguments)
+}
+
+/// The same with other programs.
+fn build_with(path: &str, context: &Context, most: u64, arguments: &[&str]) -> u64 {
     let (store, home) = (scratch(), scratch());
     // A name of its own: other builds are running.
     let program = store.path().with_extension("builder");
@@ -55,7 +60,7 @@ fn build(context: &Context, most: u64, arguments: &[&str]) -> u64 {
         .env_clear()
         .env("HOME", home.path())
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .args(["-euc", &format!("{enter}\nexec \"$@\""), "sh"])
+        .args(["-euc", &format!("{enter}\nPATH={path} exec \"$@\""), "sh"])
         .arg(&program)
         .args([
             "--store".as_ref(),
@@ -216,4 +221,30 @@ fn a_large_file_of_a_url_takes_no_more_memory_than_a_small_one() {
     let server = Server::start("127.0.0.1", |_| Answer::new(200).body(vec![b'x'; LARGE as usize]));
     let context = Context::new(&format!("FROM scratch\nADD http://{}/large /\n", server.address));
     build(&context, MOST, &["--no-push"]);
+}
+
+#[test]
+fn a_repository_is_fetched_without_the_git_command_in_little_memory() {
+    use crate::support::web::{Site, git};
+    let Some(site) = Site::start() else { return };
+    let work = site.repositories().join("work");
+    // One large file that is sent whole, and many that are sent as what is different.
+    let mut random = fs::File::open("/dev/urandom").expect("random numbers");
+    let mut large = fs::File::create(work.join("large")).expect("a file");
+    io::copy(&mut random.by_ref().take(LARGE / 2), &mut large).expect("content");
+    let mut common = vec![0; 1_000_000];
+    random.read_exact(&mut common).expect("random numbers");
+    for number in 0..100_u8 {
+        common[usize::from(number) * 1000] = number;
+        fs::write(work.join(format!("alike-{number}")), &common).expect("a file");
+    }
+    site.git(&["config", "core.bigFileThreshold", "50m"]);
+    site.commit("last", "");
+    git(&site.repositories().join("repo.git"), &["gc", "-q"]);
+    let context = Context::new(&format!("FROM scratch\nADD {} /x\n", site.url("repo.git")));
+    let out = scratch();
+    let layout = format!("--oci-layout-path={}", out.path().join("layout").display());
+    let arguments = ["--no-push", "--destination=x.example/x:1", layout.as_str()];
+    let peak = build_with("/nonexistent", &context, MOST, &arguments);
+    eprintln!("{peak} kB");
 }

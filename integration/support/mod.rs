@@ -31,12 +31,19 @@ pub(crate) fn scratch() -> TempDir {
 pub(crate) struct Builder {
     store: TempDir,
     home: TempDir,
+    path: &'static str,
 }
 
 impl Builder {
     /// An empty store.
     pub(crate) fn new() -> Self {
-        Self { store: scratch(), home: scratch() }
+        let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        Self { store: scratch(), home: scratch(), path }
+    }
+
+    /// One that finds no other programs.
+    pub(crate) fn without_programs() -> Self {
+        Self { path: "/nonexistent", ..Self::new() }
     }
 
     /// The store's directory.
@@ -49,7 +56,7 @@ impl Builder {
         let mut command = Command::new(env!("CARGO_BIN_EXE_builder"));
         command
             .env_clear()
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("PATH", self.path)
             .env("HOME", self.home.path())
             .env("BUILDER_STORE", self.store())
             // To run all tests with the other one.

@@ -28,6 +28,19 @@ impl Site {
 
     /// Starts it with answers of one's own, which come first.
     pub(crate) fn start_with(own: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Option<Self> {
+        Self::serve(own, |_| ())
+    }
+
+    /// Starts one that knows only the first version of git's protocol, as old servers do.
+    pub(crate) fn start_old() -> Option<Self> {
+        let forget = |seen: &mut Seen| drop(seen.headers.remove("git-protocol"));
+        Self::serve(|_| None, forget)
+    }
+
+    fn serve(
+        own: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
+        change: impl Fn(&mut Seen) + Send + Sync + 'static,
+    ) -> Option<Self> {
         if Command::new("git").arg("version").output().is_err() {
             eprintln!("skipped: git is not installed");
             return None;
@@ -35,7 +48,13 @@ impl Site {
         let repositories = scratch();
         make_repository(repositories.path());
         let root = repositories.path().to_owned();
-        let server = Server::start("127.0.0.1", move |seen| own(seen).unwrap_or_else(|| answer(&root, seen)));
+        let server = Server::start("127.0.0.1", move |seen| {
+            own(seen).unwrap_or_else(|| {
+                let mut seen = seen.clone();
+                change(&mut seen);
+                answer(&root, &seen)
+            })
+        });
         Some(Self { server, repositories })
     }
 

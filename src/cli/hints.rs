@@ -99,7 +99,7 @@ fn remote_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
         return Some("give a token for the server with `--secret id=HTTP_AUTH_TOKEN_HOST,env=NAME`");
     }
     match error.downcast_ref::<GitError>()? {
-        GitError::Missing => {
+        GitError::Missing(_) => {
             Some("install git where builder runs, or ADD an archive of the files by its URL")
         }
         GitError::Failed { said, .. } if said.contains("publickey") => {

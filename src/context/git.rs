@@ -1,8 +1,9 @@
-//! Repositories, checked out by the `git` command, which is given no more than it needs.
+//! Repositories, checked out by the `git` command, which is given no more than it needs; without one, by the `gix` crates.
 
 mod command;
 mod complaint;
 mod directories;
+mod embedded;
 mod finish;
 mod limits;
 mod listing;
@@ -14,14 +15,42 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::git_source::{FileTimes, GitSource, Pinned, Submodules, is_commit};
+use crate::http;
 use crate::limit::Limit;
 use crate::rootfs::{GuestPath, GuestPathError, Rootfs, RootfsError};
 use command::Session;
 use complaint::Cause;
+use embedded::Embedded;
 use finish::{Finish, finish};
 
 pub use command::{Git, GitOptions};
 pub use limits::GitLimits;
+
+/// What takes the `git` command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Needs {
+    /// A repository that is reached by ssh.
+    Ssh,
+    /// A repository that is reached by git's own protocol.
+    GitProtocol,
+    /// A repository with others in it.
+    Submodules,
+    /// A file that is to be written in another encoding than UTF-8.
+    Encoding(String),
+}
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ssh => write!(f, "a repository that is reached by ssh"),
+            Self::GitProtocol => write!(f, "a repository that is reached by `git://`"),
+            Self::Submodules => {
+                write!(f, "a repository with submodules (`?submodules=false` leaves them out)")
+            }
+            Self::Encoding(path) => write!(f, "the `working-tree-encoding` of `{path}`"),
+        }
+    }
+}
 
 /// What a repository takes too much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +91,9 @@ impl fmt::Display for Exceeded {
 /// Why a repository could not be checked out.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// There is no git.
-    #[error("git is not installed here (not found in PATH), and a git repository takes it")]
-    Missing,
+    /// There is no git, and this takes it.
+    #[error("{0} takes the git command, which is not installed here (not found in PATH)")]
+    Missing(Needs),
     /// It is too old to be told a secret in a way that nobody else sees.
     #[error("git is too old to be given a secret (`{0}`): version 2.31 or a later one is needed")]
     TooOld(String),
@@ -72,7 +101,7 @@ pub enum GitError {
     #[error("git cannot be run")]
     Run(#[source] io::Error),
     /// It was started, and failed.
-    #[error("git cannot {action}: {said}")]
+    #[error("cannot {action}: {said}")]
     Failed {
         /// What it was to do.
         action: String,
@@ -136,6 +165,21 @@ pub enum GitError {
         #[source]
         source: io::Error,
     },
+    /// No answer, or half of one.
+    #[error("cannot {action}")]
+    Http {
+        /// What was to be done.
+        action: String,
+        /// What went wrong.
+        #[source]
+        source: http::Failure,
+    },
+    /// What came is not what git servers send. What it is instead.
+    #[error("the server of the repository sent {0}")]
+    Corrupt(String),
+    /// What came could not be kept.
+    #[error("cannot write or read what was fetched")]
+    Pack(#[source] io::Error),
     /// More than there may be.
     #[error("{0}")]
     Exceeded(Exceeded),
@@ -215,6 +259,8 @@ pub struct Tree {
 pub struct Repository<'a> {
     /// The program.
     pub git: &'a Git,
+    /// What asks where there is no program.
+    pub client: &'a http::Client,
     /// What is wanted.
     pub source: &'a GitSource,
     /// The `Authorization` header for it, if there is a secret.
@@ -250,7 +296,7 @@ impl Repository<'_> {
             (_, Some(checksum), Pinned::Yes) if is_commit(checksum) => return Ok(named(checksum)),
             _ => {}
         }
-        let session = Session::open(self)?;
+        let Some(session) = Session::open(self)? else { return Embedded::of(self)?.find() };
         let action = format!("ask {} for its branches and tags", source.shown());
         let Some(reference) = &source.reference else {
             let said = session.run(&action, &["ls-remote", "--symref", "--", session.url(), "HEAD"])?;
@@ -266,7 +312,7 @@ impl Repository<'_> {
     /// # Errors
     /// [`GitError`].
     pub fn check_out(&self, commit: &Commit) -> Result<Tree, GitError> {
-        let session = Session::open(self)?;
+        let Some(session) = Session::open(self)? else { return Embedded::of(self)?.check_out(commit) };
         let source = self.source;
         let tree = self.directory.join("tree");
         make_directory(&tree)?;

@@ -12,6 +12,6 @@ mod url;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
 pub use download::{DOWNLOAD_LIMIT, Download, DownloadError, Downloaded, UrlSource, Validators, download};
-pub use git::{Commit, Git, GitError, GitLimits, GitOptions, Repository, Tree};
+pub use git::{Commit, Exceeded, Git, GitError, GitLimits, GitOptions, Needs, Repository, Tree};
 pub use git_source::{FileTimes, GitDirectory, GitSource, GitSourceError, Pinned, Submodules, Transport};
 pub use ignore::{IgnoreError, IgnoreRules, Verdict};

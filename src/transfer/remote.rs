@@ -384,8 +384,10 @@ impl Remotes<'_> {
             None => self.workspace.directory("git")?,
         };
         let authorization = self.git_authorization(source);
+        let stop = cancel.clone();
         let made = act(&Repository {
             git: &self.git,
+            client: &self.client.until(move || stop.is_cancelled()),
             source,
             authorization: authorization.as_deref(),
             directory: &directory,

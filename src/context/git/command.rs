@@ -116,15 +116,16 @@ impl Ended {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn open(repository: &'a Repository<'a>) -> Result<Self, GitError> {
+    /// None if there is no program.
+    pub(super) fn open(repository: &'a Repository<'a>) -> Result<Option<Self>, GitError> {
         let options = &repository.git.options;
-        let program = find_program(&options.path, "git").ok_or(GitError::Missing)?;
+        let Some(program) = find_program(&options.path, "git") else { return Ok(None) };
         let home = repository.directory.join("home");
         match rustix::fs::mkdir(&home, rustix::fs::Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(writing(&home)(error.into())),
         }
-        let (url, secret) = credentials(repository)?;
+        let (url, secret) = settings(repository)?;
         let watch = Watch::begin(repository.directory, repository.limits, repository.stopped);
         let session = Self { repository, program, home, url, secret, watch };
         if repository.source.transport == Transport::Https {
@@ -132,7 +133,7 @@ impl<'a> Session<'a> {
             std::fs::write(&path, pem_bundle(&options.certificates)).map_err(writing(&path))?;
         }
         session.check_version()?;
-        Ok(session)
+        Ok(Some(session))
     }
 
     /// The repository's address, without credentials but the user of ssh.
@@ -306,19 +307,13 @@ fn ssh_file(path: &Path) -> Result<OsString, GitError> {
 }
 
 /// The address to ask, and what git is told of the credentials for it.
-fn credentials(repository: &Repository<'_>) -> Result<(String, Vec<(String, OsString)>), GitError> {
+fn settings(repository: &Repository<'_>) -> Result<(String, Vec<(String, OsString)>), GitError> {
     let source = repository.source;
-    let remote = &source.remote;
     if !matches!(source.transport, Transport::Http | Transport::Https) {
-        return Ok((remote.clone(), Vec::new()));
+        return Ok((source.remote.clone(), Vec::new()));
     }
-    let mut url = Url::parse(remote).map_err(|_| GitError::Failed {
-        action: format!("fetch {}", source.shown()),
-        said: "it is not a usable URL".to_owned(),
-    })?;
-    let from_url = basic_authorization(&url);
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
+    let (url, value) = credentials(repository)?;
+    let Some(value) = value else { return Ok((url.into(), Vec::new())) };
     // As BuildKit has it: a secret is for the repository, or for all of GitHub.
     let scope = match (repository.authorization, url.host_str()) {
         (Some(_), Some("github.com" | "www.github.com")) | (None, _) => {
@@ -326,17 +321,26 @@ fn credentials(repository: &Repository<'_>) -> Result<(String, Vec<(String, OsSt
         }
         (Some(_), _) => url.to_string(),
     };
-    let value = match (repository.authorization, from_url) {
-        (Some(value), _) => value.to_vec(),
-        (None, Some(value)) => value.into_bytes(),
-        (None, None) => return Ok((url.into(), Vec::new())),
-    };
-    if value.iter().any(|byte| byte.is_ascii_control()) {
-        return Err(GitError::Secret);
-    }
     let header = [b"Authorization: ", &value[..]].concat();
     let header = OsString::from_vec(header);
     Ok((url.into(), vec![(format!("http.{scope}.extraHeader"), header)]))
+}
+
+/// The http or https address of a repository without credentials, and the `Authorization` header for it.
+pub(super) fn credentials(repository: &Repository<'_>) -> Result<(Url, Option<Vec<u8>>), GitError> {
+    let source = repository.source;
+    let mut url = Url::parse(&source.remote).map_err(|_| GitError::Failed {
+        action: format!("fetch {}", source.shown()),
+        said: "it is not a usable URL".to_owned(),
+    })?;
+    let from_url = basic_authorization(&url).map(String::into_bytes);
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    let value = repository.authorization.map(<[u8]>::to_vec).or(from_url);
+    if value.iter().flatten().any(u8::is_ascii_control) {
+        return Err(GitError::Secret);
+    }
+    Ok((url, value))
 }
 
 #[cfg(test)]

@@ -20,6 +20,16 @@ pub(super) fn default_branch(said: &[u8]) -> Option<Commit> {
     Some(Commit { id: commit?, tag: None, reference })
 }
 
+/// The names that `reference` may be short for, the likeliest first.
+pub(super) fn names(reference: &str) -> [String; 3] {
+    let without = |prefix| reference.strip_prefix(prefix).unwrap_or(reference);
+    [
+        format!("refs/{}", without("refs/")),
+        format!("refs/heads/{}", without("refs/heads/")),
+        format!("refs/tags/{}", without("refs/tags/")),
+    ]
+}
+
 /// What `reference` stands for: a whole name, else a branch, else a tag, as git-checkout has it.
 pub(super) fn find(said: &[u8], reference: &str) -> Option<Commit> {
     let said = String::from_utf8_lossy(said);
@@ -28,13 +38,7 @@ pub(super) fn find(said: &[u8], reference: &str) -> Option<Commit> {
         let found = lines.iter().find(|(id, name)| *name == wanted && is_commit(id));
         found.map(|(id, _)| (*id).to_owned())
     };
-    let without = |prefix| reference.strip_prefix(prefix).unwrap_or(reference);
-    let names = [
-        format!("refs/{}", without("refs/")),
-        format!("refs/heads/{}", without("refs/heads/")),
-        format!("refs/tags/{}", without("refs/tags/")),
-    ];
-    names.into_iter().find_map(|name| {
+    names(reference).into_iter().find_map(|name| {
         let object = of(&name)?;
         let peeled = of(&format!("{name}^{{}}"));
         Some(match peeled {

@@ -1,0 +1,474 @@
+//! The HTTP of git's protocol, spoken by the one client there is.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::io::{self, BufRead, Read, Write};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gix_error::ErrorExt as _;
+use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKind, PostResponse};
+use reqwest::header::{HeaderName, HeaderValue};
+use url::Url;
+
+use crate::context::git::{Exceeded, GitError};
+use crate::http::{Client, Content, Failure, Method, RedirectProblem, Request, Response};
+
+/// What the address of the first question ends with.
+const FIRST: &str = "/info/refs?service=git-upload-pack";
+
+/// The longest body of a request: as many wishes as there are branches and tags in the longest list of them.
+const LONGEST_REQUEST: usize = 64 << 20;
+
+/// What all requests to a repository share.
+pub(super) struct Shared<'a> {
+    pub(super) client: &'a Client,
+    /// The `Authorization` header, for the repository's own host only.
+    pub(super) authorization: Option<HeaderValue>,
+    /// Fails once all is to stop.
+    pub(super) stopped: &'a dyn Fn() -> Result<(), GitError>,
+    /// What is being done, for messages.
+    pub(super) action: String,
+    /// How many bytes of answers may still come, and what is said when there are more.
+    pub(super) left: Cell<(u64, Exceeded)>,
+    /// The first failure. What the library makes of it has lost what it was.
+    pub(super) failure: RefCell<Option<GitError>>,
+}
+
+impl Shared<'_> {
+    /// Something of what the server said, or did not say.
+    pub(super) fn failed(&self, said: impl Into<String>) -> GitError {
+        GitError::Failed { action: self.action.clone(), said: said.into() }
+    }
+
+    /// Notes why; what is returned only makes the library stop.
+    pub(super) fn fail(&self, error: GitError) -> io::Error {
+        self.failure.borrow_mut().get_or_insert(error);
+        io::Error::other("see the failure that was noted")
+    }
+
+    fn client_failed(&self, failure: Failure) -> GitError {
+        match failure {
+            Failure::Cancelled => GitError::Cancelled,
+            Failure::Redirect { host, problem: RedirectProblem::TooMany(0) } => {
+                self.failed(format!("`{host}` redirects, and where that leads no secret is taken"))
+            }
+            other => GitError::Http { action: self.action.clone(), source: other },
+        }
+    }
+
+    /// Sends a request until there is an answer of success, or none is to be had.
+    fn send(&self, request: &Request<'_>) -> Result<Response, GitError> {
+        let mut attempts = self.client.attempts();
+        loop {
+            (self.stopped)()?;
+            let (error, transient, asked) = match self.client.send(request) {
+                Ok(response) if response.is_success() => return Ok(response),
+                Ok(response) => {
+                    let status = response.status();
+                    let transient = matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504);
+                    (self.refused(status), transient, response.retry_after())
+                }
+                Err(failure) => {
+                    let transient = failure.is_transient();
+                    (self.client_failed(failure), transient, None::<Duration>)
+                }
+            };
+            let again = transient
+                && self
+                    .client
+                    .wait(&mut attempts, asked, |_| ())
+                    .map_err(|failure| self.client_failed(failure))?;
+            if !again {
+                return Err(error);
+            }
+        }
+    }
+
+    fn refused(&self, status: u16) -> GitError {
+        match status {
+            401 => self.failed("Authentication failed: response status 401"),
+            404 => self.failed("repository not found: response status 404"),
+            _ => self.failed(format!("invalid response status {status}")),
+        }
+    }
+}
+
+/// The client, as the library takes it.
+pub(super) struct Channel<'a> {
+    shared: Rc<Shared<'a>>,
+    /// Where the repository turned out to be.
+    moved: Option<String>,
+}
+
+impl<'a> Channel<'a> {
+    pub(super) fn new(shared: Rc<Shared<'a>>) -> Self {
+        Self { shared, moved: None }
+    }
+
+    /// A request with `headers`, each a name and a value in one line.
+    fn request(
+        &self,
+        method: Method,
+        url: &str,
+        headers: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Request<'static>, GitError> {
+        let shared = &self.shared;
+        let url = Url::parse(url).map_err(|_| shared.failed("it is not a usable URL"))?;
+        let mut request = Request::new(method, url);
+        for line in headers {
+            let Some((name, value)) = line.as_ref().split_once(':') else { continue };
+            let name = HeaderName::from_bytes(name.trim().as_bytes());
+            let value = HeaderValue::from_str(value.trim());
+            // The name of the client is that of all requests.
+            if let (Ok(name), Ok(value)) = (name, value)
+                && name != reqwest::header::USER_AGENT
+            {
+                request.headers.push((name, value));
+            }
+        }
+        request.authorization.clone_from(&shared.authorization);
+        if request.authorization.is_some() || request.method == Method::POST {
+            // As git: what has a secret goes nowhere else, and after the first answer the repository stays where it is.
+            request.most_redirects = 0;
+        }
+        Ok(request)
+    }
+}
+
+impl<'a> Http for Channel<'a> {
+    type Headers = Head<'a>;
+    type ResponseBody = Body<'a>;
+    type PostBody = Sending<'a>;
+
+    fn get(
+        &mut self,
+        url: &str,
+        _base: &str,
+        headers: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> gix_error::Result<GetResponse<Head<'a>, Body<'a>>> {
+        let fail = |error| self.shared.fail(error).raise();
+        let request = self.request(Method::GET, url, headers).map_err(fail)?;
+        let response = self.shared.send(&request).map_err(fail)?;
+        let at = response.url().as_str();
+        if at != request.url.as_str() {
+            let Some(base) = at.strip_suffix(FIRST) else {
+                return Err(fail(self.shared.failed("it redirects to what is no git repository")));
+            };
+            self.moved = Some(base.to_owned());
+        }
+        let exchange =
+            Exchange { shared: Rc::clone(&self.shared), state: State::Answered(Box::new(response)) };
+        let exchange = Rc::new(RefCell::new(exchange));
+        Ok(GetResponse { headers: Head::of(&exchange), body: Body::of(&exchange) })
+    }
+
+    fn post(
+        &mut self,
+        url: &str,
+        _base: &str,
+        headers: impl IntoIterator<Item = impl AsRef<str>>,
+        _kind: PostBodyDataKind,
+    ) -> gix_error::Result<PostResponse<Head<'a>, Body<'a>, Sending<'a>>> {
+        let request = self.request(Method::POST, url, headers);
+        let request = request.map_err(|error| self.shared.fail(error).raise())?;
+        let state = State::Asking { request: Box::new(request), body: Vec::new() };
+        let exchange = Rc::new(RefCell::new(Exchange { shared: Rc::clone(&self.shared), state }));
+        Ok(PostResponse {
+            post_body: Sending(Rc::clone(&exchange)),
+            headers: Head::of(&exchange),
+            body: Body::of(&exchange),
+        })
+    }
+
+    fn configure(&mut self, _config: &dyn Any) -> gix_error::Result {
+        Ok(())
+    }
+
+    fn redirected_base_url(&self) -> Option<String> {
+        self.moved.clone()
+    }
+}
+
+/// A request and its answer. It is sent when the answer is read: by then all of its body has been written.
+struct Exchange<'a> {
+    shared: Rc<Shared<'a>>,
+    state: State,
+}
+
+enum State {
+    Asking { request: Box<Request<'static>>, body: Vec<u8> },
+    Answered(Box<Response>),
+    Over,
+}
+
+impl Exchange<'_> {
+    fn answer(&mut self) -> io::Result<&mut Response> {
+        if let State::Asking { .. } = self.state
+            && let State::Asking { request, body } = std::mem::replace(&mut self.state, State::Over)
+        {
+            let request = Request { content: Content::Bytes(&body), ..*request };
+            let response = self.shared.send(&request).map_err(|error| self.shared.fail(error))?;
+            self.state = State::Answered(Box::new(response));
+        }
+        match &mut self.state {
+            State::Answered(response) => Ok(response),
+            _ => Err(io::Error::other("there is no answer")),
+        }
+    }
+
+    /// The next bytes of the answer; none at its end.
+    fn chunk(&mut self) -> io::Result<Bytes> {
+        let shared = Rc::clone(&self.shared);
+        (shared.stopped)().map_err(|error| shared.fail(error))?;
+        let chunk = loop {
+            let chunk = self.answer()?.chunk();
+            match chunk.map_err(|failure| shared.fail(shared.client_failed(failure)))? {
+                Some(chunk) if chunk.is_empty() => {}
+                Some(chunk) => break chunk,
+                None => return Ok(Bytes::new()),
+            }
+        };
+        let (left, exceeded) = shared.left.get();
+        let left = left.checked_sub(chunk.len() as u64);
+        let left = left.ok_or_else(|| shared.fail(GitError::Exceeded(exceeded)))?;
+        shared.left.set((left, exceeded));
+        Ok(chunk)
+    }
+}
+
+/// What is written as the body of a request.
+pub(super) struct Sending<'a>(Rc<RefCell<Exchange<'a>>>);
+
+impl Write for Sending<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut exchange = self.0.borrow_mut();
+        match &mut exchange.state {
+            State::Asking { body, .. } if body.len() + bytes.len() <= LONGEST_REQUEST => {
+                body.extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            _ => Err(io::Error::other("the request is too long")),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The headers of an answer that the library looks at, as lines.
+pub(super) struct Head<'a> {
+    exchange: Rc<RefCell<Exchange<'a>>>,
+    lines: Option<io::Cursor<Vec<u8>>>,
+}
+
+impl<'a> Head<'a> {
+    fn of(exchange: &Rc<RefCell<Exchange<'a>>>) -> Self {
+        Self { exchange: Rc::clone(exchange), lines: None }
+    }
+}
+
+impl BufRead for Head<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.lines.is_none() {
+            let mut exchange = self.exchange.borrow_mut();
+            let kind = exchange.answer()?.header("content-type").unwrap_or_default().to_owned();
+            self.lines = Some(io::Cursor::new(format!("content-type: {kind}\n").into_bytes()));
+        }
+        match &mut self.lines {
+            Some(lines) => lines.fill_buf(),
+            None => Ok(&[]),
+        }
+    }
+
+    fn consume(&mut self, count: usize) {
+        if let Some(lines) = &mut self.lines {
+            lines.consume(count);
+        }
+    }
+}
+
+impl Read for Head<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        read_buffered(self, into)
+    }
+}
+
+/// The body of an answer.
+pub(super) struct Body<'a> {
+    exchange: Rc<RefCell<Exchange<'a>>>,
+    chunk: Bytes,
+}
+
+impl<'a> Body<'a> {
+    fn of(exchange: &Rc<RefCell<Exchange<'a>>>) -> Self {
+        Self { exchange: Rc::clone(exchange), chunk: Bytes::new() }
+    }
+}
+
+impl BufRead for Body<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.chunk.is_empty() {
+            self.chunk = self.exchange.borrow_mut().chunk()?;
+        }
+        Ok(&self.chunk)
+    }
+
+    fn consume(&mut self, count: usize) {
+        let _ = self.chunk.split_to(count.min(self.chunk.len()));
+    }
+}
+
+impl Read for Body<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        read_buffered(self, into)
+    }
+}
+
+fn read_buffered(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> {
+    let count = from.fill_buf()?.read(into)?;
+    from.consume(count);
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+    use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::context::git::GitLimits;
+    use crate::http::{Options, Retries};
+
+    /// Answers one connection after the other with these, and keeps what was asked.
+    fn serve(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut head, mut length) = (String::new(), 0);
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                    head += &line;
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                head += &String::from_utf8(body).unwrap();
+                seen.lock().unwrap().push(head);
+                let mut stream = stream;
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (base, asked)
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        let length = body.len();
+        format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+    }
+
+    fn shared<'a>(
+        client: &'a Client,
+        left: u64,
+        stopped: &'a dyn Fn() -> Result<(), GitError>,
+    ) -> Rc<Shared<'a>> {
+        Rc::new(Shared {
+            client,
+            authorization: None,
+            stopped,
+            action: "fetch it".to_owned(),
+            left: Cell::new((left, Exceeded::Bytes(GitLimits::BYTES))),
+            failure: RefCell::default(),
+        })
+    }
+
+    fn client() -> Client {
+        let retries = Retries { base: Duration::from_millis(1), ..Retries::default() };
+        Client::new(Options { retries, ..Options::default() }).unwrap()
+    }
+
+    const NONE: [&str; 0] = [];
+    const GO_ON: &dyn Fn() -> Result<(), GitError> = &|| Ok(());
+
+    #[test]
+    fn a_request_is_sent_once_it_is_whole_and_again_when_the_server_is_busy() {
+        let (base, asked) = serve(vec![answer("503 Busy", ""), answer("200 OK", "the answer")]);
+        let client = client();
+        let mut channel = Channel::new(shared(&client, 100, GO_ON));
+        let headers = ["Git-Protocol: version=2", "User-Agent: other"];
+        let sent = channel.post(&format!("{base}/x"), &base, headers, PostBodyDataKind::Unbounded).unwrap();
+        let PostResponse { mut post_body, mut headers, mut body } = sent;
+        post_body.write_all(b"one ").unwrap();
+        post_body.write_all(b"two").unwrap();
+        assert!(asked.lock().unwrap().is_empty());
+        let (mut kind, mut text) = (String::new(), String::new());
+        headers.read_to_string(&mut kind).unwrap();
+        body.read_to_string(&mut text).unwrap();
+        assert_eq!((kind.as_str(), text.as_str()), ("content-type: \n", "the answer"));
+        for asked in &*asked.lock().unwrap() {
+            assert!(asked.ends_with("one two") && asked.contains("git-protocol: version=2"), "{asked}");
+            assert!(asked.contains("user-agent: builder/"), "{asked}");
+        }
+        assert_eq!(asked.lock().unwrap().len(), 2);
+        assert!(post_body.write_all(b"late").is_err());
+    }
+
+    #[test]
+    fn what_fails_is_noted_before_the_library_makes_something_else_of_it() {
+        let stop = Cell::new(false);
+        let stopped = || if stop.get() { Err(GitError::Cancelled) } else { Ok(()) };
+        for (status, length, left, words) in [
+            ("200 OK", 10, 9, "--limit git-bytes=N"),
+            ("401 No", 0, 9, "Authentication failed"),
+            ("404 No", 0, 9, "repository not found"),
+            ("418 No", 0, 9, "status 418"),
+            ("302 Go\r\nLocation: /elsewhere", 0, 9, "redirects"),
+        ] {
+            let body = "x".repeat(length);
+            let (base, _) = serve(vec![answer(status, &body), answer("200 OK", "")]);
+            let client = client();
+            let shared = shared(&client, left, &stopped);
+            let mut channel = Channel::new(Rc::clone(&shared));
+            if let Ok(mut got) = channel.get(&format!("{base}{FIRST}"), &base, NONE) {
+                assert!(got.body.read_to_end(&mut Vec::new()).is_err(), "{status}");
+            }
+            let noted = shared.failure.borrow_mut().take().expect("a failure").to_string();
+            assert!(noted.contains(words), "{status}: {noted}");
+        }
+        stop.set(true);
+        let client = client();
+        let shared = shared(&client, 9, &stopped);
+        assert!(Channel::new(Rc::clone(&shared)).get("http://127.0.0.1:1/", "", NONE).is_err());
+        assert!(matches!(*shared.failure.borrow(), Some(GitError::Cancelled)));
+    }
+
+    #[test]
+    fn a_first_answer_from_elsewhere_moves_the_repository_and_no_later_one() {
+        let (there, _) = serve(vec![answer("200 OK", "x"), answer("200 OK", "x")]);
+        let to = format!("302 Go\r\nLocation: {there}/new.git{FIRST}");
+        let (here, _) = serve(vec![answer(&to, ""), answer(&to, "")]);
+        let client = client();
+        let shared = shared(&client, 100, GO_ON);
+        let mut channel = Channel::new(Rc::clone(&shared));
+        channel.get(&format!("{here}/old.git{FIRST}"), &here, NONE).unwrap();
+        assert_eq!(channel.redirected_base_url(), Some(format!("{there}/new.git")));
+        let sent = channel.post(&format!("{here}/old.git/x"), &here, NONE, PostBodyDataKind::Unbounded);
+        let mut text = Vec::new();
+        // 302 is no redirect for POST, and no success either.
+        assert!(sent.unwrap().body.read_to_end(&mut text).is_err() && text.is_empty());
+    }
+}
