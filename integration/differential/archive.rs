@@ -17,7 +17,6 @@ pub(crate) fn bytes(random: &mut Random) -> Vec<u8> {
             0 | 1 => (tar::EntryType::Directory, None, 0),
             2 => (tar::EntryType::Symlink, Some(random.pick(&["a", "../x", "/a/b", "d", "/etc"])), 0),
             3 => (tar::EntryType::Link, Some(random.pick(&["f", "./f", "d/f", "a/b/c"])), 0),
-            4 if random.percent(30) => (tar::EntryType::Fifo, None, 0),
             _ => (tar::EntryType::Regular, None, content.len()),
         };
         let mut header = tar::Header::new_gnu();

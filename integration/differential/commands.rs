@@ -107,8 +107,9 @@ fn command(random: &mut Random, paths: &mut Paths) -> String {
         22 => format!("rm -rf {p}; echo {number} >{p}"),
         23 => format!("rm -rf {p}; mkdir {p}; echo {number} >{p}/n"),
         24 => format!("rm -rf {p}; ln -s {} {p}", target(random, paths)),
-        25 => format!("mkfifo {p}"),
-        26 => format!("mknod {p} {}", random.pick(&["c 1 3", "b 7 0", "c 5 300", "p"])),
+        // Under a name that nothing opens: who reads it or writes to it waits for ever.
+        25 => format!("mkfifo {p}/pipe"),
+        26 => format!("mknod {p} {}", random.pick(&["c 1 3", "b 7 0", "c 5 300"])),
         27 => format!("truncate -s {} {p}", random.pick(&["0", "70000", "1m", "4097"])),
         28 => format!(
             "dd if=/etc/passwd of={p} bs=1 count=40 seek={} conv=notrunc 2>/dev/null",
@@ -128,12 +129,13 @@ fn command(random: &mut Random, paths: &mut Paths) -> String {
 }
 
 /// Some commands, with the paths of the base's own files now and then.
-pub(crate) fn commands(random: &mut Random, paths: &mut Paths) -> Vec<String> {
+pub(crate) fn commands(random: &mut Random, paths: &mut Paths, names: Names) -> Vec<String> {
     let mut commands: Vec<String> = (0..random.between(2, 7)).map(|_| command(random, paths)).collect();
     if paths.0.len() < 6 {
         // Something to work on.
         let (p, q) = (paths.some(random), paths.some(random));
-        commands.insert(0, format!("mkdir -p {p} {q}; echo 1 >{p}/f; echo 2 >{p}/g; ln {p}/f {q}/f; ln -s {p} {q}/l"));
+        commands.insert(0, format!("mkdir -p {p} {q}; echo 1 >{p}/f; echo 2 >{p}/g; ln -s {p} {q}/l"));
+        commands.insert(1, format!("ln {p}/f {q}/f"));
     }
     if random.percent(10) {
         let own = random.pick(&[
@@ -151,5 +153,21 @@ pub(crate) fn commands(random: &mut Random, paths: &mut Paths) -> Vec<String> {
         ]);
         commands.push(own.to_owned());
     }
+    commands.retain(|command| names == Names::Several || !makes_names(command));
     commands
+}
+
+/// How many names a file may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Several: hard links are made. The ways to keep files take what is written to one of them differently.
+    Several,
+    /// Only one.
+    One,
+}
+
+/// Whether it makes a hard link.
+fn makes_names(command: &str) -> bool {
+    let parts = command.split(';').flat_map(|part| part.split("&&"));
+    parts.map(str::trim).any(|part| part.starts_with("ln ") && !part.starts_with("ln -s"))
 }

@@ -31,20 +31,32 @@ fn add(differences: &mut Vec<Difference>, place: &str, one: &str, other: &str) {
 pub(crate) fn exactly(one: &Facts, other: &Facts) -> Vec<Difference> {
     let mut differences = Vec::new();
     add(&mut differences, "layers", &one.layers.len().to_string(), &other.layers.len().to_string());
+    // overlayfs gives a name that is written to a file of its own: `docs/snapshotters.md`, "What differs".
+    let shared = |line: &str| one.shared.iter().chain(&other.shared).any(|path| is_of(line, path));
     for (number, layers) in one.layers.iter().zip(&other.layers).enumerate() {
         let less = |all: &[String], those: &[String]| {
-            let lines: Vec<&str> = all.iter().filter(|line| !those.contains(line)).map(String::as_str).collect();
+            let differing = all.iter().filter(|line| !those.contains(line) && !shared(line));
+            let lines: Vec<&str> = differing.map(String::as_str).collect();
             lines.join("\n    ")
         };
         let place = format!("layer {number}");
         add(&mut differences, &place, &less(layers.0, layers.1), &less(layers.1, layers.0));
-        if differences.is_empty() {
+        if differences.is_empty() && one.shared.is_empty() {
             add(&mut differences, &format!("{place} order"), &layers.0.join(" "), &layers.1.join(" "));
         }
     }
     add(&mut differences, "history", &one.history.join("\n    "), &other.history.join("\n    "));
     add(&mut differences, "config", &one.config.to_string(), &other.config.to_string());
     differences
+}
+
+/// Whether a line is about a path, another name of it, or a directory that it is in.
+fn is_of(line: &str, path: &str) -> bool {
+    if let Some((directory, _)) = line.split_once(" directory ") {
+        return path.strip_prefix(directory).is_some_and(|below| below.starts_with('/'));
+    }
+    let rest = line.strip_prefix(path);
+    rest.is_some_and(|rest| rest.starts_with(' ')) || line.contains(&format!(" {} ", path.trim_start_matches('/')))
 }
 
 /// The files of both.
@@ -59,7 +71,8 @@ pub(crate) fn trees(one: &Tree, other: &Tree) -> Vec<Difference> {
             continue;
         };
         for ((field, a), (_, b)) in a.fields().into_iter().zip(b.fields()) {
-            add(&mut differences, &format!("tree {path} {field}"), &a, &b);
+            let directory = if field == "time" && one[path].kind == "directory" { "directory-" } else { "" };
+            add(&mut differences, &format!("tree {path} {directory}{field}"), &a, &b);
         }
         if let (Some(a), Some(b)) = (names_one.get(path.as_str()), names_other.get(path.as_str())) {
             add(&mut differences, &format!("tree {path} name"), a, b);

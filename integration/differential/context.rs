@@ -1,5 +1,6 @@
 //! Build contexts: a small tree with all kinds of files in it, and a `.dockerignore`.
 
+use super::commands::Names;
 use super::program::{File, Kind};
 use super::random::Random;
 
@@ -16,17 +17,20 @@ const ATTRIBUTES: &[(&str, &[u8])] = &[
 ];
 
 /// Files of a context, parents first.
-pub(crate) fn files(random: &mut Random) -> Vec<File> {
+pub(crate) fn files(random: &mut Random, names: Names) -> Vec<File> {
     let mut files = Vec::new();
     fill(random, b"", 0, &mut files);
+    if names == Names::One {
+        files.retain(|file| !matches!(file.kind, Kind::Same(_)));
+    }
     if random.percent(30) {
         let archive = super::archive::bytes(random);
-        add(random, random_name(b"", "t.tar"), Kind::Regular(archive), &mut files);
+        add(random, below(b"", "t.tar"), Kind::Regular(archive), &mut files);
     }
     files
 }
 
-fn random_name(directory: &[u8], name: &str) -> Vec<u8> {
+fn below(directory: &[u8], name: &str) -> Vec<u8> {
     let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     [directory, slash, name.as_bytes()].concat()
 }
@@ -46,7 +50,7 @@ fn fill(random: &mut Random, directory: &[u8], depth: usize, files: &mut Vec<Fil
         if !random.percent(if depth == 0 { 40 } else { 25 }) {
             continue;
         }
-        let path = random_name(directory, name);
+        let path = below(directory, name);
         let kind = match random.below(20) {
             0..=5 if depth < 3 => Kind::Directory,
             6 | 7 => Kind::Link(target(random, files)),
@@ -54,12 +58,14 @@ fn fill(random: &mut Random, directory: &[u8], depth: usize, files: &mut Vec<Fil
                 Some(file) => Kind::Same(file.path.clone()),
                 None => Kind::Regular(Vec::new()),
             },
-            9 if depth > 0 && random.percent(30) => Kind::Fifo,
             _ => Kind::Regular(format!("{}\n", random.below(1000)).into_bytes()),
         };
         let directory = matches!(kind, Kind::Directory);
         add(random, path.clone(), kind, files);
         if directory {
+            if random.percent(10) {
+                add(random, below(&path, "pipe"), Kind::Fifo, files);
+            }
             fill(random, &path, depth + 1, files);
         }
     }

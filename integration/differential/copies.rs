@@ -67,7 +67,7 @@ fn source(of: &mut Generator, instruction: &str, from_stage: bool) -> String {
     if instruction == "ADD" && of.random.percent(40) && of.context.iter().any(|file| file.path.ends_with(b".tar")) {
         return "t.tar".to_owned();
     }
-    let all = of.paths(|_| true);
+    let all = of.paths(|kind| !matches!(kind, Kind::Fifo));
     let directories = of.paths(|kind| matches!(kind, Kind::Directory));
     let some = |of: &mut Generator, paths: &[String]| match paths.len() {
         0 => ".".to_owned(),

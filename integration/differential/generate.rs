@@ -1,6 +1,7 @@
 //! Programs from seeds.
 
 use super::program::{File, Kind, Program, Stage, Step, Style};
+use super::commands::Names;
 use super::random::Random;
 use super::{commands, context, copies};
 
@@ -22,6 +23,8 @@ pub(crate) struct Generator {
     pub(super) context: Vec<File>,
     /// Names of the stages so far, or their numbers.
     pub(super) earlier: Vec<String>,
+    /// Whether files have several names.
+    names: commands::Names,
     /// Paths that RUN has named.
     paths: commands::Paths,
     /// Whether the current stage has a shell.
@@ -33,10 +36,11 @@ const VARIABLES: &[&str] = &["A", "B", "C"];
 /// The program of a seed.
 pub(crate) fn program(seed: u64, language: Language) -> Program {
     let mut random = Random::of(seed);
-    let context = context::files(&mut random);
+    let names = if random.percent(25) { Names::Several } else { Names::One };
+    let context = context::files(&mut random, names);
     let ignore = context::ignore(&mut random);
     let (earlier, paths) = (Vec::new(), commands::Paths::default());
-    let mut generator = Generator { random, language, seed, context, earlier, paths, shell: true };
+    let mut generator = Generator { random, language, seed, context, earlier, names, paths, shell: true };
     let (head, flags) = generator.arguments();
     let stages = generator.stages();
     Program { seed, flags, ignore, head, stages, context: generator.context }
@@ -112,7 +116,7 @@ impl Generator {
             &[Style::Line, Style::Line, Style::Lines, Style::List, Style::HereDocument, Style::Script];
         let styles = if self.language == Language::Older { 4 } else { STYLES.len() };
         let style = STYLES[self.random.below(styles)];
-        let mut commands = commands::commands(&mut self.random, &mut self.paths);
+        let mut commands = commands::commands(&mut self.random, &mut self.paths, self.names);
         let mut flags = String::new();
         if self.random.percent(15) {
             let (mount, inside) = self.mount();
@@ -128,7 +132,9 @@ impl Generator {
 
     /// A mount, and a command that uses it.
     fn mount(&mut self) -> (String, String) {
-        let at = self.random.pick(&["/m", "/a/m", "/tmp/m/n", "m", "/a", "/l/m"]);
+        // Others leave directories behind where something was mounted: what commands use must not be among them.
+        let known = if self.language == Language::Older { 2 } else { 6 };
+        let at = self.random.pick(&["/m", "/m/n/o", "/tmp/m/n", "m", "/a", "/l/m"][..known]);
         let copies = format!("cp -a {at} /out 2>/dev/null");
         match self.random.below(4) {
             0 => (format!("type=tmpfs,target={at}"), format!("echo x >{at}/x; ls -a {at} >/out 2>&1")),

@@ -21,6 +21,8 @@ pub(crate) struct Facts {
     pub(crate) config: Value,
     /// `created_by` of each row, `-` in front of those without a layer.
     pub(crate) history: Vec<String>,
+    /// Paths that were one of several names of a file in some layer or the image below it.
+    pub(crate) shared: BTreeSet<String>,
     /// What no layer may have.
     pub(crate) faults: Vec<String>,
 }
@@ -84,6 +86,10 @@ pub(crate) fn read(layout: &Path) -> Facts {
         let faults = applied.layer(&layer);
         let lines = std::mem::take(&mut applied.lines);
         facts.layers.push(lines);
+        let names = names(&facts.tree);
+        let firsts: BTreeSet<&str> = names.iter().filter(|(path, first)| path != first).map(|(_, first)| *first).collect();
+        let shared = names.iter().filter(|(_, first)| firsts.contains(*first)).map(|(path, _)| (*path).to_owned());
+        facts.shared.extend(shared.collect::<Vec<_>>());
         facts.faults.extend(faults.into_iter().map(|fault| format!("layer {number}: {fault}")));
     }
     facts

@@ -6,13 +6,14 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::image::{self, Facts};
+use super::planted::{self, Fault};
 use super::program::Program;
 use crate::support::{Builder, Finished, finish, scratch};
 
 /// One who makes images.
 pub(crate) enum Maker {
-    /// This builder, with a store of its own.
-    Ours(Builder),
+    /// This builder, with a store of its own, and with a fault if one is planted.
+    Ours(Builder, Option<Fault>),
     /// A command of a shell: `$1` is the context, `$2` the OCI layout to make, what follows are flags such as
     /// `--build-arg=A=1`. `$SCRATCH` is a directory for what it wants to keep between builds.
     Other {
@@ -39,7 +40,12 @@ const BUILDAH: &str = "context=$1 layout=$2; shift 2; exec buildah --root \"$SCR
 impl Maker {
     /// This builder.
     pub(crate) fn ours() -> Self {
-        Self::Ours(Builder::new())
+        Self::Ours(Builder::new(), None)
+    }
+
+    /// This builder, if it had a fault.
+    pub(crate) fn with_fault(fault: Fault) -> Self {
+        Self::Ours(Builder::new(), Some(fault))
     }
 
     /// The builder whose command `BUILDER_OTHER` is, else buildah; nothing if there is none.
@@ -63,10 +69,13 @@ impl Maker {
         let (context, layout) = (directory.path().join("context"), directory.path().join("layout"));
         program.write(&context);
         let mut command = match self {
-            Self::Ours(builder) => ours(builder, &context, &layout, flags),
+            Self::Ours(builder, _) => ours(builder, &context, &layout, flags),
             Self::Other { command, scratch } => other(command, scratch.path(), &context, &layout),
         };
         let finished = finish(command.args(&program.flags));
+        if let (Self::Ours(_, Some(fault)), Some(0)) = (self, finished.code) {
+            planted::plant(&layout, *fault);
+        }
         let facts = (finished.code == Some(0)).then(|| image::read(&layout));
         Made { facts, finished }
     }

@@ -171,6 +171,19 @@ impl Program {
         None
     }
 
+    /// The step that a builder shows as this text, as far as its first line goes.
+    pub(crate) fn step_of_text(&self, text: &str) -> Option<Part> {
+        let shown = |step: &Step| {
+            let first = step.text().lines().next().unwrap_or_default().trim_end_matches('\\').replace("ONBUILD ", "");
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            words(text).starts_with(&words(&first))
+        };
+        let steps = self.stages.iter().enumerate().flat_map(|(stage, has)| {
+            has.steps.iter().enumerate().map(move |(step, what)| (Part::Step(stage, step), what))
+        });
+        steps.filter(|(_, step)| shown(step)).map(|(part, _)| part).next()
+    }
+
     /// The last ONBUILD, which is what fails if a FROM does.
     pub(crate) fn last_trigger(&self) -> Option<Part> {
         let steps = self.stages.iter().enumerate().flat_map(|(stage, has)| {
