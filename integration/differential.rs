@@ -67,9 +67,13 @@ fn for_each_seed<T>(seeds: Range<u64>, own: impl Fn() -> T + Sync, check: impl F
 fn valid(seed: u64, language: Language, maker: &Maker) -> (Program, Made) {
     let mut program = view::with_look(&generate::program(seed, language));
     loop {
-        let made = maker.make(&program, &["--no-cache", "--snapshotter=overlayfs"]);
+        // What was built before a step failed need not be built again.
+        let made = maker.make(&program, &["--snapshotter=overlayfs"]);
         if made.facts.is_some() {
             return (program, made);
+        }
+        if std::env::var_os("BUILDER_FAILURES").is_some() {
+            eprintln!("{}", made.finished.stderr.lines().rev().take(8).collect::<Vec<_>>().join("\n"));
         }
         program = without_failure(&program, &made).unwrap_or_else(|| {
             let kept = keep(&program, "cannot be built");
@@ -89,7 +93,8 @@ fn without_failure(program: &Program, made: &Made) -> Option<Program> {
 
 /// Writes a program to where it can be looked at.
 fn keep(program: &Program, what: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("differential/seed-{}", program.seed));
+    let directory =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("differential/seed-{}", program.seed));
     drop(std::fs::remove_dir_all(&directory));
     program.write(&directory.join("context"));
     std::fs::write(directory.join("flags"), program.flags.join("\n")).expect("write file");
@@ -122,11 +127,15 @@ fn smallest(program: &Program, fault: impl Fn(&Program) -> Option<String>) -> (P
     (least, found)
 }
 
-/// The ways of `native`, and of keeping steps apart, in turns.
-fn native_flags(seed: u64) -> [&'static str; 4] {
-    let mode = ["--snapshot-mode=redo", "--snapshot-mode=full", "--snapshot-mode=time"][(seed % 3) as usize];
-    let isolation = ["--isolation=auto", "--isolation=chroot"][(seed / 3 % 2) as usize];
-    ["--no-cache", "--snapshotter=native", mode, isolation]
+/// The ways of `native`, and of keeping steps apart, in turns. What is mounted cannot be removed, and without a namespace of
+/// its own a step makes no devices: such programs are told apart by how they are kept apart.
+fn native_flags(program: &Program) -> [&'static str; 4] {
+    let mode = ["--snapshot-mode=redo", "--snapshot-mode=full", "--snapshot-mode=time"];
+    let text = program.dockerfile();
+    let alike = !text.contains("--mount") && !text.contains("mknod");
+    let chroot = alike && program.seed / 3 % 2 == 1;
+    let isolation = if chroot { "--isolation=chroot" } else { "--isolation=auto" };
+    ["--no-cache", "--snapshotter=native", mode[(program.seed % 3) as usize], isolation]
 }
 
 /// What is wrong with what both backends make of a program that can be built.
@@ -136,13 +145,14 @@ fn fault_of_backends(program: &Program, [overlay, native]: &[Maker; 2]) -> Optio
 }
 
 fn fault_beside(program: &Program, overlay: &Made, [with_overlay, native]: [&Maker; 2]) -> Option<String> {
-    let flags = native_flags(program.seed);
+    let flags = native_flags(program);
     let facts = overlay.facts.as_ref()?;
     let made = native.make(program, &flags);
     let Some(other) = made.facts else {
         return Some(format!("native fails ({flags:?}):\n{}", made.finished.stderr));
     };
-    let differences: Vec<String> = compare::exactly(facts, &other).iter().map(ToString::to_string).collect();
+    let differences: Vec<String> =
+        compare::exactly(program, facts, &other).iter().map(ToString::to_string).collect();
     if !differences.is_empty() {
         return Some(format!("overlayfs and native ({flags:?}) differ:\n{}", differences.join("\n")));
     }

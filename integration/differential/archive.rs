@@ -4,8 +4,10 @@ use std::io::Write as _;
 
 use super::random::Random;
 
-const NAMES: &[&str] =
-    &["a", "./a/b", "a/b/c", "f", "./f", "d/", "d/f", "/abs/f", "l", "l/under", "../up", "d/../d/g", "x.txt", "."];
+const NAMES: &[&str] = &[
+    "a", "./a/b", "a/b/c", "f", "./f", "d/", "d/f", "/abs/f", "l", "l/under", "../up", "d/../d/g", "x.txt",
+    ".",
+];
 
 /// A tar archive, compressed or not.
 pub(crate) fn bytes(random: &mut Random) -> Vec<u8> {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::image::{Facts, Tree, names};
+use super::program::Program;
 
 /// One fact that two makers disagree about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,17 +24,30 @@ impl std::fmt::Display for Difference {
 
 fn add(differences: &mut Vec<Difference>, place: &str, one: &str, other: &str) {
     if one != other {
-        differences.push(Difference { place: place.to_owned(), one: one.to_owned(), other: other.to_owned() });
+        differences.push(Difference {
+            place: place.to_owned(),
+            one: one.to_owned(),
+            other: other.to_owned(),
+        });
     }
 }
 
 /// Everything: entries of the layers, config, history.
-pub(crate) fn exactly(one: &Facts, other: &Facts) -> Vec<Difference> {
+pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Difference> {
     let mut differences = Vec::new();
+    // On overlayfs a directory of a lower layer is moved by copying it, and busybox copies no billionths of seconds.
+    let moved = program.dockerfile().contains("mv ");
+    let layers_of = |facts: &Facts| match moved {
+        true => {
+            facts.layers.iter().map(|lines| lines.iter().map(|line| whole_seconds(line)).collect()).collect()
+        }
+        false => facts.layers.clone(),
+    };
+    let (one_layers, other_layers): (Vec<Vec<String>>, Vec<Vec<String>>) = (layers_of(one), layers_of(other));
     add(&mut differences, "layers", &one.layers.len().to_string(), &other.layers.len().to_string());
     // overlayfs gives a name that is written to a file of its own: `docs/snapshotters.md`, "What differs".
     let shared = |line: &str| one.shared.iter().chain(&other.shared).any(|path| is_of(line, path));
-    for (number, layers) in one.layers.iter().zip(&other.layers).enumerate() {
+    for (number, layers) in one_layers.iter().zip(&other_layers).enumerate() {
         let less = |all: &[String], those: &[String]| {
             let differing = all.iter().filter(|line| !those.contains(line) && !shared(line));
             let lines: Vec<&str> = differing.map(String::as_str).collect();
@@ -50,13 +64,21 @@ pub(crate) fn exactly(one: &Facts, other: &Facts) -> Vec<Difference> {
     differences
 }
 
+fn whole_seconds(line: &str) -> String {
+    match line.rsplit_once(' ') {
+        Some((facts, time)) => format!("{facts} {}", time.split('.').next().unwrap_or_default()),
+        None => line.to_owned(),
+    }
+}
+
 /// Whether a line is about a path, another name of it, or a directory that it is in.
 fn is_of(line: &str, path: &str) -> bool {
     if let Some((directory, _)) = line.split_once(" directory ") {
         return path.strip_prefix(directory).is_some_and(|below| below.starts_with('/'));
     }
     let rest = line.strip_prefix(path);
-    rest.is_some_and(|rest| rest.starts_with(' ')) || line.contains(&format!(" {} ", path.trim_start_matches('/')))
+    rest.is_some_and(|rest| rest.starts_with(' '))
+        || line.contains(&format!(" {} ", path.trim_start_matches('/')))
 }
 
 /// The files of both.
@@ -87,7 +109,10 @@ pub(crate) fn by_meaning(one: &Facts, other: &Facts) -> Vec<Difference> {
     let keys = |facts: &Facts| {
         let top = facts.config.as_object().cloned().unwrap_or_default();
         let inner = top.get("config").and_then(Value::as_object).cloned().unwrap_or_default();
-        let top = top.into_iter().filter(|(key, _)| key != "config").map(|(key, value)| (format!("top {key}"), value));
+        let top = top
+            .into_iter()
+            .filter(|(key, _)| key != "config")
+            .map(|(key, value)| (format!("top {key}"), value));
         top.chain(inner).collect::<std::collections::BTreeMap<String, Value>>()
     };
     let (one_keys, other_keys) = (keys(one), keys(other));

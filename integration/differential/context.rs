@@ -8,8 +8,14 @@ const NAMES: &[&str] =
     &["a", "b", "d", "f", "g", "l", "x.txt", "y.txt", ".h", "n n", "ü", "f.go", "[x]", "a*b", "-q", ".wha"];
 const MODES: &[u32] = &[0o644, 0o644, 0o600, 0o755, 0o444, 0o4755, 0o2711, 0o640, 0o1644];
 const DIRECTORY_MODES: &[u32] = &[0o755, 0o755, 0o700, 0o750, 0o1777, 0o2755];
-const TIMES: &[(i64, i64)] =
-    &[(1_000_000_000, 0), (1_234_567_890, 123_456_789), (1, 0), (0, 0), (1_600_000_000, 5), (4_000_000_000, 0)];
+const TIMES: &[(i64, i64)] = &[
+    (1_000_000_000, 0),
+    (1_234_567_890, 123_456_789),
+    (1, 0),
+    (0, 0),
+    (1_600_000_000, 5),
+    (4_000_000_000, 0),
+];
 const ATTRIBUTES: &[(&str, &[u8])] = &[
     ("user.note", b"hello"),
     // cap_net_bind_service=ep
@@ -89,9 +95,36 @@ pub(crate) fn ignore(random: &mut Random) -> Option<String> {
         return None;
     }
     const PATTERNS: &[&str] = &[
-        "*.txt", "**/*.txt", "a", "a/*", "!a/b", "!**/f", "d/**", "*/f", "**/d", "!d", "# comment", "", " b ", "/f",
-        "b/", "./g", ".*", "!.h", "[a-b]", "*/*/f", "a**", "**/*.go", "!x.txt", "?.txt", "Dockerfile", "l", "!*.go",
-        "../f", "\\[x\\]", "d/a/../f",
+        "*.txt",
+        "**/*.txt",
+        "a",
+        "a/*",
+        "!a/b",
+        "!**/f",
+        "d/**",
+        "*/f",
+        "**/d",
+        "!d",
+        "# comment",
+        "",
+        " b ",
+        "/f",
+        "b/",
+        "./g",
+        ".*",
+        "!.h",
+        "[a-b]",
+        "*/*/f",
+        "a**",
+        "**/*.go",
+        "!x.txt",
+        "?.txt",
+        "Dockerfile",
+        "l",
+        "!*.go",
+        "../f",
+        "\\[x\\]",
+        "d/a/../f",
     ];
     let lines: Vec<&str> = (0..random.between(1, 4)).map(|_| random.pick(PATTERNS)).collect();
     Some(lines.join("\n") + random.sometimes(50, "\n"))

@@ -3,14 +3,56 @@
 use super::generate::{Generator, Language};
 use super::program::Kind;
 
-const GLOBS: &[&str] = &["*", "*.txt", "[a-d]*", "?", "d/*", "*/f", "*/*", "a*", ".*", "[[]x]", "*/*.txt", "[^a-f]*"];
+const GLOBS: &[&str] =
+    &["*", "*.txt", "[a-d]*", "?", "d/*", "*/f", "*/*", "a*", ".*", "[[]x]", "*/*.txt", "[^a-f]*"];
 const OF_STAGES: &[&str] = &[
-    "/etc/passwd", "/etc", "/etc/", "/home", "/[a]", "/[b]", "/[a-d]", "/*/f", "/[l]", "/w*", "/tmp", "/[a-d]/*",
-    "/[f]*", "/home/user/../..", "/bin/busybo*", "/.[h]", "/?", "home/use*", "/out*", "/tm*/*",
+    "/etc/passwd",
+    "/etc",
+    "/etc/",
+    "/home",
+    "/[a]",
+    "/[b]",
+    "/[a-d]",
+    "/*/f",
+    "/[l]",
+    "/w*",
+    "/tmp",
+    "/[a-d]/*",
+    "/[f]*",
+    "/home/user/../..",
+    "/bin/busybo*",
+    "/.[h]",
+    "/?",
+    "home/use*",
+    "/out*",
+    "/tm*/*",
 ];
 const DESTINATIONS: &[&str] = &[
-    "/", "./", ".", "/a/", "/a", "/a", "/b/c", "/b/", "/w/x/", "sub/", "sub", "/a/b/c/d/", "/l/", "/l", "/l/x", "/tmp/",
-    "/home/user/x", "/f", "/d/", "../up/", "/c", "/c/.", "/g/../h/", "$A/", "${C:-/c}/",
+    "/",
+    "./",
+    ".",
+    "/a/",
+    "/a",
+    "/a",
+    "/b/c",
+    "/b/",
+    "/w/x/",
+    "sub/",
+    "sub",
+    "/a/b/c/d/",
+    "/l/",
+    "/l",
+    "/l/x",
+    "/tmp/",
+    "/home/user/x",
+    "/f",
+    "/d/",
+    "../up/",
+    "/c",
+    "/c/.",
+    "/g/../h/",
+    "$A/",
+    "${C:-/c}/",
 ];
 
 /// A COPY or ADD.
@@ -27,8 +69,11 @@ pub(super) fn copy(of: &mut Generator, instruction: &str) -> String {
         flags += &format!("--chown={} ", of.random.pick(&owners));
     }
     if of.random.percent(12) {
-        let modes: &[&str] =
-            if of.language == Language::Whole { &["755", "0640", "4711", "u=rwX,go=rX", "+x", "g-w,o="] } else { &["755", "0640", "700"] };
+        let modes: &[&str] = if of.language == Language::Whole {
+            &["755", "0640", "4711", "u=rwX,go=rX", "+x", "g-w,o="]
+        } else {
+            &["755", "0640", "700"]
+        };
         flags += &format!("--chmod={} ", of.random.pick(modes));
     }
     if of.language == Language::Whole {
@@ -64,7 +109,10 @@ fn source(of: &mut Generator, instruction: &str, from_stage: bool) -> String {
     if from_stage {
         return of.random.pick(OF_STAGES).to_owned();
     }
-    if instruction == "ADD" && of.random.percent(40) && of.context.iter().any(|file| file.path.ends_with(b".tar")) {
+    if instruction == "ADD"
+        && of.random.percent(40)
+        && of.context.iter().any(|file| file.path.ends_with(b".tar"))
+    {
         return "t.tar".to_owned();
     }
     let all = of.paths(|kind| !matches!(kind, Kind::Fifo));

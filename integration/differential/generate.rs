@@ -1,7 +1,7 @@
 //! Programs from seeds.
 
-use super::program::{File, Kind, Program, Stage, Step, Style};
 use super::commands::Names;
+use super::program::{File, Kind, Program, Stage, Step, Style};
 use super::random::Random;
 use super::{commands, context, copies};
 
@@ -10,8 +10,7 @@ use super::{commands, context, copies};
 pub(crate) enum Language {
     /// All of BuildKit's.
     Whole,
-    /// What older builders read as well: no here-documents, no `--link`, `--parents`, `--exclude`, no `RUN --mount` but of
-    /// directories.
+    /// What older builders read as well: no here-documents, no `--link`, `--parents`, `--exclude`, nor devices that RUN makes.
     Older,
 }
 
@@ -55,7 +54,10 @@ impl Generator {
                 head.push(format!("ARG {name}={}", self.random.pick(&["global", "", "/g"])));
             }
             if self.random.percent(15) {
-                flags.push(format!("--build-arg={name}={}", self.random.pick(&["given", "/given", "g g", ""])));
+                flags.push(format!(
+                    "--build-arg={name}={}",
+                    self.random.pick(&["given", "/given", "g g", ""])
+                ));
             }
         }
         (head, flags)
@@ -86,7 +88,11 @@ impl Generator {
                 steps.push(trigger);
             }
             stages.push(Stage { from: format!("FROM {from}{name}"), steps });
-            self.earlier.push(if self.random.percent(70) { format!("s{number}") } else { number.to_string() });
+            self.earlier.push(if self.random.percent(70) {
+                format!("s{number}")
+            } else {
+                number.to_string()
+            });
         }
         stages
     }
@@ -117,6 +123,9 @@ impl Generator {
         let styles = if self.language == Language::Older { 4 } else { STYLES.len() };
         let style = STYLES[self.random.below(styles)];
         let mut commands = commands::commands(&mut self.random, &mut self.paths, self.names);
+        if self.language == Language::Older {
+            commands.retain(|command| !command.starts_with("mknod"));
+        }
         let mut flags = String::new();
         if self.random.percent(15) {
             let (mount, inside) = self.mount();
@@ -155,8 +164,21 @@ impl Generator {
     }
 
     fn workdir(&mut self) -> String {
-        let places =
-            ["/w", "/w/x", "x", "x/y", "../z", "/a/b", "/l/w", "/", "/w/", "/a//b/../c", "$A", "${B:-/w}/v", "./f"];
+        let places = [
+            "/w",
+            "/w/x",
+            "x",
+            "x/y",
+            "../z",
+            "/a/b",
+            "/l/w",
+            "/",
+            "/w/",
+            "/a//b/../c",
+            "$A",
+            "${B:-/w}/v",
+            "./f",
+        ];
         format!("WORKDIR {}", self.random.pick(&places))
     }
 
@@ -177,7 +199,9 @@ impl Generator {
                 "USER {}",
                 self.random.pick(&["user", "1000", "5:6", "root", "user:supp", "0", "user:ugrp", "$C"])
             ),
-            13 => format!("EXPOSE {}", self.random.pick(&["80", "443/udp 81", "8000-8003", "9/tcp", "5/sctp"])),
+            13 => {
+                format!("EXPOSE {}", self.random.pick(&["80", "443/udp 81", "8000-8003", "9/tcp", "5/sctp"]))
+            }
             14 => format!("VOLUME {}", self.random.pick(&["/v", "[\"/v v\", \"/a\"]", "/a /b", "$A/v"])),
             15 => format!("STOPSIGNAL {}", self.random.pick(&["SIGTERM", "9", "INT"])),
             16 | 17 => format!("CMD {}", self.words()),
@@ -185,8 +209,11 @@ impl Generator {
             20 => "HEALTHCHECK --interval=5m --timeout=3s --retries=4 CMD test -e /a".to_owned(),
             21 => self.random.pick(&["HEALTHCHECK NONE", "HEALTHCHECK CMD [\"true\"]"]).to_owned(),
             22 if self.shell => {
-                let shells =
-                    ["[\"/bin/ash\", \"-c\"]", "[\"/bin/sh\", \"-fc\"]", "[\"/bin/busybox\", \"sh\", \"-c\"]"];
+                let shells = [
+                    "[\"/bin/ash\", \"-c\"]",
+                    "[\"/bin/sh\", \"-fc\"]",
+                    "[\"/bin/busybox\", \"sh\", \"-c\"]",
+                ];
                 format!("SHELL {}", self.random.pick(&shells))
             }
             _ => format!("MAINTAINER number {number}"),

@@ -82,13 +82,16 @@ pub(crate) fn read(layout: &Path) -> Facts {
     let mut next = 0;
     for number in 0..image.manifest.layers().len() {
         let layer = image.layer_bytes(layout, number);
-        let mut applied = Applied { tree: &mut facts.tree, new: BTreeSet::new(), lines: Vec::new(), next: &mut next };
+        let mut applied =
+            Applied { tree: &mut facts.tree, new: BTreeSet::new(), lines: Vec::new(), next: &mut next };
         let faults = applied.layer(&layer);
         let lines = std::mem::take(&mut applied.lines);
         facts.layers.push(lines);
         let names = names(&facts.tree);
-        let firsts: BTreeSet<&str> = names.iter().filter(|(path, first)| path != first).map(|(_, first)| *first).collect();
-        let shared = names.iter().filter(|(_, first)| firsts.contains(*first)).map(|(path, _)| (*path).to_owned());
+        let firsts: BTreeSet<&str> =
+            names.iter().filter(|(path, first)| path != first).map(|(_, first)| *first).collect();
+        let shared =
+            names.iter().filter(|(_, first)| firsts.contains(*first)).map(|(path, _)| (*path).to_owned());
         facts.shared.extend(shared.collect::<Vec<_>>());
         facts.faults.extend(faults.into_iter().map(|fault| format!("layer {number}: {fault}")));
     }
@@ -137,7 +140,13 @@ impl Applied<'_> {
         faults
     }
 
-    fn entry(&mut self, path: &str, mut file: File, kind: tar::EntryType, link: Option<String>) -> Option<&'static str> {
+    fn entry(
+        &mut self,
+        path: &str,
+        mut file: File,
+        kind: tar::EntryType,
+        link: Option<String>,
+    ) -> Option<&'static str> {
         let (parent, name) = path.rsplit_once('/')?;
         if name == ".wh..wh..opq" {
             let old: Vec<String> = self.below(parent).filter(|path| !self.new.contains(path)).collect();
@@ -154,7 +163,8 @@ impl Applied<'_> {
             self.tree.insert(path.to_owned(), file);
             return None;
         }
-        let misplaced = !parent.is_empty() && self.tree.get(parent).is_none_or(|parent| parent.kind != "directory");
+        let misplaced =
+            !parent.is_empty() && self.tree.get(parent).is_none_or(|parent| parent.kind != "directory");
         let twice = self.new.contains(path);
         let mut unlinked = false;
         if kind == tar::EntryType::Link {
@@ -211,7 +221,8 @@ fn read_entry<R: std::io::Read>(entry: &mut tar::Entry<'_, R>) -> (File, String)
     let mut mtime = None;
     for extension in entry.pax_extensions().expect("extensions").into_iter().flatten() {
         let extension = extension.expect("extension");
-        let (key, value) = (extension.key().expect("key"), extension.value_bytes().escape_ascii().to_string());
+        let (key, value) =
+            (extension.key().expect("key"), extension.value_bytes().escape_ascii().to_string());
         match key.strip_prefix("SCHILY.xattr.") {
             Some(name) => drop(attributes.insert(name.to_owned(), value)),
             None if key == "mtime" => mtime = Some(value),
@@ -234,7 +245,8 @@ fn read_entry<R: std::io::Read>(entry: &mut tar::Entry<'_, R>) -> (File, String)
         _ => "?",
     };
     let target = entry.link_name_bytes().map(|name| name.escape_ascii().to_string()).unwrap_or_default();
-    let digest: String = sha2::Sha256::digest(&content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let digest: String =
+        sha2::Sha256::digest(&content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let file = File {
         kind: kind.to_owned(),
         mode: header.mode().expect("mode") & 0o7777,

@@ -20,9 +20,16 @@ pub(crate) struct Met(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Met {
     /// Differences that none of the known ones explains.
-    pub(crate) fn unexplained(&self, program: &Program, differences: Vec<Difference>, known: &[Known]) -> Vec<Difference> {
+    pub(crate) fn unexplained(
+        &self,
+        program: &Program,
+        differences: Vec<Difference>,
+        known: &[Known],
+    ) -> Vec<Difference> {
         let explains = |difference: &Difference| {
-            let Some(known) = known.iter().find(|known| (known.explains)(program, difference)) else { return false };
+            let Some(known) = known.iter().find(|known| (known.explains)(program, difference)) else {
+                return false;
+            };
             *self.0.lock().expect("lock").entry(known.name).or_default() += 1;
             true
         };
@@ -53,7 +60,7 @@ pub(crate) const BUILDAH: &[Known] = &[
         // What RUN mounts is left behind as an empty file or directory, and what holds it has the time of the step.
         explains: |program, difference| {
             let stub = |path: &str| {
-                ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/run", "/run/.containerenv"].contains(&path)
+                ["/hostname", "/hosts", "/resolv.conf", "/run"].iter().any(|end| path.ends_with(end))
                     || targets(program).iter().any(|target| is_at_or_above(path, target))
             };
             there(difference).is_some_and(|path| stub(path) && difference.one == "-")
@@ -103,19 +110,49 @@ pub(crate) const BUILDAH: &[Known] = &[
         },
     },
     Known {
+        name: "several sources and no slash",
+        // The destination becomes a directory.
+        explains: |program, difference| {
+            let about = difference.place.split(' ').nth(1).unwrap_or_default();
+            let text = text(program);
+            let copies = text.lines().filter(|line| line.contains("COPY ") || line.contains("ADD "));
+            let mut ends =
+                copies.filter_map(|line| line.trim_end_matches(['"', ']']).rsplit([' ', '"', ',']).next());
+            ends.any(|end| !end.ends_with('/') && is_at_or_above(end, about))
+                && difference.place.starts_with("tree ")
+        },
+    },
+    Known {
+        name: "time of what replaces a directory in an archive",
+        // The directory's time is set at the end of the archive, on whatever has its name by then.
+        explains: |program, difference| {
+            field(difference, "time").is_some() && text(program).contains("t.tar")
+        },
+    },
+    Known {
+        name: "rows of ONBUILD",
+        explains: |_, difference| {
+            difference.place == "history" && difference.other.replace("ONBUILD ", "") == difference.one
+        },
+    },
+    Known {
+        name: "working directory of scratch",
+        explains: |_, difference| {
+            difference.place == "config WorkingDir" && difference.one == "\"/\"" && difference.other == "-"
+        },
+    },
+    Known {
         name: "label of the builder",
         explains: |_, difference| {
             difference.place == "config Labels" && difference.other.contains("io.buildah.version")
         },
     },
-    Known {
-        name: "ArgsEscaped",
-        explains: |_, difference| difference.place == "config ArgsEscaped",
-    },
+    Known { name: "ArgsEscaped", explains: |_, difference| difference.place == "config ArgsEscaped" },
     Known {
         name: "fields that the OCI config lacks",
         explains: |_, difference| {
-            let lost = ["config Healthcheck", "config Shell", "config OnBuild"].contains(&difference.place.as_str());
+            let lost =
+                ["config Healthcheck", "config Shell", "config OnBuild"].contains(&difference.place.as_str());
             lost && difference.other == "-"
         },
     },
@@ -124,7 +161,8 @@ pub(crate) const BUILDAH: &[Known] = &[
         // All of the context is mounted, whatever `.dockerignore` says.
         explains: |program, difference| {
             let mounted = text(program).contains("--mount=type=bind");
-            there(difference).is_some_and(|path| path.starts_with("/out") && mounted && program.ignore.is_some())
+            there(difference)
+                .is_some_and(|path| path.starts_with("/out") && mounted && program.ignore.is_some())
         },
     },
 ];

@@ -91,7 +91,10 @@ fn ours(builder: &Builder, context: &Path, layout: &Path, flags: &[&str]) -> Com
 fn other(command: &str, scratch: &Path, context: &Path, layout: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", command, "sh"]).args([context, layout]).env("SCRATCH", scratch);
-    shell.env("BUILDER", env!("CARGO_BIN_EXE_builder")).env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE");
+    shell
+        .env("BUILDER", env!("CARGO_BIN_EXE_builder"))
+        .env_remove("SSL_CERT_DIR")
+        .env_remove("SSL_CERT_FILE");
     shell
 }
 

@@ -174,8 +174,10 @@ impl Program {
     /// The step that a builder shows as this text, as far as its first line goes.
     pub(crate) fn step_of_text(&self, text: &str) -> Option<Part> {
         let shown = |step: &Step| {
-            let first = step.text().lines().next().unwrap_or_default().trim_end_matches('\\').replace("ONBUILD ", "");
-            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let first =
+                step.text().lines().next().unwrap_or_default().trim_end_matches('\\').replace("ONBUILD ", "");
+            // Lists are shown as words.
+            let words = |text: &str| text.replace(['"', ',', '[', ']', '\\', ' '], "");
             words(text).starts_with(&words(&first))
         };
         let steps = self.stages.iter().enumerate().flat_map(|(stage, has)| {

@@ -67,7 +67,8 @@ fn seen(finished: &Finished) -> Seen {
 
 fn said(facts: &Facts) -> Seen {
     let hidden = |path: &str| {
-        path == "/" || ["/proc", "/sys", "/dev", "/bin"].iter().any(|top| path.split('/').nth(1) == Some(&top[1..]))
+        path == "/"
+            || ["/proc", "/sys", "/dev", "/bin"].iter().any(|top| path.split('/').nth(1) == Some(&top[1..]))
     };
     let plain = |path: &str| !path.contains(['\\', '?', '\'']);
     let shown = |path: &str, file: &File| !hidden(path) && plain(path) && plain(&file.target);
@@ -87,7 +88,12 @@ fn said(facts: &Facts) -> Seen {
             let (owner, time, device) = (file.owner, &file.time, file.device);
             let line = format!(
                 "{:o} {}:{} {size} {time} {:x}:{:x} {}",
-                kind | mode, owner.0, owner.1, device.0, device.1, file.target
+                kind | mode,
+                owner.0,
+                owner.1,
+                device.0,
+                device.1,
+                file.target
             );
             (path.clone(), line)
         })
