@@ -72,9 +72,6 @@ fn valid(seed: u64, language: Language, maker: &Maker) -> (Program, Made) {
         if made.facts.is_some() {
             return (program, made);
         }
-        if std::env::var_os("BUILDER_FAILURES").is_some() {
-            eprintln!("{}", made.finished.stderr.lines().rev().take(8).collect::<Vec<_>>().join("\n"));
-        }
         program = without_failure(&program, &made).unwrap_or_else(|| {
             let kept = keep(&program, "cannot be built");
             panic!("seed {seed} cannot be built: {}\n{}", kept.display(), made.finished.stderr)
@@ -163,7 +160,7 @@ fn fault_beside(program: &Program, overlay: &Made, [with_overlay, native]: [&Mak
     if overlay.finished.stderr.contains("//END") && !unlike.is_empty() {
         return Some(format!("the last step saw something else:\n{}", unlike.join("\n")));
     }
-    if program.seed % 3 == 0 {
+    if program.seed.is_multiple_of(3) {
         let again = with_overlay.make(program, &["--snapshotter=native"]);
         if again.finished.stdout != overlay.finished.stdout {
             return Some(format!(
@@ -237,7 +234,7 @@ fn another_builder_makes_the_same_images_but_for_known_differences() {
     drop(maker);
     let found = Mutex::new(Vec::new());
     let met = Met::default();
-    let seeds = seeds(0..60);
+    let seeds = seeds(0..40);
     for_each_seed(
         seeds.clone(),
         || [Maker::ours(), Maker::other().expect("it was there")],
@@ -253,9 +250,13 @@ fn another_builder_makes_the_same_images_but_for_known_differences() {
             }
         },
     );
-    for (name, count) in met.counts() {
+    let counts = met.counts();
+    for (name, count) in &counts {
         eprintln!("{count:6} {name}");
     }
+    // Of fewer seeds some say nothing.
+    let gone: Vec<_> = counts.iter().filter(|(_, count)| *count == 0).collect();
+    assert!(seeds.end - seeds.start < 500 || gone.is_empty(), "known differences that are none: {gone:?}");
     let found = found.into_inner().expect("lock");
     assert!(found.is_empty(), "{} of {seeds:?} have faults\n{}", found.len(), found.join("\n\n"));
 }

@@ -123,10 +123,12 @@ pub(crate) const BUILDAH: &[Known] = &[
         },
     },
     Known {
-        name: "time of what replaces a directory in an archive",
-        // The directory's time is set at the end of the archive, on whatever has its name by then.
+        name: "entries of an archive for what is there already",
+        // An entry `.` and a hard link have a say in mode, owner and time of the destination or file; the time of a directory
+        // is set at the end of the archive, on whatever has its name by then.
         explains: |program, difference| {
-            field(difference, "time").is_some() && text(program).contains("t.tar")
+            let fields = ["mode", "owner", "time", "directory-time"];
+            fields.iter().any(|name| field(difference, name).is_some()) && text(program).contains("t.tar")
         },
     },
     Known {

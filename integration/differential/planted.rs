@@ -11,13 +11,13 @@ use sha2::Digest as _;
 pub(crate) enum Fault {
     /// What a step removed is not recorded.
     NothingRemoved,
-    /// A file that a step wrote to again is taken for unchanged, if it is as large as before.
+    /// Modes have permission bits only.
     SetUserIdLost,
-    /// Directories that a step only changed are not recorded.
+    /// All entries have the same time.
     TimesLost,
 }
 
-/// Spoils the last image layer by layer, with digests that fit.
+/// Spoils all layers of the only image, with digests that fit.
 pub(crate) fn plant(layout: &Path, fault: Fault) {
     let mut index = document(&layout.join("index.json"));
     let (mut manifest, mut config) = {

@@ -191,7 +191,7 @@ impl Program {
         let steps = self.stages.iter().enumerate().flat_map(|(stage, has)| {
             has.steps.iter().enumerate().map(move |(step, what)| (Part::Step(stage, step), what))
         });
-        steps.filter(|(_, what)| what.kind() == "ONBUILD").map(|(part, _)| part).last()
+        steps.filter(|(_, what)| what.kind() == "ONBUILD").map(|(part, _)| part).next_back()
     }
 
     /// All parts, larger ones first.
