@@ -103,6 +103,13 @@ pub(crate) const BUILDAH: &[Known] = &[
         },
     },
     Known {
+        name: "directories of VOLUME",
+        explains: |program, difference| {
+            let made = difference.one == "-" && difference.other == "directory";
+            there(difference).is_some() && made && text(program).contains("VOLUME ")
+        },
+    },
+    Known {
         name: "destination that ends in /.",
         explains: |program, difference| {
             let about = difference.place.split(' ').nth(1).unwrap_or_default();
