@@ -22,6 +22,7 @@ mod build_outputs;
 mod build_reuse;
 mod build_run;
 mod build_stages;
+mod differential;
 mod dockerfile_cases;
 mod dockerfile_sources;
 mod doctor;

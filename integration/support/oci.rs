@@ -88,6 +88,11 @@ impl LayoutImage {
         facts(&blob(layout, &self.manifest.layers()[layer]))
     }
 
+    /// A layer as it is stored, counted from the bottom.
+    pub(crate) fn layer_bytes(&self, layout: &Path, layer: usize) -> Vec<u8> {
+        blob(layout, &self.manifest.layers()[layer])
+    }
+
     /// One of the manifest's annotations.
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.manifest.annotations().as_ref()?.get(key).map(String::as_str)

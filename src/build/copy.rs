@@ -365,10 +365,12 @@ impl<'a> Copier<'a> {
         self.make_directories(&target)?;
         tree::copy(self, filter, source, &target)?;
         // Mode and owner stay those of the destination, as in BuildKit; the time is taken over, unless the directory is but
-        // where paths begin: what else is in there is none of the instruction's business.
+        // where paths begin: what else is in there is none of the instruction's business. No layer tells the time of the root:
+        // with layers that are remembered, or stacked, it would be another one than where the steps were just done.
+        let unknown = source.is_root() && self.request.from.owner == OwnerPolicy::Keep;
         let time = match self.request.parents {
-            Parents::Dropped => metadata.mtime,
-            Parents::Kept => self.now,
+            Parents::Dropped if !unknown => metadata.mtime,
+            Parents::Dropped | Parents::Kept => self.now,
         };
         self.directory_times.insert(target, time);
         Ok(())

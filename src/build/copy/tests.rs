@@ -875,6 +875,25 @@ fn directories_on_the_way_have_the_time_of_the_copy_and_those_that_are_named_the
     }
 }
 
+#[test]
+fn the_time_of_a_stage_s_root_is_not_taken_over() {
+    let Some(ground) = Ground::new() else { return };
+    ground.file("d/f=F");
+    set_mtime(&ground.context("d"), 200);
+    set_mtime(&ground.context(""), 100);
+    for (owner, seconds) in [(OwnerPolicy::Root, 100), (OwnerPolicy::Keep, NOW.seconds)] {
+        let from = SourceTree { root: &ground.from, ignore: None, owner };
+        let all = |request: &CopyRequest<'_>, onto: &Rootfs| {
+            copy(&CopyRequest { from, ..request.clone() }, onto, NOW)
+        };
+        ground.run("/ /x", all).unwrap();
+        ground.run("/d /y", all).unwrap();
+        assert_eq!(mtime(&ground.root("x")).0, seconds, "{owner:?}");
+        assert_eq!(mtime(&ground.root("x/d")).0, 200);
+        assert_eq!(mtime(&ground.root("y")).0, 200);
+    }
+}
+
 fn mtime(path: &Path) -> (i64, i64) {
     let metadata = std::fs::symlink_metadata(path).unwrap();
     (metadata.mtime(), metadata.mtime_nsec())
