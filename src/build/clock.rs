@@ -46,6 +46,15 @@ pub fn rfc3339(time: Timestamp) -> String {
     jiff::Timestamp::new(time.seconds, nanoseconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
 }
 
+/// The time `text`, RFC 3339, but no later than `latest`, seconds since 1970. What is no time stays.
+#[must_use]
+pub fn lowered(text: &str, latest: i64) -> String {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(time) if time.as_second() >= latest => rfc3339(Timestamp { seconds: latest, nanoseconds: 0 }),
+        _ => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +63,17 @@ mod tests {
     fn times_are_written_as_docker_writes_them() {
         assert_eq!(rfc3339(Timestamp { seconds: 100, nanoseconds: 0 }), "1970-01-01T00:01:40Z");
         assert_eq!(rfc3339(Timestamp { seconds: 1, nanoseconds: 500_000_000 }), "1970-01-01T00:00:01.5Z");
+    }
+
+    #[test]
+    fn only_later_times_are_lowered() {
+        for (text, expected) in [
+            ("2024-01-01T00:00:00.5Z", "1970-01-01T00:01:40Z"),
+            ("1970-01-01T00:01:40.5Z", "1970-01-01T00:01:40Z"),
+            ("1970-01-01T00:00:01.5Z", "1970-01-01T00:00:01.5Z"),
+            ("yesterday", "yesterday"),
+        ] {
+            assert_eq!(lowered(text, 100), expected);
+        }
     }
 }

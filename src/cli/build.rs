@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::isolation::{self, Grounds, Isolation};
 use super::open_files;
-use super::outputs::{check_outputs, publish};
+use super::outputs::{Publishing, check_outputs};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
@@ -169,10 +169,8 @@ impl Build<'_> {
             Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
         let found = &written.found;
         check_outputs(settings, found)?;
-        for destination in &settings.push {
-            client
-                .check_push(destination)
-                .map_err(|error| service_failure(&error).of_flag("--destination"))?;
+        for (flag, destination) in settings.outputs.destinations() {
+            client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
         let plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
         warn(&plan, progress);
@@ -204,7 +202,8 @@ impl Build<'_> {
         };
         let input = Input { found, context, named: &named, remotes: &remotes };
         let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
-        publish(settings, &images, &image, plan.clock)
+        let (clock, cancel) = (plan.clock, &self.stop.cancel);
+        Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }.run()
     }
 
     /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the

@@ -6,6 +6,7 @@ pub mod apply;
 mod archive;
 pub mod changes;
 pub mod compression;
+pub mod form;
 pub mod gzip;
 #[cfg(test)]
 #[path = "../../integration/hostile_layers/cases/mod.rs"]

@@ -4,6 +4,8 @@
 //! names without leading `/` or `./`, directories with a slash at their end, numeric owners only. Other than BuildKit,
 //! which drops fractions of a second, modification times are kept to the nanosecond.
 
+mod tree;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -23,6 +25,8 @@ use crate::rootfs::{
     Attribute, Escaped, FileId, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
     metadata_of, xattrs_at, xattrs_of,
 };
+
+pub use tree::TreeArchive;
 
 /// How a layer is written.
 #[derive(Debug, Clone)]
@@ -80,17 +84,8 @@ pub fn write_with(
 ) -> Result<Written, LayerError> {
     std::thread::scope(|scope| {
         let gzip = GzipWriter::new(out, options.level, options.threads, scope).map_err(LayerError::Output)?;
-        let mut writer = LayerWriter {
-            out: Hashing::new(gzip, Algorithm::Sha256),
-            from,
-            latest: options.latest,
-            limit: options.bytes,
-            bytes: 0,
-            directory: None,
-            first_names: BTreeMap::new(),
-            entries: 0,
-            buffer: vec![0; 1 << 17],
-        };
+        let mut writer = LayerWriter::new(Hashing::new(gzip, Algorithm::Sha256), from, options.bytes);
+        writer.latest = options.latest;
         for change in changes.iter() {
             match change {
                 Change::Put(path) => writer.put(&path)?,
@@ -120,9 +115,12 @@ struct Head<'a> {
 }
 
 struct LayerWriter<'a, W> {
-    out: Hashing<W>,
+    out: W,
     from: &'a Rootfs,
+    /// Later times are lowered to this one.
     latest: Option<Timestamp>,
+    /// The time of all entries, if there is one.
+    time: Option<Timestamp>,
     limit: Limit,
     /// Bytes of the files so far.
     bytes: u64,
@@ -170,7 +168,29 @@ fn attributes_of_the_file(mut xattrs: Xattrs) -> Result<Xattrs, WriteProblem> {
     }
 }
 
-impl<W: Write> LayerWriter<'_, W> {
+impl<'a, W: Write> LayerWriter<'a, W> {
+    /// One that keeps all times and writes no more than `limit` bytes of files.
+    fn new(out: W, from: &'a Rootfs, limit: Limit) -> Self {
+        Self {
+            out,
+            from,
+            latest: None,
+            time: None,
+            limit,
+            bytes: 0,
+            directory: None,
+            first_names: BTreeMap::new(),
+            entries: 0,
+            buffer: vec![0; 1 << 17],
+        }
+    }
+
+    /// Writes the end of the archive, and says how many entries it has.
+    fn end(mut self) -> Result<u64, LayerError> {
+        self.out.write_all(&[0; 2 * BLOCK]).and_then(|()| self.out.flush()).map_err(LayerError::Output)?;
+        Ok(self.entries)
+    }
+
     fn put(&mut self, path: &GuestPath) -> Result<(), LayerError> {
         if is_reserved(path) {
             return Err(unwritable(path)(WriteProblem::Reserved));
@@ -214,7 +234,7 @@ impl<W: Write> LayerWriter<'_, W> {
             mode: metadata.mode,
             owner: metadata.owner,
             size: 0,
-            mtime: self.latest.map_or(metadata.mtime, |latest| latest.min(metadata.mtime)),
+            mtime: self.time_of(&metadata),
             link: &[],
             device: (0, 0),
             xattrs: &xattrs,
@@ -253,6 +273,11 @@ impl<W: Write> LayerWriter<'_, W> {
             Some(file) => self.content(&file, metadata.size, &unwritable),
             None => Ok(()),
         }
+    }
+
+    fn time_of(&self, metadata: &Metadata) -> Timestamp {
+        let mtime = self.time.unwrap_or(metadata.mtime);
+        self.latest.map_or(mtime, |latest| latest.min(mtime))
     }
 
     /// Whether another name of the file is in the layer already; then `link` becomes that.

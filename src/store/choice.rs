@@ -188,8 +188,8 @@ mod tests {
         let both = index(&images);
         let names: [[Reference; 1]; 2] = [["x:multi".parse().unwrap()], ["x:single".parse().unwrap()]];
         let exports = [
-            Export { content: Content::Index { index: &both, images: &images }, names: &names[0] },
-            Export { content: Content::Image(&images[0]), names: &names[1] },
+            Export::new(Content::Index { index: &both, images: &images }, &names[0]),
+            Export::new(Content::Image(&images[0]), &names[1]),
         ];
         layout::write(&path, &exports, store.blobs(), "2024-01-01T00:00:00Z").unwrap();
         let layout = Layout::open(&path, &DocumentLimits::default()).unwrap();

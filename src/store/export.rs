@@ -19,6 +19,9 @@ use crate::image::manifest::{EncodedImage, parse_manifest};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 
+/// The annotation with the time of an image.
+pub const CREATED: &str = "org.opencontainers.image.created";
+
 /// An image, or several in an index, with the names that it is to have.
 #[derive(Debug, Clone, Copy)]
 pub struct Export<'a> {
@@ -26,6 +29,16 @@ pub struct Export<'a> {
     pub content: Content<'a>,
     /// Under which names; none is possible.
     pub names: &'a [Reference],
+    /// What else the index of the layout says of it.
+    pub annotations: &'a BTreeMap<String, String>,
+}
+
+impl<'a> Export<'a> {
+    /// One of which nothing else is said.
+    #[must_use]
+    pub fn new(content: Content<'a>, names: &'a [Reference]) -> Self {
+        Self { content, names, annotations: const { &BTreeMap::new() } }
+    }
 }
 
 /// One image or several. Their layers come from the store.
@@ -58,7 +71,7 @@ pub enum ExportError {
     #[error("the index lists {0}, which is not among its images")]
     Incomplete(Digest),
     /// `docker load` knows single images only.
-    #[error("a docker archive cannot hold an index of several platforms; write an OCI layout")]
+    #[error("docker exporter does not currently support exporting manifest lists; write an OCI layout")]
     IndexInArchive,
     /// Something else is in the way.
     #[error("`{}` exists and is not an OCI layout; it is left as it is", .0.display())]
@@ -130,7 +143,7 @@ impl<'a> Plan<'a> {
                 }
                 Content::Index { index, images } => plan.add_index(index, images)?,
             };
-            roots.extend(named(&root, export.names, created));
+            roots.extend(named(&root, export, created));
         }
         plan.index = json::encode(&Index {
             schema_version: 2,
@@ -224,10 +237,11 @@ fn describe(kind: &str, document: &Encoded) -> Descriptor {
 }
 
 /// The descriptors of an image in the index of a layout: one for each name, annotated as BuildKit does.
-fn named(root: &Descriptor, names: &[Reference], created: &str) -> Vec<Descriptor> {
+fn named(root: &Descriptor, export: &Export<'_>, created: &str) -> Vec<Descriptor> {
+    let names = export.names;
     let annotated = |name: Option<&Reference>| {
-        let mut annotations = BTreeMap::new();
-        annotations.insert("org.opencontainers.image.created".to_owned(), created.to_owned());
+        let mut annotations = export.annotations.clone();
+        annotations.entry(CREATED.to_owned()).or_insert_with(|| created.to_owned());
         if let Some(name) = name {
             annotations.insert("io.containerd.image.name".to_owned(), name.to_string());
             if let Some(tag) = name.tag() {
@@ -310,7 +324,7 @@ pub(super) mod tests {
         let image = image(&store, "v7", &["a"]);
         let pinned = format!("y@{}", image.config.digest);
         let names = ["x:1", "localhost:5000/x", "x:1", &pinned].map(|name| name.parse().unwrap());
-        let export = Export { content: Content::Image(&image), names: &names };
+        let export = Export::new(Content::Image(&image), &names);
         let plan = Plan::new(&[export], store.blobs(), "2024-01-01T00:00:00Z").unwrap();
         let index = parse_index(&plan.index.bytes, None, &DocumentLimits::OWN).unwrap();
         let rows: Vec<_> = index
@@ -340,7 +354,7 @@ pub(super) mod tests {
         let index = index(&images);
         let plan = |images| {
             let content = Content::Index { index: &index, images };
-            Plan::new(&[Export { content, names: &[] }], store.blobs(), "").map(|plan| plan.blobs.len())
+            Plan::new(&[Export::new(content, &[])], store.blobs(), "").map(|plan| plan.blobs.len())
         };
         assert_eq!(plan(&images).unwrap(), 1 + 2 * 2 + 2);
         assert!(matches!(plan(&images[..1]), Err(ExportError::Incomplete(_))));

@@ -548,7 +548,7 @@ mod tests {
             let names: [Reference; 1] = [name.parse().unwrap()];
             write(
                 dest,
-                &[Export { content: Content::Image(image), names: &names }],
+                &[Export::new(Content::Image(image), &names)],
                 self.store.blobs(),
                 CREATED,
             )
@@ -603,7 +603,7 @@ mod tests {
         let images = [image(&ground.store, "v5", &["a"]), image(&ground.store, "v7", &["c"])];
         let index = index(&images);
         let content = Content::Index { index: &index, images: &images };
-        write(&dest, &[Export { content, names: &[] }], ground.store.blobs(), CREATED).unwrap();
+        write(&dest, &[Export::new(content, &[])], ground.store.blobs(), CREATED).unwrap();
         let layout = Layout::open(&dest, &DocumentLimits::default()).unwrap();
         layout.verify().unwrap();
         assert_eq!(layout.find(None).unwrap().digest, index.digest);
