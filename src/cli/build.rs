@@ -203,7 +203,8 @@ impl Build<'_> {
         let input = Input { found, context, named: &named, remotes: &remotes };
         let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
         let (clock, cancel) = (plan.clock, &self.stop.cancel);
-        Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }.run()
+        Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }
+            .run()
     }
 
     /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the

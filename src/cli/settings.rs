@@ -242,7 +242,9 @@ impl Settings {
         let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
         let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
         let contexts = contexts.map(|directory| ("--build-context", directory));
-        check_not_private(given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs.paths()))?;
+        check_not_private(
+            given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs.paths()),
+        )?;
         Ok(settings)
     }
 }

@@ -125,10 +125,8 @@ mod tests {
         ] {
             let mut blob = Descriptor::new(name, Digest::of(b"blob"), 4);
             blob.other.insert("urls".to_owned(), vec!["http://elsewhere/"].into());
-            let encoding = Encoding {
-                types,
-                foreign: if kept { ForeignLayers::Kept } else { ForeignLayers::Ordinary },
-            };
+            let encoding =
+                Encoding { types, foreign: if kept { ForeignLayers::Kept } else { ForeignLayers::Ordinary } };
             let found = encoding.layer(&blob);
             assert_eq!(found.media_type, expected, "{name}");
             let stays_foreign = kept && (name == foreign || name == docker_foreign);

@@ -148,7 +148,8 @@ impl LayerForm {
         if compression == Compression::Uncompressed && number.is_some() {
             return Ok(Self::usual(compression));
         }
-        let level = number.and_then(|number| u32::try_from(number).ok()).filter(|level| levels.contains(level));
+        let level =
+            number.and_then(|number| u32::try_from(number).ok()).filter(|level| levels.contains(level));
         match level {
             Some(level) => Ok(Self { compression, level }),
             None => Err(FormError::Level { level: shown(text), compression, levels }),
@@ -258,11 +259,7 @@ mod tests {
             ("gzip", Some(""), "invalid compression level ``: gzip has the levels 0 to 9"),
             ("zstd", Some("23"), "invalid compression level `23`: zstd has the levels 0 to 22"),
             ("zstd", Some("max"), "invalid compression level `max`: zstd has the levels 0 to 22"),
-            (
-                "uncompressed",
-                Some("x"),
-                "invalid compression level `x`: uncompressed has the levels 0 to 0",
-            ),
+            ("uncompressed", Some("x"), "invalid compression level `x`: uncompressed has the levels 0 to 0"),
         ] {
             let form = word.parse().and_then(|compression| LayerForm::new(compression, level));
             assert_eq!(form.unwrap_err().to_string(), message);

@@ -290,8 +290,7 @@ impl Writer<'_> {
                         | OFlags::NONBLOCK
                         | OFlags::NOCTTY
                         | OFlags::CLOEXEC;
-                    let old: File =
-                        rustix::fs::openat(entry.from, entry.name, flags, Mode::empty())?.into();
+                    let old: File = rustix::fs::openat(entry.from, entry.name, flags, Mode::empty())?.into();
                     return self.content.copy(&mut self.buffer, &old, new, entry.metadata.size);
                 }
             }
@@ -500,7 +499,10 @@ mod tests {
         std::fs::remove_file(ground.at("out/was-directory")).unwrap();
         ground.file("out/was-directory/own", "own");
         let error = ground.deliver(None, Others::Kept).unwrap_err();
-        assert_eq!(error, "`/was-directory` is a directory that is not empty, and something else in the image");
+        assert_eq!(
+            error,
+            "`/was-directory` is a directory that is not empty, and something else in the image"
+        );
         assert_eq!(names(&ground.at("out")), ["d", "was-directory"]);
         symlink(ground.at("victim"), ground.at("out/other")).unwrap();
         ground.deliver(None, Others::Removed).unwrap();

@@ -196,7 +196,12 @@ mod tests {
 
     const CREATED: &str = "2024-01-01T00:00:00Z";
 
-    fn write(dest: &Path, exports: &[Export<'_>], blobs: &BlobStore, created: &str) -> Result<(), ExportError> {
+    fn write(
+        dest: &Path,
+        exports: &[Export<'_>],
+        blobs: &BlobStore,
+        created: &str,
+    ) -> Result<(), ExportError> {
         appear(dest, |out| super::write(out, dest, Kind::Docker, exports, blobs, created))
     }
 

@@ -546,12 +546,7 @@ mod tests {
 
         fn write(&self, dest: &Path, image: &EncodedImage, name: &str) -> Result<(), ExportError> {
             let names: [Reference; 1] = [name.parse().unwrap()];
-            write(
-                dest,
-                &[Export::new(Content::Image(image), &names)],
-                self.store.blobs(),
-                CREATED,
-            )
+            write(dest, &[Export::new(Content::Image(image), &names)], self.store.blobs(), CREATED)
         }
 
         /// The files of a directory in the test's own one, sorted.

@@ -48,9 +48,9 @@ impl Annotation {
     /// `annotation[-PLACE][\[PLATFORM\]].KEY`, a key of `--output`, with its value.
     pub(super) fn of_key(name: &str, value: &str) -> Result<Self, Failure> {
         let wrong = || {
-            Failure::new(format!("`{name}` is no key of an annotation"))
-                .of_flag(FLAG)
-                .hint("expected `annotation.KEY=VALUE` or `annotation-manifest-descriptor[linux/amd64].KEY=VALUE`")
+            Failure::new(format!("`{name}` is no key of an annotation")).of_flag(FLAG).hint(
+                "expected `annotation.KEY=VALUE` or `annotation-manifest-descriptor[linux/amd64].KEY=VALUE`",
+            )
         };
         let rest = name.strip_prefix("annotation").ok_or_else(wrong)?;
         let (place, rest) = match rest.strip_prefix('-') {
@@ -62,7 +62,9 @@ impl Annotation {
         };
         let (platform, rest) = match rest.strip_prefix('[') {
             None => (None, rest),
-            Some(rest) => rest.split_once(']').map(|(platform, rest)| (Some(platform), rest)).ok_or_else(wrong)?,
+            Some(rest) => {
+                rest.split_once(']').map(|(platform, rest)| (Some(platform), rest)).ok_or_else(wrong)?
+            }
         };
         let key = rest.strip_prefix('.').filter(|key| !key.is_empty()).ok_or_else(wrong)?;
         let platform = platform.map(str::to_owned);
@@ -101,7 +103,9 @@ fn place_of_flag(text: &str) -> Result<(Place, Option<String>), String> {
         None => (text, None),
         Some((word, rest)) => {
             let platform = rest.strip_suffix(']').ok_or_else(|| {
-                format!("invalid annotation type `{text}`, expected type and optional platform in square brackets")
+                format!(
+                    "invalid annotation type `{text}`, expected type and optional platform in square brackets"
+                )
             })?;
             (word, Some(platform.to_owned()))
         }
@@ -142,11 +146,9 @@ impl Annotations {
                 Place::Manifest => &mut found.manifest,
                 Place::ManifestDescriptor => &mut found.descriptor,
                 Place::Index => {
-                    return Err(Failure::new(
-                        "index annotations not supported for single platform export",
-                    )
-                    .of_flag(annotation.flag)
-                    .hint("there is no index: annotate the manifest"));
+                    return Err(Failure::new("index annotations not supported for single platform export")
+                        .of_flag(annotation.flag)
+                        .hint("there is no index: annotate the manifest"));
                 }
             };
             place.insert(annotation.key.clone(), annotation.value.clone());
@@ -181,18 +183,28 @@ mod tests {
         ] {
             assert!(is_key(name), "{name}");
             let found = of(&[Annotation::of_key(name, "v").unwrap()]).unwrap();
-            assert_eq!((pairs(&found.manifest), pairs(&found.descriptor)), (
-                manifest.iter().map(|text| (*text).to_owned()).collect(),
-                descriptor.iter().map(|text| (*text).to_owned()).collect()
-            ));
+            assert_eq!(
+                (pairs(&found.manifest), pairs(&found.descriptor)),
+                (
+                    manifest.iter().map(|text| (*text).to_owned()).collect(),
+                    descriptor.iter().map(|text| (*text).to_owned()).collect()
+                )
+            );
         }
         for name in ["annotation", "annotations.k", "annotationx"] {
             assert!(!is_key(name), "{name}");
         }
-        for name in ["annotation.", "annotation-x.k", "annotation-manifestk", "annotation[linux/arm64.k", "annotation[x]k"] {
+        for name in [
+            "annotation.",
+            "annotation-x.k",
+            "annotation-manifestk",
+            "annotation[linux/arm64.k",
+            "annotation[x]k",
+        ] {
             assert!(Annotation::of_key(name, "v").is_err(), "{name}");
         }
-        for name in ["annotation-index.k", "annotation-index-descriptor.k", "annotation-index[linux/arm64].k"] {
+        for name in ["annotation-index.k", "annotation-index-descriptor.k", "annotation-index[linux/arm64].k"]
+        {
             let error = of(&[Annotation::of_key(name, "v").unwrap()]).unwrap_err();
             assert_eq!(error, "--output: index annotations not supported for single platform export");
         }

@@ -240,9 +240,9 @@ impl Fields {
     /// Whether a key says `true`, as Go reads such words; none if it is not there.
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, Failure> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        parse_bool(value).map(Some).ok_or_else(|| {
-            Failure::new(format!("`{key}={value}`: expected `true` or `false`")).of_flag(FLAG)
-        })
+        parse_bool(value)
+            .map(Some)
+            .ok_or_else(|| Failure::new(format!("`{key}={value}`: expected `true` or `false`")).of_flag(FLAG))
     }
 }
 
@@ -293,10 +293,7 @@ mod tests {
             ("type=dockr", "--output: there is no type `dockr` (did you mean `docker`?)"),
             ("type=oci,dest", "--output: `dest` has no `=`: expected `type=TYPE,KEY=VALUE,…`"),
             ("type=oci,dst=x", "--output: type=oci has no key `dst` (did you mean `dest`?)"),
-            (
-                "type=oci,mode=delete",
-                "--output: type=oci has no key `mode`: it is one of type=local",
-            ),
+            ("type=oci,mode=delete", "--output: type=oci has no key `mode`: it is one of type=local"),
             ("type=oci,frobnicate=1", "--output: type=oci has no key `frobnicate`"),
             ("type=oci,dest=a,dest=b", "--output: `dest` is given twice"),
             ("type=oci,oci-artifact=true", "--output: `oci-artifact`: attestations are not supported yet"),

@@ -156,6 +156,8 @@ pub(super) struct Outputs {
     usual: ImageForm,
     /// Names that the image has.
     names: Vec<Reference>,
+    /// Whether the names are no more than names, which somebody might have expected to be pushed to.
+    unpushed: bool,
     /// Registries of outputs that want plain HTTP.
     pub(super) insecure: Vec<String>,
 }
@@ -169,8 +171,14 @@ impl Outputs {
         warnings: &mut Vec<String>,
     ) -> Result<Self, Failure> {
         refuse_attestations(args)?;
+        if args.load {
+            return Err(Failure::new("--load: there is no daemon to load the image into").hint(
+                "write an archive with `-o type=docker,dest=image.tar`, and `docker load -i image.tar`",
+            ));
+        }
         let names = destinations(&args.destination)?;
-        let shared = args.annotation.iter().map(|text| Annotation::of_flag(text)).collect::<Result<Vec<_>, _>>()?;
+        let shared =
+            args.annotation.iter().map(|text| Annotation::of_flag(text)).collect::<Result<Vec<_>, _>>()?;
         let shared: Vec<Annotation> = shared.into_iter().flatten().collect();
         let types = type_names(args)?;
         let usual = ImageForm {
@@ -186,6 +194,7 @@ impl Outputs {
             reports: Report::all(args),
             usual,
             names,
+            unpushed: false,
             insecure: Vec::new(),
         };
         for text in &args.output {
@@ -194,7 +203,7 @@ impl Outputs {
             outputs.add(&fields, annotations)?;
         }
         outputs.add_kanikos(args);
-        outputs.add_pushes(args, purpose, warnings)?;
+        outputs.add_pushes(args, purpose)?;
         outputs.check(args)?;
         Ok(outputs)
     }
@@ -222,7 +231,8 @@ impl Outputs {
             Type::Image | Type::Registry => self.registry(fields, annotations)?,
             Type::Oci | Type::Docker => {
                 let (names, form) = self.image(fields, annotations)?;
-                let kind = if fields.kind == Type::Oci { archive::Kind::Layout } else { archive::Kind::Docker };
+                let kind =
+                    if fields.kind == Type::Oci { archive::Kind::Layout } else { archive::Kind::Docker };
                 if fields.flag("tar")? == Some(false) {
                     Kind::Layout { dest: directory(fields)?, names, form }
                 } else {
@@ -262,7 +272,11 @@ impl Outputs {
     }
 
     /// The names of an image, and what it is to be like.
-    fn image(&self, fields: &Fields, annotations: Annotations) -> Result<(Vec<Reference>, ImageForm), Failure> {
+    fn image(
+        &self,
+        fields: &Fields,
+        annotations: Annotations,
+    ) -> Result<(Vec<Reference>, ImageForm), Failure> {
         let names = match fields.filled("name") {
             None => self.names.clone(),
             Some(list) => {
@@ -324,12 +338,7 @@ impl Outputs {
 
     /// What is pushed without an output that says so: for kaniko, all names, unless there is --no-push; for docker, only
     /// with --push. Who gives -o has docker's rules.
-    fn add_pushes(
-        &mut self,
-        args: &BuildArgs,
-        purpose: Purpose,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), Failure> {
+    fn add_pushes(&mut self, args: &BuildArgs, purpose: Purpose) -> Result<(), Failure> {
         let is_push = |output: &Output| matches!(output.kind, Kind::Push { .. });
         if args.no_push {
             if args.push {
@@ -341,11 +350,7 @@ impl Outputs {
             return Ok(());
         }
         if !args.push && !args.output.is_empty() {
-            let names: Vec<String> = self.names.iter().map(Reference::familiar).collect();
-            if !names.is_empty() && !self.list.iter().any(is_push) {
-                let names = names.join(", ");
-                warnings.push(format!("{names} is not pushed: {FLAG} says where the image goes; --push pushes it"));
-            }
+            self.unpushed = !self.list.iter().any(is_push);
             return Ok(());
         }
         for output in self.list.iter_mut().filter(|_| args.push) {
@@ -375,10 +380,6 @@ impl Outputs {
 
     /// What can be found wrong with the list as a whole.
     fn check(&self, args: &BuildArgs) -> Result<(), Failure> {
-        if args.load {
-            return Err(Failure::new("--load: there is no daemon to load the image into")
-                .hint("write an archive with `-o type=docker,dest=image.tar`, and `docker load -i image.tar`"));
-        }
         let mut streamed = self.list.iter().filter(|output| output.is_streamed());
         if let Some(first) = streamed.next() {
             if let Some(second) = streamed.next() {
@@ -426,7 +427,9 @@ fn refuse_attestations(args: &BuildArgs) -> Result<(), Failure> {
         }
     }
     if args.attest.iter().any(|text| !text.split(',').any(|field| field == "disabled=true")) {
-        return Err(Failure::new("attestations are not supported yet").of_flag("--attest").hint("leave it out"));
+        return Err(Failure::new("attestations are not supported yet")
+            .of_flag("--attest")
+            .hint("leave it out"));
     }
     Ok(())
 }
@@ -478,9 +481,11 @@ fn directory(fields: &Fields) -> Result<PathBuf, Failure> {
 fn stream(fields: &Fields) -> Result<Dest, Failure> {
     match (fields.filled("dest"), fields.kind) {
         (Some(dest), _) => Ok(Dest::parse(dest)),
-        (None, Type::Docker) => Err(Failure::new("type=docker without dest: there is no daemon to load the image into")
-            .of_flag(FLAG)
-            .hint("write an archive with `dest=image.tar`, and `docker load -i image.tar`")),
+        (None, Type::Docker) => {
+            Err(Failure::new("type=docker without dest: there is no daemon to load the image into")
+                .of_flag(FLAG)
+                .hint("write an archive with `dest=image.tar`, and `docker load -i image.tar`"))
+        }
         (None, _) => Ok(Dest::StandardOutput),
     }
 }
@@ -488,9 +493,11 @@ fn stream(fields: &Fields) -> Result<Dest, Failure> {
 /// `platform-split`: a directory for each platform.
 fn split(fields: &Fields) -> Result<(), Failure> {
     match fields.flag("platform-split")? {
-        Some(true) => Err(Failure::new("`platform-split=true`: builds of several platforms are not supported yet")
-            .of_flag(FLAG)
-            .hint("leave it out, and name the directory or file after the platform")),
+        Some(true) => {
+            Err(Failure::new("`platform-split=true`: builds of several platforms are not supported yet")
+                .of_flag(FLAG)
+                .hint("leave it out, and name the directory or file after the platform"))
+        }
         Some(false) | None => Ok(()),
     }
 }
@@ -501,8 +508,10 @@ fn epoch(fields: &Fields) -> Result<Option<i64>, Failure> {
     let seconds = text.parse().ok().filter(|seconds| Clock::fixed(*seconds).is_some());
     match seconds {
         Some(seconds) => Ok(Some(seconds)),
-        None => Err(Failure::new(format!("invalid source-date-epoch: `{text}`, expected seconds since 1970"))
-            .of_flag(FLAG)),
+        None => {
+            Err(Failure::new(format!("invalid source-date-epoch: `{text}`, expected seconds since 1970"))
+                .of_flag(FLAG))
+        }
     }
 }
 

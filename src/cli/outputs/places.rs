@@ -57,7 +57,11 @@ fn places(outputs: &Outputs) -> impl Iterator<Item = Place<'_>> {
         Some(Place { flag: &output.flag, path: output.path()?, is })
     });
     let reports = outputs.reports.iter();
-    written.chain(reports.map(|report| Place { flag: report.flag(), path: report.path(), is: Is::Overwritten }))
+    written.chain(reports.map(|report| Place {
+        flag: report.flag(),
+        path: report.path(),
+        is: Is::Overwritten,
+    }))
 }
 
 /// That nothing is read or written where the files of a container are kept for the time of a step, and removed after it:
@@ -133,9 +137,13 @@ fn check_removed(settings: &Settings, found: &FoundDockerfile) -> Result<(), Fai
         (here.as_deref(), "the current directory"),
     ];
     let read = read.into_iter().filter_map(|(path, what)| Some((path?, what)));
-    let read = read.chain(settings.context_files.values().filter_map(GivenFiles::directory).map(|path| {
-        (path, "a named context")
-    }));
+    let read = read.chain(
+        settings
+            .context_files
+            .values()
+            .filter_map(GivenFiles::directory)
+            .map(|path| (path, "a named context")),
+    );
     let kept: Vec<(PathBuf, &str)> = read.map(|(path, what)| (real(path), what)).collect();
     for Place { flag, path, is } in places(&settings.outputs) {
         if is != Is::Directory(Others::Removed) {
@@ -144,7 +152,9 @@ fn check_removed(settings: &Settings, found: &FoundDockerfile) -> Result<(), Fai
         let emptied = real(path);
         let others = places(&settings.outputs).map(|other| (real(other.path), other.flag));
         let others = others.filter(|(other, _)| *other != emptied);
-        if let Some((_, what)) = kept.iter().cloned().chain(others).find(|(kept, _)| kept.starts_with(&emptied)) {
+        if let Some((_, what)) =
+            kept.iter().cloned().chain(others).find(|(kept, _)| kept.starts_with(&emptied))
+        {
             let message = format!("`{}` has {what} in it, which mode=delete would remove", path.display());
             return Err(Failure::new(message).of_flag(flag).hint("name a directory for the files alone"));
         }

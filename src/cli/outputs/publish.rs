@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use super::reports::Outcome;
 use super::{Dest, ImageForm, Kind, Output, Outputs, PushedAs, Rewrite, time_of};
 use crate::build::clock::{Clock, lowered, rfc3339};
-use crate::build::progress::{Event, Progress};
+use crate::build::progress::Event;
 use crate::build::services::ImageSource as _;
 use crate::cli::failure::Failure;
 use crate::cli::hints::service_failure;
 use crate::cli::settings::Settings;
 use crate::image::descriptor::Descriptor;
+use crate::image::encoding::TypeNames;
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
@@ -96,8 +97,11 @@ impl Publishing<'_> {
                 names.push(name);
             }
         }
-        let outcome =
-            Outcome { manifest: self.describe(image), config: &image.encoded.config.digest, names };
+        let outcome = Outcome { manifest: self.describe(image), config: &image.encoded.config.digest, names };
+        if outputs.unpushed && !outputs.names.is_empty() {
+            let names: Vec<String> = outputs.names.iter().map(Reference::familiar).collect();
+            self.tell(&format!("not pushed, which --push would do: {}", names.join(", ")));
+        }
         for report in &outputs.reports {
             report.write(&outcome)?;
         }
@@ -135,6 +139,10 @@ impl Publishing<'_> {
             image.set_created(0, |_, row| row.created.as_deref().map(|created| lowered(created, latest)));
         }
         self.shape_layers(&mut image, form)?;
+        if form.encoding.types == TypeNames::Docker {
+            // Docker's manifests know nothing of annotations: they have those alone that somebody wants there.
+            image.annotations.clear();
+        }
         image.annotations.extend(form.annotations.manifest.clone());
         let encoded = image.encode_as(form.encoding).map_err(|error| Failure::from_error(&error))?;
         self.images.keep(&encoded).map_err(|error| Failure::from_error(&error))?;
@@ -154,17 +162,25 @@ impl Publishing<'_> {
             (Kind::Tar { dest }, _) => self.write_root(dest),
             (Kind::Stored { names, .. }, Some(image)) => self.store(names, image),
             (Kind::Layout { dest, names, .. }, Some(image)) => {
-                self.twice_if_damaged(image, |export, created| {
-                    layout::write(dest, &[export], self.images.store.blobs(), created)
-                }, names)?;
+                self.twice_if_damaged(
+                    image,
+                    |export, created| layout::write(dest, &[export], self.images.store.blobs(), created),
+                    names,
+                )?;
                 self.tell(&format!("wrote the OCI layout {}", dest.display()));
                 Ok(())
             }
             (Kind::Archive { dest, kind, names, .. }, Some(image)) => {
-                self.twice_if_damaged(image, |export, created| {
-                    let blobs = self.images.store.blobs();
-                    write_to(dest, |out, place| archive::write(out, place, *kind, &[export], blobs, created))
-                }, names)?;
+                self.twice_if_damaged(
+                    image,
+                    |export, created| {
+                        let blobs = self.images.store.blobs();
+                        write_to(dest, |out, place| {
+                            archive::write(out, place, *kind, &[export], blobs, created)
+                        })
+                    },
+                    names,
+                )?;
                 if let Dest::File(path) = dest {
                     self.tell(&format!("wrote the archive {}", path.display()));
                 }
@@ -203,7 +219,8 @@ impl Publishing<'_> {
         self.complete(image)?;
         let created = self.created(&image.image);
         let annotations = &image.form.annotations.descriptor;
-        let write = || write(Export { content: Content::Image(&image.encoded), names, annotations }, &created);
+        let write =
+            || write(Export { content: Content::Image(&image.encoded), names, annotations }, &created);
         let written = match write() {
             Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
                 self.complete(image)?;
@@ -222,8 +239,7 @@ impl Publishing<'_> {
 
     /// The files of the image.
     fn root(&self) -> Result<View, Failure> {
-        let chain =
-            self.images.unpack(self.image, self.cancel).map_err(|error| service_failure(&*error))?;
+        let chain = self.images.unpack(self.image, self.cancel).map_err(|error| service_failure(&*error))?;
         self.snapshotter.view(&chain).map_err(|error| Failure::from_error(&error))
     }
 

@@ -86,12 +86,10 @@ impl Report {
             Content::Digest => self.overwrite(&digest.to_string()),
             Content::ImageId => self.overwrite(&outcome.config.to_string()),
             Content::Names => self.overwrite(&lines(&|name| format!("{}@{digest}", name.name()))),
-            Content::NamesAndTags => {
-                self.overwrite(&lines(&|name| match name.tag() {
-                    Some(tag) => format!("{}:{tag}@{digest}", name.name()),
-                    None => format!("{}@{digest}", name.name()),
-                }))
-            }
+            Content::NamesAndTags => self.overwrite(&lines(&|name| match name.tag() {
+                Some(tag) => format!("{}:{tag}@{digest}", name.name()),
+                None => format!("{}@{digest}", name.name()),
+            })),
             Content::Metadata => self.replace(&metadata(outcome)?),
         }
     }
@@ -131,8 +129,7 @@ impl Report {
 /// What BuildKit's clients write. There is no history of builds that `buildx.build.ref` could point to.
 fn metadata(outcome: &Outcome<'_>) -> Result<String, Failure> {
     let mut document = Map::new();
-    let descriptor =
-        serde_json::to_value(&outcome.manifest).map_err(|error| Failure::from_error(&error))?;
+    let descriptor = serde_json::to_value(&outcome.manifest).map_err(|error| Failure::from_error(&error))?;
     document.insert("containerimage.config.digest".to_owned(), json!(outcome.config.to_string()));
     document.insert("containerimage.descriptor".to_owned(), descriptor);
     document.insert("containerimage.digest".to_owned(), json!(outcome.manifest.digest.to_string()));

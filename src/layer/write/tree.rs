@@ -44,8 +44,9 @@ impl TreeArchive<'_> {
             if (self.cancelled)() {
                 return Err(LayerError::Output(std::io::ErrorKind::Interrupted.into()));
             }
-            let path = child_of(directory, &name)
-                .map_err(|_| unwritable(directory)(WriteProblem::Io { action: "name what is in", source: too_long() }))?;
+            let path = child_of(directory, &name).map_err(|_| {
+                unwritable(directory)(WriteProblem::Io { action: "name what is in", source: too_long() })
+            })?;
             let parent = from.directory(directory)?;
             let metadata = io_problem(metadata_at(parent.as_fd(), &name), "read metadata");
             let metadata = from.reveal(&path, metadata.map_err(unwritable(&path))?);
@@ -105,7 +106,7 @@ mod tests {
         let mut rows = Vec::new();
         while let Some(entry) = reader.next_entry().unwrap() {
             assert_eq!(entry.mtime, epoch);
-            rows.push(String::from_utf8(entry.name.clone()).unwrap());
+            rows.push(String::from_utf8(entry.path.clone()).unwrap());
         }
         assert_eq!(rows, ["a/", "a/l", "b/", "b/d/", "b/f", "b.x", "c"]);
         assert_eq!(bytes, archive(&root, Some(epoch)));
