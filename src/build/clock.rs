@@ -3,9 +3,10 @@
 use crate::rootfs::Timestamp;
 
 /// Where a build's times come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clock {
     /// The machine's clock.
+    #[default]
     Machine,
     /// `SOURCE_DATE_EPOCH`: seconds since 1970, whatever the machine says.
     Fixed(i64),
@@ -16,6 +17,15 @@ impl Clock {
     #[must_use]
     pub fn fixed(seconds: i64) -> Option<Self> {
         jiff::Timestamp::from_second(seconds).ok().map(|_| Self::Fixed(seconds))
+    }
+
+    /// The seconds since 1970 at which it stands, if it does not go.
+    #[must_use]
+    pub fn epoch(self) -> Option<i64> {
+        match self {
+            Self::Machine => None,
+            Self::Fixed(seconds) => Some(seconds),
+        }
     }
 
     /// The present.

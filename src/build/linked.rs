@@ -19,6 +19,7 @@ use super::stage::{StageRun, append_rows};
 use super::step::{CopyStep, Onto, PlannedStep, StagePlan, Step};
 use crate::cache::{CacheKey, Remembered, RememberedLayer};
 use crate::image::manifest::{Image, Layer};
+use crate::layer::form::LayerForm;
 use crate::layer::{self, Application, Formats, Rules, Whiteouts, WriteOptions, decompress};
 use crate::rootfs::Rootfs;
 use crate::snapshot::{Recorded, SnapshotError};
@@ -175,8 +176,11 @@ impl Executor<'_> {
             .open(path)
             .map_err(BuildErrorKind::StepFiles)?;
         // It is read once, here.
-        let options =
-            WriteOptions { level: 1, bytes: self.services.limits.layers.written, ..WriteOptions::default() };
+        let options = WriteOptions {
+            form: LayerForm::PASSING,
+            bytes: self.services.limits.layers.written,
+            ..WriteOptions::default()
+        };
         layer::write_with(&changes, &files, &mut file, &options)?;
         self.stop_if_cancelled()?;
         drop(files);

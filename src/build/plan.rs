@@ -59,6 +59,8 @@ pub struct PlanRequest {
     pub run: RunSettings,
     /// The stages whose steps are all done, whatever is remembered; in any case.
     pub no_cache: BTreeSet<String>,
+    /// Where times come from if neither a build argument nor the Dockerfile says it.
+    pub clock: Clock,
 }
 
 impl PlanRequest {
@@ -80,6 +82,7 @@ impl PlanRequest {
             networks: Networks::USUAL,
             run: RunSettings::usual(),
             no_cache: BTreeSet::new(),
+            clock: Clock::Machine,
         }
     }
 }
@@ -449,7 +452,7 @@ impl Planner<'_> {
         let name = "SOURCE_DATE_EPOCH";
         let given = self.globals.build_arg(name);
         let Some(text) = given.or_else(|| self.globals.lookup(name)).filter(|text| !text.is_empty()) else {
-            return Ok(Clock::Machine);
+            return Ok(self.request.clock);
         };
         text.parse().ok().and_then(Clock::fixed).ok_or_else(|| {
             let declares = |argument: &&Located<Instruction>| match &argument.value {

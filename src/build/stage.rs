@@ -18,7 +18,7 @@ use super::recall::{GroupKey, Recalled, TakenOver, Work};
 use super::stages::stages_read;
 use super::step::{PlannedStep, StageBase, StagePlan, Step};
 use crate::cache::{CacheKey, RememberedLayer};
-use crate::image::descriptor::{Descriptor, media_type};
+use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
@@ -295,12 +295,12 @@ impl Executor<'_> {
         let recorded = recording.finish()?;
         let mut writer = self.services.blobs.writer()?;
         let mut out = Cancellable { inner: &mut writer, cancel: &self.cancel };
-        let bytes = self.services.limits.layers.written;
-        let options = layer::WriteOptions { bytes, ..layer::WriteOptions::default() };
+        let (form, bytes) = (self.services.form, self.services.limits.layers.written);
+        let options = layer::WriteOptions { form, bytes, ..layer::WriteOptions::default() };
         let written = layer::write_with(&recorded.changes, &recorded.files, &mut out, &options)?;
         self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
-        let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);
+        let blob = form.noted_at(Descriptor::new(form.compression().media_type(), digest, size));
         let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
         Ok((layer, recorded.chain))
     }

@@ -245,6 +245,7 @@ impl Build<'_> {
             snapshotter,
             sandbox: sandbox.as_deref(),
             blobs: images.store.blobs(),
+            form: self.settings.outputs.written_form(plan.clock),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
             jobs: self.jobs(),

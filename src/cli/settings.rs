@@ -20,6 +20,7 @@ use super::secrets;
 use super::snapshotter::{self, Preference, word};
 use super::ssh;
 use crate::build::PlanRequest;
+use crate::build::clock::Clock;
 use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
@@ -213,6 +214,7 @@ impl Settings {
                 networks: networks(args, &allowed)?,
                 run: run_settings::parse(args, &allowed)?,
                 no_cache: no_cache_filter(args)?,
+                clock: if args.reproducible { Clock::Fixed(0) } else { Clock::Machine },
             },
             context,
             context_given: match (&args.context, &args.positional_context) {

@@ -1,6 +1,6 @@
 //! In which form the documents of an image are written: whose types they name, and how layers are called in them.
 
-use super::descriptor::{Descriptor, media_type};
+use super::descriptor::{Descriptor, FORM, media_type};
 
 /// Whose media types a manifest, its config and its layers have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,9 +62,14 @@ const DOCKER_FOREIGN_LAYER: &str = "application/vnd.docker.image.rootfs.foreign.
 
 impl Encoding {
     /// How `blob` is called in a manifest. Its bytes stay what they are; only the name of the type changes with the
-    /// manifest. A type that is not known stays.
+    /// manifest. A type that is not known stays. What the store notes for itself is left out.
     pub(super) fn layer(self, blob: &Descriptor) -> Descriptor {
-        let Some((distribution, suffix)) = apart(&blob.media_type) else { return blob.clone() };
+        let mut annotations = blob.annotations.clone();
+        if annotations.as_mut().is_some_and(|known| known.remove(FORM).is_some() && known.is_empty()) {
+            annotations = None;
+        }
+        let blob = Descriptor { annotations, ..blob.clone() };
+        let Some((distribution, suffix)) = apart(&blob.media_type) else { return blob };
         let distribution = match self.foreign {
             ForeignLayers::Ordinary => Distribution::Everywhere,
             ForeignLayers::Kept => distribution,
@@ -80,7 +85,7 @@ impl Encoding {
         if distribution == Distribution::Everywhere {
             other.remove("urls");
         }
-        Descriptor { media_type: format!("{stem}{separator}{suffix}"), other, ..blob.clone() }
+        Descriptor { media_type: format!("{stem}{separator}{suffix}"), other, ..blob }
     }
 }
 

@@ -98,6 +98,8 @@ pub enum ImageError {
 pub struct Image {
     config: ImageConfig,
     layers: Vec<Layer>,
+    /// How many layers and history rows came from elsewhere.
+    base: (usize, usize),
     /// Goes into the manifest.
     pub annotations: BTreeMap<String, String>,
 }
@@ -106,7 +108,12 @@ impl Image {
     /// An image without layers, for nothing in particular yet.
     #[must_use]
     pub fn scratch() -> Self {
-        Self { config: ImageConfig::default(), layers: Vec::new(), annotations: BTreeMap::new() }
+        Self {
+            config: ImageConfig::default(),
+            layers: Vec::new(),
+            base: (0, 0),
+            annotations: BTreeMap::new(),
+        }
     }
 
     /// An image as it came from elsewhere, to be built on. History rows that are missing are added, surplus ones are
@@ -133,7 +140,8 @@ impl Image {
             let comment = Some("buildkit.exporter.image.v0".to_owned());
             config.history.push(History { created, comment, ..History::default() });
         }
-        Ok(Self { config, layers, annotations: BTreeMap::new() })
+        let base = (layers.len(), config.history.len());
+        Ok(Self { config, layers, base, annotations: BTreeMap::new() })
     }
 
     /// The config. Its `rootfs` and `history` agree with [`Image::layers`].
@@ -155,6 +163,21 @@ impl Image {
     #[must_use]
     pub fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// How many of the layers, from the bottom on, the image came with; the others were added.
+    #[must_use]
+    pub fn base_layers(&self) -> usize {
+        self.base.0
+    }
+
+    /// Puts `layer` in the place of the one at `position`, if there is one. It must hold the same files.
+    pub fn replace_layer(&mut self, position: usize, layer: Layer) {
+        let place = self.layers.get_mut(position).zip(self.config.rootfs.diff_ids.get_mut(position));
+        if let Some((old, diff_id)) = place {
+            diff_id.clone_from(&layer.diff_id);
+            *old = layer;
+        }
     }
 
     /// Adds a history row and, where the instruction made one, a layer.

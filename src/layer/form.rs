@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use crate::image::descriptor::media_type;
+use crate::image::descriptor::{Descriptor, FORM, media_type};
 use crate::image::shown;
 
 /// A form that layers cannot have.
@@ -156,6 +156,29 @@ impl LayerForm {
         }
     }
 
+    /// The form of a layer that builder has written, as far as its descriptor tells.
+    #[must_use]
+    pub fn of(blob: &Descriptor) -> Option<Self> {
+        if let Some(noted) = blob.annotation(FORM) {
+            return noted.parse().ok();
+        }
+        match Compression::of_media_type(&blob.media_type) {
+            // All that was written before there were others.
+            Compression::Gzip => Some(Self::default()),
+            Compression::Uncompressed => Some(Self::usual(Compression::Uncompressed)),
+            Compression::Zstd => None,
+        }
+    }
+
+    /// `blob`, the descriptor of a layer that was written in this form, with the form noted where its type does not say it.
+    #[must_use]
+    pub fn noted_at(self, mut blob: Descriptor) -> Descriptor {
+        if Self::of(&blob) != Some(self) {
+            blob.annotations.get_or_insert_default().insert(FORM.to_owned(), self.to_string());
+        }
+        blob
+    }
+
     /// How it is compressed.
     #[must_use]
     pub fn compression(self) -> Compression {
@@ -202,6 +225,16 @@ pub enum Converted {
     All,
 }
 
+/// What becomes of the modification times in the layers of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Times {
+    /// They stay as they are.
+    #[default]
+    Kept,
+    /// Those after `SOURCE_DATE_EPOCH` become that.
+    Lowered,
+}
+
 /// What the layers of an image are to be like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerRequest {
@@ -215,8 +248,15 @@ pub struct LayerRequest {
 }
 
 impl LayerRequest {
-    /// The form in which a build writes layers that are all asked for like this: that form, unless they will have to be
-    /// written once more.
+    /// The layers of the build in `form`, with their times as `times` says where the build's time is `epoch`.
+    #[must_use]
+    pub fn own(form: LayerForm, times: Times, epoch: Option<i64>) -> Self {
+        let rewrite = epoch.filter(|_| times == Times::Lowered);
+        Self { form, converted: Converted::Own, rewrite }
+    }
+
+    /// The form in which a build writes layers of which all outputs are asked for like this: that form, unless they will
+    /// have to be written once more.
     #[must_use]
     pub fn written_form(&self) -> LayerForm {
         match self.rewrite {

@@ -2,6 +2,7 @@
 
 pub mod remote;
 
+mod forms;
 mod layouts;
 
 use std::fs::File;

@@ -18,7 +18,7 @@ use crate::dockerfile::parse_bool;
 use crate::image::encoding::{Encoding, ForeignLayers, TypeNames};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::layer::form::{Compression, Converted, LayerForm};
+use crate::layer::form::{Compression, Converted, FormError, LayerForm, LayerRequest, Times};
 use crate::rootfs::{Others, Timestamp};
 use crate::store::archive;
 
@@ -47,25 +47,24 @@ impl Dest {
     }
 }
 
-/// Whether later times in the layers of the build are lowered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rewrite {
-    /// To the epoch, if there is one.
-    ToEpoch,
-    /// No.
-    No,
-}
-
 /// What an image is like that is written somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ImageForm {
     encoding: Encoding,
     layers: LayerForm,
     converted: Converted,
-    rewrite: Rewrite,
-    /// The latest time in config and history, and for [`Rewrite::ToEpoch`]; none but the build's own if it is not given.
+    times: Times,
+    /// The latest time in config and history, and for [`Times::Lowered`]; none but the build's own if it is not given.
     epoch: Option<i64>,
     annotations: Annotations,
+}
+
+impl ImageForm {
+    /// What its layers are to be like, where it is `clock` for the build.
+    fn layers(&self, clock: Clock) -> LayerRequest {
+        let own = LayerRequest::own(self.layers, self.times, self.epoch.or(clock.epoch()));
+        LayerRequest { converted: self.converted, ..own }
+    }
 }
 
 /// Under which names an image is pushed.
@@ -183,9 +182,9 @@ impl Outputs {
         let types = type_names(args)?;
         let usual = ImageForm {
             encoding: Encoding { types, foreign: ForeignLayers::Ordinary },
-            layers: LayerForm::default(),
+            layers: layer_form(args)?,
             converted: Converted::Own,
-            rewrite: Rewrite::No,
+            times: if args.reproducible { Times::Lowered } else { Times::Kept },
             epoch: None,
             annotations: Annotations::of(&shared, platform)?,
         };
@@ -206,6 +205,12 @@ impl Outputs {
         outputs.add_pushes(args, purpose)?;
         outputs.check(args)?;
         Ok(outputs)
+    }
+
+    /// The form in which layers are written while it is built: that of the first image. Others are made of it.
+    pub(super) fn written_form(&self, clock: Clock) -> LayerForm {
+        let first = self.list.iter().find_map(Output::image).unwrap_or(&self.usual);
+        first.layers(clock).written_form()
     }
 
     /// The files and directories to write, each with its flag.
@@ -294,7 +299,7 @@ impl Outputs {
             Some(true) => ForeignLayers::Kept,
             _ => ForeignLayers::Ordinary,
         };
-        let of_form = |error: &crate::layer::form::FormError| Failure::from_error(error).of_flag(FLAG);
+        let of_form = |error: &FormError| Failure::from_error(error).of_flag(FLAG);
         let compression: Compression = match fields.filled("compression") {
             Some(text) => text.parse().map_err(|error| of_form(&error))?,
             None => usual.layers.compression(),
@@ -307,13 +312,13 @@ impl Outputs {
             Some(true) => Converted::All,
             _ => usual.converted,
         };
-        let rewrite = match fields.flag("rewrite-timestamp")? {
-            Some(true) => Rewrite::ToEpoch,
-            Some(false) => Rewrite::No,
-            None => usual.rewrite,
+        let times = match fields.flag("rewrite-timestamp")? {
+            Some(true) => Times::Lowered,
+            Some(false) => Times::Kept,
+            None => usual.times,
         };
         let encoding = Encoding { types, foreign };
-        let form = ImageForm { encoding, layers, converted, rewrite, epoch: epoch(fields)?, annotations };
+        let form = ImageForm { encoding, layers, converted, times, epoch: epoch(fields)?, annotations };
         Ok((names, form))
     }
 
@@ -438,6 +443,17 @@ fn type_names(args: &BuildArgs) -> Result<TypeNames, Failure> {
     let Some(text) = &args.image_format else { return Ok(TypeNames::Oci) };
     let formats = [("oci", TypeNames::Oci), ("docker", TypeNames::Docker)];
     word("--image-format", "image format", text, &formats)
+}
+
+/// As kaniko has it, the level -1 is the usual one.
+fn layer_form(args: &BuildArgs) -> Result<LayerForm, Failure> {
+    let named = args.compression.as_deref().filter(|name| !name.is_empty());
+    let compression: Result<Compression, _> =
+        named.map(str::parse).transpose().map(Option::unwrap_or_default);
+    let compression = compression.map_err(|error| Failure::from_error(&error).of_flag("--compression"))?;
+    let level = args.compression_level.as_deref().filter(|level| *level != "-1");
+    LayerForm::new(compression, level)
+        .map_err(|error| Failure::from_error(&error).of_flag("--compression-level"))
 }
 
 /// Names that a build can give.

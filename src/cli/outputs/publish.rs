@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::reports::Outcome;
-use super::{Dest, ImageForm, Kind, Output, Outputs, PushedAs, Rewrite, time_of};
+use super::{Dest, ImageForm, Kind, Output, Outputs, PushedAs, time_of};
 use crate::build::clock::{Clock, lowered, rfc3339};
 use crate::build::progress::Event;
 use crate::build::services::ImageSource as _;
@@ -20,6 +20,7 @@ use crate::image::manifest::{EncodedImage, Image};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 use crate::layer::LayerError;
+use crate::layer::form::Times;
 use crate::layer::write::TreeArchive;
 use crate::rootfs::{Delivered, Delivery, Others};
 use crate::sandbox::Cancel;
@@ -134,11 +135,15 @@ impl Publishing<'_> {
 
     /// Makes of the image what an output wants.
     fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
-        let mut image = self.image.clone();
+        let layers = form.layers(self.clock);
+        if form.times == Times::Lowered && layers.rewrite.is_none() {
+            self.tell("rewrite-timestamp has no effect: there is no SOURCE_DATE_EPOCH");
+        }
+        let in_form = self.images.in_form(self.image, &layers, self.cancel);
+        let mut image = in_form.map_err(|error| service_failure(&*error))?;
         if let Some(latest) = form.epoch {
             image.set_created(0, |_, row| row.created.as_deref().map(|created| lowered(created, latest)));
         }
-        self.shape_layers(&mut image, form)?;
         if form.encoding.types == TypeNames::Docker {
             // Docker's manifests know nothing of annotations: they have those alone that somebody wants there.
             image.annotations.clear();
@@ -147,11 +152,6 @@ impl Publishing<'_> {
         let encoded = image.encode_as(form.encoding).map_err(|error| Failure::from_error(&error))?;
         self.images.keep(&encoded).map_err(|error| Failure::from_error(&error))?;
         Ok(Rendered { form, image, encoded })
-    }
-
-    fn shape_layers(&self, _image: &mut Image, form: &ImageForm) -> Result<(), Failure> {
-        let is_usual = form.layers == crate::layer::form::LayerForm::default() && form.rewrite == Rewrite::No;
-        if is_usual { Ok(()) } else { Err(Failure::new("other forms of layers are not supported yet")) }
     }
 
     /// Writes what is no matter of registries.
