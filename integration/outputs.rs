@@ -15,8 +15,8 @@ use crate::support::{Builder, Context, Finished, finish, scratch};
 
 /// What every way of writing must keep: links, modes, owners, capabilities, a removed file.
 const ROOT: &str = "FROM BASE
-RUN mkdir /x && echo text >/x/f && ln /x/f /x/g && ln -s f /x/l && chmod 4755 /x/f && mkfifo /x/p \\
- && chown 12:34 /x/f && mkdir -m 1777 /x/t && rm /bin/cat
+RUN mkdir /x && echo text >/x/f && ln /x/f /x/g && ln -s f /x/l && chown 12:34 /x/f && chmod 4755 /x/f \\
+ && mkfifo /x/p && mkdir -m 1777 /x/t && rm /bin/cat
 ";
 
 fn context(dockerfile: &str) -> Context {
@@ -160,7 +160,8 @@ fn archives_and_layouts_are_read_by_skopeo() {
         format!("-o=type=oci,dest={}", at("oci.tar")),
         format!("-o=type=docker,dest={}", at("docker.tar")),
         format!("-o=type=oci,tar=false,dest={}", at("oci")),
-        format!("-o=type=docker,tar=false,oci-mediatypes=false,dest={}", at("docker")),
+        format!("-o=type=docker,tar=false,dest={}", at("docker")),
+        format!("-o=type=docker,oci-mediatypes=false,dest={}", at("typed.tar")),
         "--tag=host.example/app:1".to_owned(),
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -177,6 +178,7 @@ fn archives_and_layouts_are_read_by_skopeo() {
         format!("docker-archive:{}:host.example/app:1", at("docker.tar")),
         format!("oci:{}:1", at("oci")),
         format!("oci:{}:1", at("docker")),
+        format!("docker-archive:{}:host.example/app:1", at("typed.tar")),
     ]
     .iter()
     .enumerate()
@@ -186,8 +188,7 @@ fn archives_and_layouts_are_read_by_skopeo() {
         ids.insert(id(&to));
     }
     assert_eq!(ids.len(), 1, "{ids:?}");
-    let tags = fs::read_to_string(Path::new(&at("docker")).join("index.json")).unwrap();
-    assert!(tags.contains("vnd.docker.distribution.manifest.v2+json"), "{tags}");
+    assert!(Path::new(&at("docker")).join("manifest.json").exists());
 }
 
 #[test]
@@ -312,7 +313,7 @@ fn an_output_s_own_epoch_lowers_what_is_later() {
 
 #[test]
 fn a_hostile_image_writes_nowhere_else() {
-    let dockerfile = "FROM BASE\nRUN rm -rf /etc && ln -s /victim /etc && mkdir /d && echo evil >/d/f && echo evil >/h \\\n\
+    let dockerfile = "FROM BASE\nRUN rm -rf /home && ln -s /victim /home && mkdir /d && echo evil >/d/f && echo evil >/h \\\n\
          && mkdir /back && ln -s ../../victim /back/up\n";
     let context = context(dockerfile);
     let builder = Builder::new();
@@ -332,7 +333,7 @@ fn a_hostile_image_writes_nowhere_else() {
     assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 1);
     assert_eq!(fs::read_to_string(at("dest/d/f")).unwrap(), "evil\n");
     assert_eq!(fs::read_to_string(at("dest/own")).unwrap(), "own");
-    assert_eq!(fs::read_link(at("dest/etc")).unwrap(), Path::new("/victim"));
+    assert_eq!(fs::read_link(at("dest/home")).unwrap(), Path::new("/victim"));
     let deleting = format!("type=local,mode=delete,dest={}", at("dest").display());
     build(&builder, &context, &["-o", &deleting]).success();
     assert!(!at("dest/own").exists());

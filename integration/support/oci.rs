@@ -106,7 +106,8 @@ pub(crate) struct Entry {
 }
 
 fn entries(layer: &[u8]) -> Vec<Entry> {
-    let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(layer));
+    let layer = uncompressed(layer);
+    let mut archive = tar::Archive::new(&layer[..]);
     let entries = archive.entries().expect("a tar archive");
     let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let entry = entry.expect("entry");
@@ -124,7 +125,8 @@ fn entries(layer: &[u8]) -> Vec<Entry> {
 }
 
 fn facts(layer: &[u8]) -> Vec<String> {
-    let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(layer));
+    let layer = uncompressed(layer);
+    let mut archive = tar::Archive::new(&layer[..]);
     let entries = archive.entries().expect("a tar archive");
     let line = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let mut entry = entry.expect("entry");
@@ -153,6 +155,20 @@ fn facts(layer: &[u8]) -> Vec<String> {
         )
     };
     entries.map(line).collect()
+}
+
+/// What is in a layer, whichever of the three forms it has.
+fn uncompressed(layer: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match layer {
+        [0x1f, 0x8b, ..] => {
+            let mut gzip = flate2::read::MultiGzDecoder::new(layer);
+            std::io::Read::read_to_end(&mut gzip, &mut bytes).expect("gzip");
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => bytes = zstd::stream::decode_all(layer).expect("zstd"),
+        _ => bytes.extend_from_slice(layer),
+    }
+    bytes
 }
 
 fn sha256(bytes: &[u8]) -> String {

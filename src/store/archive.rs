@@ -4,26 +4,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use serde::Serialize;
-
-use super::LAYOUT_FILE;
 use super::blobs::BlobStore;
-use super::export::{Content, Export, ExportError, Failure, Piece, Plan};
+use super::export::{Export, ExportError, Failure, Piece, Plan, Readers, blob_name};
 use super::staged::{self, StagedFile};
 use crate::image::digest::Digest;
-use crate::image::json;
 
 /// The unit of a tar archive.
 const BLOCK: u64 = 512;
-
-/// What is in an archive besides an OCI layout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing.
-    Layout,
-    /// What `docker load` reads.
-    Docker,
-}
 
 /// Writes images into `out` as an archive; equal images give equal bytes. Layers stay compressed. `created` is the time for
 /// the index, RFC 3339.
@@ -33,13 +20,13 @@ pub enum Kind {
 pub fn write(
     out: &mut dyn Write,
     place: &Path,
-    kind: Kind,
+    readers: Readers,
     exports: &[Export<'_>],
     blobs: &BlobStore,
     created: &str,
 ) -> Result<(), ExportError> {
-    let plan = plan(kind, exports, blobs, created)?;
-    write_plan(&plan, kind, out).map_err(|failure| failure.at(place))
+    let plan = Plan::new(readers, exports, blobs, created)?;
+    write_plan(&plan, out).map_err(|failure| failure.at(place))
 }
 
 /// Has `write` write the file `dest`. It appears whole, in place of what was there; a pipe or terminal is written to
@@ -70,47 +57,7 @@ pub fn appear<E: From<ExportError>>(
     Ok(file.publish(dest).map_err(io_error("write"))?)
 }
 
-fn plan<'a>(
-    kind: Kind,
-    exports: &[Export<'a>],
-    blobs: &'a BlobStore,
-    created: &str,
-) -> Result<Plan<'a>, ExportError> {
-    let has_index = exports.iter().any(|export| matches!(export.content, Content::Index { .. }));
-    if kind == Kind::Docker && has_index {
-        return Err(ExportError::IndexInArchive);
-    }
-    Plan::new(exports, blobs, created)
-}
-
-/// An image in `manifest.json`.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Entry {
-    config: String,
-    /// `null` where there is none, as Docker writes it.
-    repo_tags: Option<Vec<String>>,
-    layers: Vec<String>,
-}
-
-fn write_plan(plan: &Plan<'_>, kind: Kind, out: &mut dyn Write) -> Result<(), Failure> {
-    let entries: Vec<_> = plan
-        .members
-        .iter()
-        .map(|member| {
-            let mut tags: Vec<_> = member.names.iter().filter(|name| name.tag().is_some()).collect();
-            tags.sort();
-            tags.dedup();
-            // A name for `docker load` has no digest.
-            let tags: Vec<_> = tags.into_iter().map(|name| name.without_digest().familiar()).collect();
-            Entry {
-                config: blob_name(&member.config),
-                repo_tags: (!tags.is_empty()).then_some(tags),
-                layers: member.layers.iter().map(blob_name).collect(),
-            }
-        })
-        .collect();
-    let manifest = json::encode(&entries).map_err(|error| Failure::Write(error.into()))?;
+fn write_plan(plan: &Plan<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     directory(out, "blobs/").map_err(Failure::Write)?;
     let mut algorithm = "";
     for (digest, piece) in &plan.blobs {
@@ -120,9 +67,9 @@ fn write_plan(plan: &Plan<'_>, kind: Kind, out: &mut dyn Write) -> Result<(), Fa
         }
         file(plan, out, digest, piece)?;
     }
-    let manifest = (kind == Kind::Docker).then_some(("manifest.json", &manifest.bytes[..]));
-    let index = [("index.json", &plan.index.bytes[..])];
-    for (name, bytes) in index.into_iter().chain(manifest).chain([("oci-layout", LAYOUT_FILE)]) {
+    let mut documents = plan.documents();
+    documents.sort();
+    for (name, bytes) in documents {
         let size = bytes.len() as u64;
         header(out, name, size, tar::EntryType::Regular)
             .and_then(|()| out.write_all(bytes))
@@ -137,10 +84,6 @@ fn file(plan: &Plan<'_>, out: &mut dyn Write, digest: &Digest, piece: &Piece<'_>
     header(out, &blob_name(digest), size, tar::EntryType::Regular).map_err(Failure::Write)?;
     plan.write(digest, piece, out)?;
     pad(out, size).map_err(Failure::Write)
-}
-
-fn blob_name(digest: &Digest) -> String {
-    format!("blobs/{}/{}", digest.algorithm().name(), digest.hex())
 }
 
 fn directory(out: &mut dyn Write, name: &str) -> io::Result<()> {
@@ -193,6 +136,7 @@ mod tests {
     use super::super::layout::Layout;
     use super::*;
     use crate::image::reference::Reference;
+    use crate::store::export::Content;
 
     const CREATED: &str = "2024-01-01T00:00:00Z";
 
@@ -202,7 +146,7 @@ mod tests {
         blobs: &BlobStore,
         created: &str,
     ) -> Result<(), ExportError> {
-        appear(dest, |out| super::write(out, dest, Kind::Docker, exports, blobs, created))
+        appear(dest, |out| super::write(out, dest, Readers::Docker, exports, blobs, created))
     }
 
     fn store() -> (tempfile::TempDir, Store) {

@@ -20,7 +20,7 @@ use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer::form::{Compression, Converted, FormError, LayerForm, LayerRequest, Times};
 use crate::rootfs::{Others, Timestamp};
-use crate::store::archive;
+use crate::store::export::Readers;
 
 use annotations::{Annotation, Annotations};
 use keys::{FLAG, Fields, Type};
@@ -91,9 +91,9 @@ enum Kind {
     /// An image in the store.
     Stored { names: Vec<Reference>, form: ImageForm },
     /// An OCI layout.
-    Layout { dest: PathBuf, names: Vec<Reference>, form: ImageForm },
+    Layout { dest: PathBuf, readers: Readers, names: Vec<Reference>, form: ImageForm },
     /// An OCI layout in a tar archive.
-    Archive { dest: Dest, kind: archive::Kind, names: Vec<Reference>, form: ImageForm },
+    Archive { dest: Dest, readers: Readers, names: Vec<Reference>, form: ImageForm },
     /// The root file system.
     Directory { dest: PathBuf, others: Others },
     /// The root file system in a tar archive.
@@ -236,12 +236,11 @@ impl Outputs {
             Type::Image | Type::Registry => self.registry(fields, annotations)?,
             Type::Oci | Type::Docker => {
                 let (names, form) = self.image(fields, annotations)?;
-                let kind =
-                    if fields.kind == Type::Oci { archive::Kind::Layout } else { archive::Kind::Docker };
+                let readers = if fields.kind == Type::Oci { Readers::Oci } else { Readers::Docker };
                 if fields.flag("tar")? == Some(false) {
-                    Kind::Layout { dest: directory(fields)?, names, form }
+                    Kind::Layout { dest: directory(fields)?, readers, names, form }
                 } else {
-                    Kind::Archive { dest: stream(fields)?, kind, names, form }
+                    Kind::Archive { dest: stream(fields)?, readers, names, form }
                 }
             }
             Type::Local => {
@@ -327,13 +326,18 @@ impl Outputs {
         let (names, form) = (&self.names, &self.usual);
         let layout = args.oci_layout_path.as_ref().map(|dest| Output {
             flag: "--oci-layout-path".to_owned(),
-            kind: Kind::Layout { dest: dest.clone(), names: names.clone(), form: form.clone() },
+            kind: Kind::Layout {
+                dest: dest.clone(),
+                readers: Readers::Oci,
+                names: names.clone(),
+                form: form.clone(),
+            },
         });
         let archive = args.tar_path.as_ref().map(|path| Output {
             flag: "--tar-path".to_owned(),
             kind: Kind::Archive {
                 dest: Dest::File(path.clone()),
-                kind: archive::Kind::Docker,
+                readers: Readers::Docker,
                 names: names.clone(),
                 form: form.clone(),
             },

@@ -161,22 +161,24 @@ impl Publishing<'_> {
             (Kind::Directory { dest, others }, _) => self.write_directory(dest, *others),
             (Kind::Tar { dest }, _) => self.write_root(dest),
             (Kind::Stored { names, .. }, Some(image)) => self.store(names, image),
-            (Kind::Layout { dest, names, .. }, Some(image)) => {
+            (Kind::Layout { dest, readers, names, .. }, Some(image)) => {
                 self.twice_if_damaged(
                     image,
-                    |export, created| layout::write(dest, &[export], self.images.store.blobs(), created),
+                    |export, created| {
+                        layout::write(dest, *readers, &[export], self.images.store.blobs(), created)
+                    },
                     names,
                 )?;
                 self.tell(&format!("wrote the OCI layout {}", dest.display()));
                 Ok(())
             }
-            (Kind::Archive { dest, kind, names, .. }, Some(image)) => {
+            (Kind::Archive { dest, readers, names, .. }, Some(image)) => {
                 self.twice_if_damaged(
                     image,
                     |export, created| {
                         let blobs = self.images.store.blobs();
                         write_to(dest, |out, place| {
-                            archive::write(out, place, *kind, &[export], blobs, created)
+                            archive::write(out, place, *readers, &[export], blobs, created)
                         })
                     },
                     names,
@@ -282,7 +284,7 @@ impl Publishing<'_> {
     /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
     fn upload(&self, push: &Push<'_>) -> Result<(), Failure> {
         for destination in push.names {
-            self.tell(&format!("pushing {}", destination.familiar()));
+            self.tell(&format!("pushing {}", push.called(destination).familiar()));
             self.images
                 .upload(&push.image.image, &push.image.encoded, destination)
                 .map_err(|error| service_failure(&*error).of_flag(push.flag))?;
@@ -293,14 +295,10 @@ impl Publishing<'_> {
     fn name(&self, push: &Push<'_>) -> Result<(), Failure> {
         let encoded = &push.image.encoded;
         for destination in push.names {
-            let (destination, name) = match push.by {
-                PushedAs::Tag => (destination.clone(), destination.familiar()),
-                PushedAs::Digest => (destination.without_tag(), destination.without_tag().familiar()),
-            };
-            self.images
-                .name(encoded, &destination)
-                .map_err(|error| service_failure(&*error).of_flag(push.flag))?;
-            self.tell(&format!("pushed {name}@{}", encoded.manifest.digest));
+            let name = push.called(destination);
+            self.images.name(encoded, &name).map_err(|error| service_failure(&*error).of_flag(push.flag))?;
+            let pushed = name.with_digest(encoded.manifest.digest.clone());
+            self.tell(&format!("pushed {}", pushed.familiar()));
         }
         Ok(())
     }
@@ -319,6 +317,16 @@ impl<'a> Push<'a> {
         match &output.kind {
             Kind::Push { names, by, .. } => Some(Self { flag: &output.flag, names, by: *by, image }),
             _ => None,
+        }
+    }
+
+    /// What the registry is to call the image.
+    fn called(&self, destination: &Reference) -> Reference {
+        match self.by {
+            PushedAs::Tag => destination.clone(),
+            PushedAs::Digest => {
+                destination.with_digest(self.image.encoded.manifest.digest.clone()).without_tag()
+            }
         }
     }
 }
