@@ -107,7 +107,7 @@ pub(crate) struct Entry {
 
 fn entries(layer: &[u8]) -> Vec<Entry> {
     let layer = uncompressed(layer);
-    let mut archive = tar::Archive::new(&layer[..]);
+    let mut archive = tar::Archive::new(layer.as_slice());
     let entries = archive.entries().expect("a tar archive");
     let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let entry = entry.expect("entry");
@@ -126,7 +126,7 @@ fn entries(layer: &[u8]) -> Vec<Entry> {
 
 fn facts(layer: &[u8]) -> Vec<String> {
     let layer = uncompressed(layer);
-    let mut archive = tar::Archive::new(&layer[..]);
+    let mut archive = tar::Archive::new(layer.as_slice());
     let entries = archive.entries().expect("a tar archive");
     let line = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let mut entry = entry.expect("entry");
@@ -157,18 +157,18 @@ fn facts(layer: &[u8]) -> Vec<String> {
     entries.map(line).collect()
 }
 
-/// What is in a layer, whichever of the three forms it has.
-fn uncompressed(layer: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    match layer {
+/// The archive in a layer, whichever way it is compressed.
+pub(crate) fn uncompressed(layer: &[u8]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let read = match layer {
         [0x1f, 0x8b, ..] => {
-            let mut gzip = flate2::read::MultiGzDecoder::new(layer);
-            std::io::Read::read_to_end(&mut gzip, &mut bytes).expect("gzip");
+            std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(layer), &mut archive)
         }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => bytes = zstd::stream::decode_all(layer).expect("zstd"),
-        _ => bytes.extend_from_slice(layer),
-    }
-    bytes
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => zstd::stream::copy_decode(layer, &mut archive).map(|()| 0),
+        _ => std::io::Read::read_to_end(&mut &layer[..], &mut archive),
+    };
+    read.expect("a whole layer");
+    archive
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -209,8 +209,8 @@ mod tests {
         {
             std::fs::write(at(name), content).unwrap();
         }
-        std::fs::hard_link(at("d/a"), at("d/link")).unwrap();
-        std::os::unix::fs::symlink("d/a", at("symlink")).unwrap();
+        rustix::fs::linkat(&root, "d/a", &root, "d/link", rustix::fs::AtFlags::empty()).unwrap();
+        rustix::fs::symlinkat("d/a", &root, "symlink").unwrap();
         let times = [
             ("d/a", 2_000_000_000, 5),
             ("d/b", -7, 500_000_000),
