@@ -554,7 +554,7 @@ mod tests {
             let names: [Reference; 1] = [name.parse().unwrap()];
             write(
                 dest,
-                Kind::Layout,
+                Readers::Oci,
                 &[Export::new(Content::Image(image), &names)],
                 self.store.blobs(),
                 CREATED,

@@ -2,6 +2,7 @@
 
 mod annotations;
 mod keys;
+mod output;
 mod places;
 mod publish;
 mod reports;
@@ -18,131 +19,17 @@ use crate::dockerfile::parse_bool;
 use crate::image::encoding::{Encoding, ForeignLayers, TypeNames};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
-use crate::layer::form::{Compression, Converted, FormError, LayerForm, LayerRequest, Times};
+use crate::layer::form::{Compression, Converted, FormError, LayerForm, Times};
 use crate::rootfs::{Others, Timestamp};
 use crate::store::export::Readers;
 
 use annotations::{Annotation, Annotations};
 use keys::{FLAG, Fields, Type};
+use output::{Dest, ImageForm, Kind, Output, PushedAs};
 
 pub(super) use places::{check_not_private, check_outputs, hide_outputs};
 pub(super) use publish::Publishing;
 pub(super) use reports::Report;
-
-/// Where a stream of bytes goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Dest {
-    /// Into a file.
-    File(PathBuf),
-    /// To standard output.
-    StandardOutput,
-}
-
-impl Dest {
-    fn parse(text: &str) -> Self {
-        match text {
-            "-" | "/dev/stdout" => Self::StandardOutput,
-            path => Self::File(PathBuf::from(path)),
-        }
-    }
-}
-
-/// What an image is like that is written somewhere.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ImageForm {
-    encoding: Encoding,
-    layers: LayerForm,
-    converted: Converted,
-    times: Times,
-    /// The latest time in config and history, and for [`Times::Lowered`]; none but the build's own if it is not given.
-    epoch: Option<i64>,
-    annotations: Annotations,
-}
-
-impl ImageForm {
-    /// What its layers are to be like, where it is `clock` for the build.
-    fn layers(&self, clock: Clock) -> LayerRequest {
-        let own = LayerRequest::own(self.layers, self.times, self.epoch.or(clock.epoch()));
-        LayerRequest { converted: self.converted, ..own }
-    }
-}
-
-/// Under which names an image is pushed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PushedAs {
-    /// By its tags.
-    Tag,
-    /// By its digest alone.
-    Digest,
-}
-
-/// One thing that comes out of a build.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Output {
-    /// What asked for it, as messages call that.
-    flag: String,
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
-    /// An image in a registry.
-    Push { names: Vec<Reference>, form: ImageForm, by: PushedAs },
-    /// An image in the store.
-    Stored { names: Vec<Reference>, form: ImageForm },
-    /// An OCI layout.
-    Layout { dest: PathBuf, readers: Readers, names: Vec<Reference>, form: ImageForm },
-    /// An OCI layout in a tar archive.
-    Archive { dest: Dest, readers: Readers, names: Vec<Reference>, form: ImageForm },
-    /// The root file system.
-    Directory { dest: PathBuf, others: Others },
-    /// The root file system in a tar archive.
-    Tar { dest: Dest },
-}
-
-impl Output {
-    /// The file or directory that is written.
-    fn path(&self) -> Option<&Path> {
-        match &self.kind {
-            Kind::Push { .. } | Kind::Stored { .. } => None,
-            Kind::Layout { dest, .. } | Kind::Directory { dest, .. } => Some(dest),
-            Kind::Archive { dest, .. } | Kind::Tar { dest } => match dest {
-                Dest::File(path) => Some(path),
-                Dest::StandardOutput => None,
-            },
-        }
-    }
-
-    fn is_streamed(&self) -> bool {
-        let dest = match &self.kind {
-            Kind::Archive { dest, .. } | Kind::Tar { dest } => dest,
-            _ => return false,
-        };
-        *dest == Dest::StandardOutput
-    }
-
-    /// The names of its image; none where it is not one.
-    fn names(&self) -> Option<&[Reference]> {
-        match &self.kind {
-            Kind::Push { names, .. }
-            | Kind::Stored { names, .. }
-            | Kind::Layout { names, .. }
-            | Kind::Archive { names, .. } => Some(names),
-            Kind::Directory { .. } | Kind::Tar { .. } => None,
-        }
-    }
-
-    /// What its image is like; none where it is not one.
-    fn image(&self) -> Option<&ImageForm> {
-        match &self.kind {
-            Kind::Push { form, .. }
-            | Kind::Stored { form, .. }
-            | Kind::Layout { form, .. }
-            | Kind::Archive { form, .. } => Some(form),
-            Kind::Directory { .. } | Kind::Tar { .. } => None,
-        }
-    }
-}
 
 /// Everything that comes out of a build.
 #[derive(Debug)]
@@ -540,5 +427,129 @@ fn time_of(clock: Clock) -> Option<Timestamp> {
     match clock {
         Clock::Fixed(_) => Some(clock.now()),
         Clock::Machine => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Command, CommandLine};
+
+    fn resolve(flags: &[&str]) -> Result<Outputs, String> {
+        let line = ["builder", "build"].iter().chain(flags);
+        let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+        let platform = Platform::new("linux", "amd64", None);
+        Outputs::resolve(&args, &platform, Purpose::Build, &mut Vec::new()).map_err(|failure| failure.message)
+    }
+
+    /// Each output in a few words.
+    fn told(flags: &[&str]) -> Vec<String> {
+        let outputs = resolve(flags).unwrap();
+        let tell = |output: &Output| {
+            let names: Vec<String> =
+                output.names().unwrap_or_default().iter().map(Reference::familiar).collect();
+            let kind = match &output.kind {
+                Kind::Push { by, .. } => format!("push {by:?}"),
+                Kind::Stored { .. } => "store".to_owned(),
+                Kind::Layout { readers, .. } => format!("layout {readers:?}"),
+                Kind::Archive { readers, .. } => format!("archive {readers:?}"),
+                Kind::Directory { others, .. } => format!("directory {others:?}"),
+                Kind::Tar { .. } => "tar".to_owned(),
+            };
+            let place = output.path().map(|path| path.display().to_string());
+            [kind, place.unwrap_or_default(), names.join("+")].join(" ").trim().to_owned()
+        };
+        let unpushed = outputs.unpushed && !outputs.names.is_empty();
+        outputs.list.iter().map(tell).chain(unpushed.then(|| "not pushed".to_owned())).collect()
+    }
+
+    #[test]
+    fn flags_of_docker_and_kaniko_become_one_list() {
+        for (flags, expected) in [
+            (&["-d", "a", "-t", "b:2"][..], &["push Tag  a:latest+b:2"][..]),
+            (&["--no-push", "-t", "a:1"], &[]),
+            (
+                &["-d", "a:1", "--tar-path=t", "--oci-layout-path=l"],
+                &["layout Oci l a:1", "archive Docker t a:1", "push Tag  a:1"],
+            ),
+            (&["-o", "out"], &["directory Kept out"]),
+            (&["-o", "out", "-t", "a:1"], &["directory Kept out", "not pushed"]),
+            (&["-o", "out", "-t", "a:1", "--no-push"], &["directory Kept out"]),
+            (&["-o", "out", "-t", "a:1", "--push"], &["directory Kept out", "push Tag  a:1"]),
+            (&["-o=type=local,dest=o,mode=delete"], &["directory Removed o"]),
+            (
+                &["-o=type=oci,dest=o", "-o=type=docker,tar=false,dest=d"],
+                &["archive Oci o", "layout Docker d"],
+            ),
+            (&["-o=type=oci,dest=o,name=a:1", "-t=b:1"], &["archive Oci o a:1", "not pushed"]),
+            (&["-o=type=registry", "-t=b:1"], &["push Tag  b:1"]),
+            (&["-o=type=registry,name=a:1", "-t=b:1"], &["push Tag  a:1"]),
+            (&["-o=type=registry,push-by-digest=true,name=a"], &["push Digest  a:latest"]),
+            (&["-o=type=image,name=a:1"], &["store  a:1"]),
+            (&["-o=type=image,name=a:1", "--push"], &["push Tag  a:1"]),
+            (&["-o=type=image,name=a:1,push=true"], &["push Tag  a:1"]),
+            (&["-o=type=registry,name=a:1,push=false"], &["store  a:1"]),
+            (&["-o=type=cacheonly"], &[]),
+            (&["--push", "-t=a:1"], &["push Tag  a:1"]),
+            (&["--provenance=false", "--sbom=false", "-o=-"], &["tar"]),
+        ] {
+            assert_eq!(told(flags), expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for (flags, message) in [
+            (&[][..], "there is no destination to push to"),
+            (&["--push"], "--push: there is no name to push to"),
+            (&["--push", "--no-push", "-t=a"], "--push and --no-push cannot both be"),
+            (
+                &["--no-push", "-o=type=registry,name=a"],
+                "--output type=registry,name=a: it pushes, and --no-push forbids that",
+            ),
+            (&["-o=type=registry"], "--output type=registry: there is no name to push to"),
+            (&["-o=-", "-o=type=oci"], "--output type=oci: standard output already has that of `--output -`"),
+            (
+                &["--iidfile=x", "--image-name-with-digest-file=y", "-o=out"],
+                "--image-name-with-digest-file: there is no name of an image",
+            ),
+            (
+                &["-o=type=local,dest=-"],
+                "--output: type=local is a directory, which standard output cannot be",
+            ),
+            (
+                &["-o=type=oci,source-date-epoch=x"],
+                "--output: invalid source-date-epoch: `x`, expected seconds since 1970",
+            ),
+            (&["-o=type=oci,tar=maybe"], "--output: `tar=maybe`: expected `true` or `false`"),
+            (&["-o=type=oci,name=A"], "--output: "),
+        ] {
+            let error = resolve(flags).unwrap_err();
+            assert!(error.starts_with(message), "{flags:?}: {error}");
+        }
+        let pinned = format!("-t=r.example/a@sha256:{}", "0".repeat(64));
+        assert!(resolve(&[&pinned]).unwrap_err().contains("is no destination: it has a digest"));
+    }
+
+    #[test]
+    fn the_form_of_an_image_comes_from_its_keys_and_else_from_flags() {
+        let form = |flags: &[&str]| resolve(flags).unwrap().list[0].image().unwrap().clone();
+        let zstd = form(&["--compression=zstd", "--image-format=docker", "-o=type=oci"]);
+        assert_eq!((zstd.layers.to_string(), zstd.encoding.types), ("zstd-3".to_owned(), TypeNames::Docker));
+        let own = form(&[
+            "--compression=zstd",
+            "--image-format=docker",
+            "-o=type=oci,oci-mediatypes=true,compression=gzip",
+        ]);
+        assert_eq!((own.layers.to_string(), own.encoding.types), ("gzip-6".to_owned(), TypeNames::Oci));
+        let level = form(&["--compression=zstd", "-o=type=oci,compression-level=9"]);
+        assert_eq!(level.layers.to_string(), "zstd-9");
+        let rewrite =
+            form(&["-o=type=oci,rewrite-timestamp=true,source-date-epoch=5,force-compression=true"]);
+        let layers = rewrite.layers(Clock::Fixed(9));
+        assert_eq!((layers.rewrite, layers.converted), (Some(5), Converted::All));
+        assert_eq!(form(&["-o=type=oci"]).layers(Clock::Fixed(9)).rewrite, None);
     }
 }

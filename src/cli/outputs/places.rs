@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use super::{Kind, Outputs};
+use super::Outputs;
+use super::output::Kind;
 use crate::cli::contexts::GivenFiles;
 use crate::cli::failure::Failure;
 use crate::cli::settings::Settings;

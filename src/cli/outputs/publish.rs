@@ -6,8 +6,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
 use super::reports::Outcome;
-use super::{Dest, ImageForm, Kind, Output, Outputs, PushedAs, time_of};
+use super::{Outputs, time_of};
 use crate::build::clock::{Clock, lowered, rfc3339};
 use crate::build::progress::Event;
 use crate::build::services::ImageSource as _;
@@ -66,13 +67,16 @@ impl Publishing<'_> {
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
         let outputs = &self.settings.outputs;
         let mut rendered: Vec<Rendered<'_>> = Vec::new();
-        for form in outputs.list.iter().filter_map(Output::image).chain([&outputs.usual]) {
+        for form in outputs.list.iter().filter_map(Output::image) {
             if !rendered.iter().any(|known| known.form == form) {
                 rendered.push(self.render(form)?);
             }
         }
-        // The usual form is the last and always there.
-        let find = |form: &ImageForm| rendered.iter().find(|known| known.form == form).or(rendered.last());
+        if rendered.is_empty() {
+            // It has a digest, even if nobody wants the image.
+            rendered.push(self.render(&outputs.usual)?);
+        }
+        let find = |form: &ImageForm| rendered.iter().find(|known| known.form == form);
         for output in &outputs.list {
             let image = output.image().and_then(find);
             self.write(output, image).map_err(|failure| failure.of_flag(&output.flag))?;
@@ -241,6 +245,11 @@ impl Publishing<'_> {
 
     /// The files of the image.
     fn root(&self) -> Result<View, Failure> {
+        let system = &self.image.config().os;
+        if system.eq_ignore_ascii_case("windows") {
+            let message = format!("the image is for {system}, whose layers are no root file system");
+            return Err(Failure::new(message).hint("write an image, for instance with type=oci"));
+        }
         let chain = self.images.unpack(self.image, self.cancel).map_err(|error| service_failure(&*error))?;
         self.snapshotter.view(&chain).map_err(|error| Failure::from_error(&error))
     }
