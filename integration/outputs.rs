@@ -396,10 +396,11 @@ fn a_full_disk_leaves_nothing_half_written() {
 
 #[test]
 fn an_ordinary_user_s_files_are_the_user_s_and_an_archive_has_all_owners() {
+    let steps = "COPY --chown=12:34 --chmod=4755 Dockerfile /x/f\nRUN ln /x/f /x/g && ln -s f /x/l\n";
     for (user, flags) in [(User::with_ranges(), &["--snapshotter=native"][..]), (User::with_single_id(), &[])]
     {
         let base = ground().name("busybox:latest");
-        let context = user.context(&ROOT.replace("BASE", &base));
+        let context = user.context(&format!("FROM {base}\n{steps}"));
         let (directory, tar) = (user.path("dir"), user.path("root.tar"));
         let mut command = user.command();
         command.arg("--context").arg(context).args(flags);
