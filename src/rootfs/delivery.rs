@@ -368,6 +368,7 @@ fn make_directory(entry: &Entry<'_>) -> io::Result<Fresh> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests make and look at files of their own")]
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
     use std::path::Path;

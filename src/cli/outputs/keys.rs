@@ -256,7 +256,10 @@ fn no_type(text: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<(Type, Vec<(&'static str, String)>), String> {
+    /// Key and value.
+    type Pair = (&'static str, String);
+
+    fn parse(text: &str) -> Result<(Type, Vec<Pair>), String> {
         let mut warnings = Vec::new();
         let fields = Fields::parse(text, &mut warnings).map_err(|failure| failure.message)?;
         Ok((fields.kind, fields.values.into_iter().collect()))
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_flag_is_taken_apart_as_buildx_does() {
-        let values = |pairs: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+        let values = |pairs: &[(&'static str, &str)]| -> Vec<Pair> {
             pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
         };
         for (text, kind, expected) in [

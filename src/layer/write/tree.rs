@@ -74,6 +74,7 @@ fn names(from: &Rootfs, path: &GuestPath) -> Result<Names, LayerError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests make and look at files of their own")]
 mod tests {
     use std::os::unix::fs::symlink;
 
