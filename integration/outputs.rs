@@ -295,7 +295,7 @@ fn annotations_are_where_they_are_to_be() {
 
 #[test]
 fn an_output_s_own_epoch_lowers_what_is_later() {
-    let context = context("FROM BASE\nCOPY Dockerfile /\n");
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
     let builder = Builder::new();
     let out = scratch();
     let (early, late) = (out.path().join("early"), out.path().join("late"));

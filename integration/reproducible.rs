@@ -6,8 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::fake_registry::Answer;
 use crate::support::ground::ground;
 use crate::support::oci::{LayoutImage, raw_manifest};
+use crate::support::web::{MODIFIED_SECONDS, Site};
 use crate::support::{Builder, Context, finish, scratch};
 
 /// What the archive of the context says of its older file.
@@ -15,6 +17,9 @@ const OLD: u64 = 1_000_000_000;
 
 /// Between the times of the two files of the archive.
 const EPOCH: u64 = 1_500_000_000;
+
+/// Later than everything: what was done before it is, but for the archive's newer file, older.
+const LATER: u64 = 4_102_444_800;
 
 /// A context that was written just now, so that its times are others each time: files, links, a capability, an archive.
 fn context() -> Context {
@@ -196,20 +201,73 @@ fn reproducible_images_are_the_same_bit_for_bit() {
 }
 
 #[test]
-fn times_up_to_the_epoch_are_kept() {
+fn every_time_is_the_epoch_whatever_the_store_remembers() {
     let flags = ["--reproducible", "--compression=zstd"];
     let (image, out) = same_whatever_is_around(&flags, Some(EPOCH));
     assert_eq!(image.raw_config["created"], "2017-07-14T02:40:00Z");
-    let layers = image.layer_entries(&out.path().join("layout"));
     let base = base_layers().len();
-    let added: Vec<(&str, u64)> = layers[base..]
-        .iter()
-        .flatten()
-        .filter(|entry| entry.path.starts_with("added/") && !entry.path.ends_with('/'))
-        .map(|entry| (entry.path.as_str(), entry.mtime))
-        .collect();
-    assert_eq!(added, [("added/directory/new", EPOCH), ("added/old", OLD)]);
-    assert!(layers[base..].iter().flatten().all(|entry| entry.mtime <= EPOCH));
+    let layers = image.layer_entries(&out.path().join("layout"));
+    assert!(layers[base..].iter().flatten().all(|entry| entry.mtime == EPOCH));
     let own = &image.manifest.layers()[base..];
     assert!(own.iter().all(|layer| layer.media_type().to_string().ends_with("tar+zstd")));
+    // The epoch goes on, as that of the last commit does: what was built before it is found, and looks as if built now.
+    let later = Around { flags: &flags, epoch: Some(LATER), ..Around::default() };
+    let (used, fresh) = (Builder::new(), Builder::new());
+    build(&used, &Around { flags: &flags, epoch: Some(EPOCH), ..Around::default() });
+    build(&used, &Around { epoch: Some(EPOCH), ..Around::default() });
+    let (found, made) = (build(&used, &later), build(&fresh, &later));
+    assert!(found.0 == made.0, "{}", difference(&found, &made));
+    assert_eq!(found.1.raw_config["created"], "2100-01-01T00:00:00Z");
+}
+
+#[test]
+fn the_epoch_may_be_the_time_of_something_elsewhere() {
+    let dated = |path: &str, answer: fn() -> Answer| (path.to_owned(), answer);
+    let own = [
+        dated("/archive.tar", || Answer::new(200).body(archive())),
+        dated("/dated.tar", || {
+            Answer::new(200).with("Last-Modified", "Thu, 01 Jan 1970 00:01:40 GMT").body(archive())
+        }),
+    ];
+    let answers = move |path: &str| own.iter().find(|(known, _)| known == path).map(|(_, answer)| answer());
+    let Some(site) = Site::start_with(move |seen| answers(&seen.path)) else { return };
+    let builder = Builder::new();
+    let seconds = |epoch: &str, flags: &[&str]| {
+        let stages = ["hello.txt", "archive.tar", "dated.tar", "nolm", "repo.git#v1"].map(|path| {
+            let name: String = path.chars().filter(char::is_ascii_alphanumeric).collect();
+            format!("FROM scratch AS {name}\nARG A\nADD {} /\n", site.url(path))
+        });
+        let context = Context::new(&format!("{}FROM scratch\nCOPY Dockerfile /\n", stages.concat()));
+        let out = scratch();
+        let epoch = format!("--build-arg=SOURCE_DATE_EPOCH={epoch}");
+        let flags = [&[epoch.as_str()], flags].concat();
+        builder.layout(&context, &out.path().join("layout"), &flags).success();
+        let created = LayoutImage::only(&out.path().join("layout")).raw_config["created"].clone();
+        let time: jiff::Timestamp = created.as_str().expect("time").parse().expect("a time");
+        time.as_second()
+    };
+    let context_flag = |name: &str| format!("--build-context=c={}", site.url(name));
+    for (epoch, flags, expected) in [
+        ("hellotxt", &[][..], MODIFIED_SECONDS),
+        ("archivetar", &[], 2_000_000_000),
+        ("datedtar", &[], 100),
+        ("repogitv1", &[], 1_700_000_000),
+        ("c", &[&context_flag("hello.txt")[..]], MODIFIED_SECONDS),
+        ("c", &[&context_flag("archive.tar")], 2_000_000_000),
+        ("c", &[&context_flag("repo.git")], 1_700_000_000),
+        ("c", &["--build-context=c=target:hellotxt"], MODIFIED_SECONDS),
+        ("nolm", &["--reproducible"], 0),
+        ("c", &["--build-context=c=.", "--reproducible"], 0),
+        ("context", &["--reproducible"], 0),
+        ("", &["--reproducible"], 0),
+    ] {
+        assert_eq!(seconds(epoch, flags), expected, "{epoch} {flags:?}");
+    }
+    for (epoch, flags) in [("nolm", &[][..]), ("context", &[]), ("c", &["--build-context=c=."])] {
+        assert!(seconds(epoch, flags) > 1_700_000_000, "{epoch} has no time");
+    }
+    let context = Context::new("FROM scratch\n");
+    let flags = ["--build-arg=SOURCE_DATE_EPOCH=c", &context_flag("gone")];
+    let finished = builder.layout(&context, &scratch().path().join("layout"), &flags).exited(1);
+    assert!(finished.says(&["SOURCE_DATE_EPOCH: cannot tell when", "/gone"]), "{}", finished.stderr);
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek as _, Write as _};
 use std::time::Instant;
 
-use super::clock::rfc3339;
+use super::clock::{Clock, rfc3339};
 use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Executor, Files};
 use super::key;
@@ -55,28 +55,27 @@ impl Executor<'_> {
     ) -> Result<(), BuildError> {
         let stage = run.stage;
         let key = run.keys.get(&group).and_then(GroupKey::linked).cloned();
-        let (layer, created, own) = match key.as_ref().and_then(|key| self.linked_layer(key, stage)) {
+        let (layer, made, own) = match key.as_ref().and_then(|key| self.linked_layer(key, stage)) {
             Some(known) => {
                 self.count.add_found();
                 let place = &run.place(Some(position));
                 let instruction = &stage.steps[position].instruction;
                 self.services.progress.tell(&Event::Found { place, instruction });
-                let created = self.created(&known);
-                (known.layer, created, None)
+                (known.layer, known.created, None)
             }
             None => {
                 self.count.add_done();
                 let made = self.layer_on_nothing(run, copy, position);
                 let (layer, chain) =
                     made.map_err(|kind| BuildError::at(Some(stage.steps[position].span), kind))?;
-                (layer, rfc3339(self.plan.clock.now()), Some(chain))
+                (layer, rfc3339(Clock::Machine.now()), Some(chain))
             }
         };
-        let kept = self.remember(run, group, work, &layer, &created);
+        let kept = self.remember(run, group, work, &layer, &made);
         if let (true, Some(key), Some(_)) = (kept, key, &own) {
-            self.remember_linked(key, &layer, &created);
+            self.remember_linked(key, &layer, &made);
         }
-        append_rows(run, group, Some(layer.clone()), Some(created));
+        append_rows(run, group, Some(layer.clone()), Some(self.shown_time(&made)));
         let below = std::mem::replace(&mut run.done.files, Files::OfImage);
         run.done.files = match (below, own) {
             // On nothing, it is all there is.

@@ -17,7 +17,7 @@ use super::progress::{Event, Place};
 use super::recall::{GroupKey, Recalled, TakenOver, Work};
 use super::stages::stages_read;
 use super::step::{PlannedStep, StageBase, StagePlan, Step};
-use crate::cache::{CacheKey, RememberedLayer};
+use crate::cache::CacheKey;
 use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
@@ -188,7 +188,7 @@ impl Executor<'_> {
             self.tell_steps(run, group, Telling::Found);
             let Some(made) = layers.next() else { continue };
             self.count.add_found();
-            let created = self.created(&made);
+            let created = self.shown_time(&made.created);
             append_rows(run, group, Some(made.layer.clone()), Some(created));
             run.done.made.push(made);
         }
@@ -197,10 +197,10 @@ impl Executor<'_> {
         end
     }
 
-    /// The time that the row of a layer shows.
-    pub(super) fn created(&self, made: &RememberedLayer) -> String {
+    /// The time that the row of a layer shows that was made at the time `made`.
+    pub(super) fn shown_time(&self, made: &str) -> String {
         match self.plan.clock {
-            Clock::Machine => made.created.clone(),
+            Clock::Machine => made.to_owned(),
             Clock::Fixed(_) => rfc3339(self.plan.clock.now()),
         }
     }
@@ -251,9 +251,10 @@ impl Executor<'_> {
             elapsed: began.elapsed(),
             layer: size,
         });
-        let created = rfc3339(self.plan.clock.now());
-        let kept = self.remember(run, group, work, &layer, &created);
-        append_rows(run, group, Some(layer), Some(created));
+        // What is remembered is when it really was: another build may have another epoch, or none.
+        let made = rfc3339(Clock::Machine.now());
+        let kept = self.remember(run, group, work, &layer, &made);
+        append_rows(run, group, Some(layer), Some(self.shown_time(&made)));
         run.done.files = Files::Chain(if kept { self.keep(&run.done.image, chain) } else { chain });
         Ok(())
     }

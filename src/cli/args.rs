@@ -250,11 +250,7 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub(super) compression_level: Option<String>,
 
-    /// kaniko's: nothing is kept in memory here
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", hide = true)]
-    pub(super) compressed_caching: Option<bool>,
-
-    /// Same image from same input: no time in what is new is later than SOURCE_DATE_EPOCH, or 1970 where that is not set
+    /// Same image from same input: every time in what is new is SOURCE_DATE_EPOCH, or 1970 where that is not set
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) reproducible: bool,
 

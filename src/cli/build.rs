@@ -172,7 +172,7 @@ impl Build<'_> {
         for (flag, destination) in settings.outputs.destinations() {
             client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
-        let plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
+        let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
         warn(&plan, progress);
         self.isolation.check(&plan, found)?;
         if isolation::runs(&plan) {
@@ -191,6 +191,7 @@ impl Build<'_> {
             }
         }
         let remotes = self.remotes(&images, workspace);
+        plan.clock = contexts::clock(&plan, settings, &remotes, &self.stop.cancel)?;
         let named = contexts::used(&plan, &mut places.named, settings, &remotes, &self.stop.cancel)?;
         let (empty, _scratch);
         let context = match &places.context {
@@ -225,6 +226,7 @@ impl Build<'_> {
             workspace,
             secrets: &self.secrets,
             limit: self.settings.limits.download,
+            git_limits: self.settings.limits.git,
             progress: images.progress,
             known: Known::default(),
         }

@@ -194,7 +194,8 @@ impl Settings {
         let build_args = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
-        let contexts = contexts::parse(&args.build_context, &host)?;
+        let mut contexts = contexts::parse(&args.build_context, &host)?;
+        warnings.append(&mut contexts.warnings);
         let (context, dockerfile) = sources(args)?;
         let mut client = client(args, environment)?;
         client.insecure.registries.extend(outputs.insecure.iter().cloned());

@@ -171,6 +171,12 @@ impl Image {
         self.base.0
     }
 
+    /// How many of the history rows, from the first on, the image came with.
+    #[must_use]
+    pub fn base_rows(&self) -> usize {
+        self.base.1
+    }
+
     /// Puts `layer` in the place of the one at `position`, if there is one. It must hold the same files.
     pub fn replace_layer(&mut self, position: usize, layer: Layer) {
         let place = self.layers.get_mut(position).zip(self.config.rootfs.diff_ids.get_mut(position));

@@ -4,13 +4,12 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroUsize;
 
 use super::compressor::Compressor;
-use super::form::LayerForm;
+use super::form::{LayerForm, Rewrite};
 use super::tar::{EntryKind, Reader};
 use super::tar_writer::{Head, TarWriter};
 use super::zstd::Side;
 use super::{Formats, LayerError, Limits, TarError, decompress_beside};
 use crate::image::digest::{Algorithm, DiffId, Hashing};
-use crate::rootfs::Timestamp;
 
 /// Bytes that are handled at a time.
 const CHUNK: usize = 1 << 17;
@@ -38,8 +37,8 @@ pub enum ConvertError {
 pub struct Conversion<'a> {
     /// What it becomes.
     pub form: LayerForm,
-    /// Later modification times are lowered to this one; the diff id changes then.
-    pub latest: Option<Timestamp>,
+    /// What becomes of modification times; the diff id changes then.
+    pub rewrite: Option<Rewrite>,
     /// How many threads compress.
     pub threads: NonZeroUsize,
     /// How much the layer may hold.
@@ -67,10 +66,10 @@ pub fn convert(
     let output = |error| ConvertError::Layer(LayerError::Output(error));
     let written = std::thread::scope(|scope| {
         let compressor = Compressor::new(out, conversion.form, conversion.threads, scope).map_err(output)?;
-        let (diff_id, compressor) = match conversion.latest {
+        let (diff_id, compressor) = match conversion.rewrite {
             None => (None, copy(&mut archive, compressor)?),
-            Some(latest) => {
-                let (diff_id, compressor) = retime(&mut archive, compressor, latest, limits)?;
+            Some(rewrite) => {
+                let (diff_id, compressor) = retime(&mut archive, compressor, rewrite, limits)?;
                 (Some(diff_id), compressor)
             }
         };
@@ -116,12 +115,12 @@ fn copy<W: Write>(from: &mut impl Read, mut to: W) -> Result<W, ConvertError> {
     }
 }
 
-/// Writes the entries of an archive again, none of them later than `latest`: the bytes are those that [`super::write()`]
-/// would have written with that limit.
+/// Writes the entries of an archive again, with their times as `rewrite` says: the bytes are those that [`super::write()`]
+/// writes of such entries.
 fn retime<W: Write>(
     archive: &mut impl Read,
     out: W,
-    latest: Timestamp,
+    rewrite: Rewrite,
     limits: &Limits,
 ) -> Result<(DiffId, W), LayerError> {
     let mut reader = Reader::new(archive, limits);
@@ -143,7 +142,7 @@ fn retime<W: Write>(
             mode: entry.mode,
             owner: entry.owner,
             size: entry.size,
-            mtime: entry.mtime.min(latest),
+            mtime: rewrite.of(entry.mtime),
             link: &entry.link,
             device: entry.device,
             xattrs: &entry.xattrs,
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
     use crate::image::digest::Digest;
     use crate::limit::Limit;
-    use crate::rootfs::{GuestPath, Rootfs, set_times_at, set_xattr_at};
+    use crate::rootfs::{GuestPath, Rootfs, Timestamp, set_times_at, set_xattr_at};
 
     fn form(text: &str) -> LayerForm {
         text.parse().unwrap()
@@ -185,14 +184,14 @@ mod tests {
         stored: &[u8],
         diff_id: &DiffId,
         form: LayerForm,
-        latest: Option<Timestamp>,
+        rewrite: Option<Rewrite>,
         limits: &Limits,
     ) -> Result<(DiffId, Vec<u8>), ConvertError> {
         let windows = LargeWindows::default();
         let side = Side { windows: &windows, cancelled: &|| false };
         let threads = NonZeroUsize::new(2).unwrap();
         let mut out = Vec::new();
-        let conversion = Conversion { form, latest, threads, limits, side };
+        let conversion = Conversion { form, rewrite, threads, limits, side };
         convert(stored, diff_id, &mut out, &conversion).map(|diff_id| (diff_id, out))
     }
 
@@ -255,42 +254,56 @@ mod tests {
     fn times_are_lowered_as_if_the_layer_had_been_written_so() {
         let (diff_id, blob) = layer(None, LayerForm::PASSING);
         for seconds in [-8, 0, 1_499_999_999, 1_500_000_000, 3_000_000_000] {
-            let latest = Some(Timestamp { seconds, nanoseconds: 0 });
+            let (rewrite, latest) =
+                (Some(Rewrite::Later(seconds)), Some(Timestamp { seconds, nanoseconds: 0 }));
             for name in ["gzip-6", "zstd-3", "uncompressed"] {
-                let again = converted(&blob, &diff_id, form(name), latest, &Limits::default()).unwrap();
+                let again = converted(&blob, &diff_id, form(name), rewrite, &Limits::default()).unwrap();
                 assert!(again == layer(latest, form(name)), "{seconds} {name}");
             }
         }
-        let (same, _) = converted(
-            &blob,
-            &diff_id,
-            LayerForm::default(),
-            Some(Timestamp { seconds: 3_000_000_000, nanoseconds: 0 }),
-            &Limits::default(),
-        )
-        .unwrap();
+        let late = Some(Rewrite::Later(3_000_000_000));
+        let (same, _) = converted(&blob, &diff_id, LayerForm::default(), late, &Limits::default()).unwrap();
         assert_eq!(same, diff_id);
+    }
+
+    #[test]
+    fn all_times_are_replaced_where_that_is_wanted() {
+        let (diff_id, blob) = layer(None, LayerForm::PASSING);
+        for epoch in [-8, 0, 1_600_000_000, 3_000_000_000] {
+            let limits = Limits::default();
+            let (other, tar) =
+                converted(&blob, &diff_id, form("uncompressed"), Some(Rewrite::All(epoch)), &limits).unwrap();
+            let mut reader = Reader::new(tar.as_slice(), &limits);
+            let mut count = 0;
+            while let Some(entry) = reader.next_entry().unwrap() {
+                assert_eq!(entry.mtime, Timestamp { seconds: epoch, nanoseconds: 0 });
+                count += 1;
+            }
+            assert_eq!(count, 7);
+            let again = converted(&tar, &other, form("uncompressed"), Some(Rewrite::All(epoch)), &limits);
+            assert!(again.unwrap() == (other, tar));
+        }
     }
 
     #[test]
     fn what_is_not_what_it_should_be_is_an_error() {
         let (diff_id, blob) = layer(None, LayerForm::default());
         let gzip = LayerForm::default();
-        let latest = Some(Timestamp::default());
+        let rewrite = Some(Rewrite::All(0));
         let (few, other) = (Limit::new("layer-bytes", 10_000), DiffId(Digest::of(b"another")));
-        for latest in [None, latest] {
+        for rewrite in [None, rewrite] {
             let limits = Limits::default();
-            let cut = converted(&blob[..blob.len() - 20], &diff_id, gzip, latest, &limits);
+            let cut = converted(&blob[..blob.len() - 20], &diff_id, gzip, rewrite, &limits);
             assert!(cut.is_err());
-            let error = converted(&blob, &other, gzip, latest, &limits).unwrap_err();
+            let error = converted(&blob, &other, gzip, rewrite, &limits).unwrap_err();
             assert!(matches!(error, ConvertError::DiffId { .. }), "{error}");
             let limits = Limits { bytes: few, ..limits };
-            let error = converted(&blob, &diff_id, gzip, latest, &limits).unwrap_err();
+            let error = converted(&blob, &diff_id, gzip, rewrite, &limits).unwrap_err();
             assert!(error.to_string().contains("layer-bytes"), "{error}");
         }
         let archive = b"no archive".repeat(200);
-        let error =
-            converted(&archive, &DiffId(Digest::of(&archive)), gzip, latest, &Limits::default()).unwrap_err();
+        let error = converted(&archive, &DiffId(Digest::of(&archive)), gzip, rewrite, &Limits::default())
+            .unwrap_err();
         assert!(matches!(error, ConvertError::Layer(LayerError::Tar(_))), "{error}");
     }
 

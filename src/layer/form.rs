@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use crate::image::descriptor::{Descriptor, FORM, media_type};
 use crate::image::shown;
+use crate::rootfs::Timestamp;
 
 /// A form that layers cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -231,8 +232,50 @@ pub enum Times {
     /// They stay as they are.
     #[default]
     Kept,
-    /// Those after `SOURCE_DATE_EPOCH` become that.
+    /// Those after `SOURCE_DATE_EPOCH` become that (BuildKit's `rewrite-timestamp`).
     Lowered,
+    /// All become `SOURCE_DATE_EPOCH`: nothing is left of when files were checked out, or a step was done whose result is
+    /// found.
+    Replaced,
+}
+
+/// Which modification times give way to which, in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rewrite {
+    /// Later ones become this one.
+    Later(i64),
+    /// All become this one.
+    All(i64),
+}
+
+impl Rewrite {
+    /// The time that others give way to.
+    #[must_use]
+    pub fn epoch(self) -> i64 {
+        match self {
+            Self::Later(epoch) | Self::All(epoch) => epoch,
+        }
+    }
+
+    /// What becomes of `time`.
+    #[must_use]
+    pub fn of(self, time: Timestamp) -> Timestamp {
+        let epoch = Timestamp { seconds: self.epoch(), nanoseconds: 0 };
+        match self {
+            Self::Later(_) => time.min(epoch),
+            Self::All(_) => epoch,
+        }
+    }
+}
+
+impl fmt::Display for Rewrite {
+    /// For instance `times up to 5`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Later(epoch) => write!(f, "times up to {epoch}"),
+            Self::All(epoch) => write!(f, "times of {epoch}"),
+        }
+    }
 }
 
 /// What the layers of an image are to be like.
@@ -242,16 +285,19 @@ pub struct LayerRequest {
     pub form: LayerForm,
     /// Which of them that is about.
     pub converted: Converted,
-    /// Later modification times are lowered to this one, in the layers of the build alone: seconds since 1970 (BuildKit's
-    /// `rewrite-timestamp`). It changes diff ids.
-    pub rewrite: Option<i64>,
+    /// What becomes of the times in the layers of the build; those of the base stay. It changes diff ids.
+    pub rewrite: Option<Rewrite>,
 }
 
 impl LayerRequest {
     /// The layers of the build in `form`, with their times as `times` says where the build's time is `epoch`.
     #[must_use]
     pub fn own(form: LayerForm, times: Times, epoch: Option<i64>) -> Self {
-        let rewrite = epoch.filter(|_| times == Times::Lowered);
+        let rewrite = epoch.and_then(|epoch| match times {
+            Times::Kept => None,
+            Times::Lowered => Some(Rewrite::Later(epoch)),
+            Times::Replaced => Some(Rewrite::All(epoch)),
+        });
         Self { form, converted: Converted::Own, rewrite }
     }
 

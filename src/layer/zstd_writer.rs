@@ -2,23 +2,54 @@
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use ::zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 
 /// Compressed bytes that are collected before they are handed on.
 const OUT: usize = 1 << 17;
 
+/// Memory that all writers of this process may have together, in MB; those that want more wait until others are done.
+const MOST: u32 = 64;
+
+/// Who has how much of it.
+static SHARED: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// A part of the memory. It is given back when the value is dropped.
+struct Share(u32);
+
+impl Share {
+    /// Waits for `megabytes`. Nobody who has a share waits for another.
+    fn take(megabytes: u32) -> Self {
+        let wanted = megabytes.min(MOST);
+        let taken = SHARED.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |taken: &mut u32| *taken + wanted > MOST;
+        let mut taken = SHARED.1.wait_while(taken, fits).unwrap_or_else(PoisonError::into_inner);
+        *taken += wanted;
+        Self(wanted)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *SHARED.0.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        SHARED.1.notify_all();
+    }
+}
+
 /// How a level is compressed, beyond what zstd itself makes of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Effort {
     /// The level as zstd counts; at 0 it takes its usual one, where BuildKit takes the fastest.
     level: i32,
-    /// Uncompressed bytes of a section, which one thread compresses.
+    /// Uncompressed bytes of a section, which one thread compresses. All of the window before it is known to it; a tenth
+    /// would be lost otherwise at level 9.
     section: u32,
     /// Logarithms of the window and of the tables in which repetitions are looked up, where those of the level are larger.
     limits: Option<[CParameter; 3]>,
     /// The most threads: each has its tables and a section.
     threads: usize,
+    /// Memory for all of it, as measured.
+    megabytes: u32,
 }
 
 impl Effort {
@@ -30,29 +61,35 @@ impl Effort {
             12..=16 => Some([CParameter::WindowLog(22), CParameter::HashLog(22), CParameter::ChainLog(22)]),
             _ => Some([CParameter::WindowLog(23), CParameter::HashLog(21), CParameter::ChainLog(23)]),
         };
-        let (section, threads) = match level {
-            0..=9 => (2 << 20, 8),
-            10..=16 => (4 << 20, 2),
-            _ => (8 << 20, 1),
+        let (section, threads, megabytes) = match level {
+            0..=4 => (2 << 20, 4, 25),
+            5..=9 => (4 << 20, 2, 48),
+            10..=16 => (4 << 20, 1, MOST),
+            _ => (8 << 20, 1, MOST),
         };
-        Self { level: i32::try_from(level.max(1)).unwrap_or(1), section, limits, threads }
+        let level = i32::try_from(level.max(1)).unwrap_or(1);
+        Self { level, section, limits, threads, megabytes }
     }
 }
 
 /// Compresses what is written into one zstd frame with a checksum.
 pub struct ZstdWriter<W> {
     out: W,
+    /// Dropped before the share, as it has the memory.
     encoder: Encoder<'static>,
     buffer: Vec<u8>,
+    _share: Share,
 }
 
 impl<W: Write> ZstdWriter<W> {
-    /// Writes to `out`, with at most `threads` threads of zstd's own. `level` goes from 0 to 22.
+    /// Writes to `out`, with at most `threads` threads of zstd's own. `level` goes from 0 to 22. Waits while other writers
+    /// have the memory that it takes.
     ///
     /// # Errors
     /// When zstd cannot be prepared.
     pub fn new(out: W, level: u32, threads: NonZeroUsize) -> io::Result<Self> {
-        let Effort { level, section, limits, threads: most } = Effort::at(level);
+        let Effort { level, section, limits, threads: most, megabytes } = Effort::at(level);
+        let share = Share::take(megabytes);
         let mut encoder = Encoder::new(level)?;
         for parameter in limits.into_iter().flatten() {
             encoder.set_parameter(parameter)?;
@@ -62,7 +99,8 @@ impl<W: Write> ZstdWriter<W> {
         let workers = u32::try_from(threads.get().min(most)).unwrap_or(1);
         encoder.set_parameter(CParameter::NbWorkers(workers))?;
         encoder.set_parameter(CParameter::JobSize(section))?;
-        Ok(Self { out, encoder, buffer: vec![0; OUT] })
+        encoder.set_parameter(CParameter::OverlapSizeLog(9))?;
+        Ok(Self { out, encoder, buffer: vec![0; OUT], _share: share })
     }
 
     /// Writes what is left and the end of the frame; gives the output.

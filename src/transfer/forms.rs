@@ -13,10 +13,9 @@ use crate::image::digest::{DiffId, Digest};
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::layer::Limits;
 use crate::layer::convert::{Conversion, ConvertError, convert};
-use crate::layer::form::{Compression, Converted, LayerForm, LayerRequest};
+use crate::layer::form::{Compression, Converted, LayerForm, LayerRequest, Rewrite};
 use crate::layer::zstd::{LargeWindows, Side};
 use crate::registry::in_parallel;
-use crate::rootfs::Timestamp;
 use crate::sandbox::Cancel;
 use crate::store::StoreError;
 
@@ -55,14 +54,14 @@ struct Task<'a> {
     position: usize,
     layer: &'a Layer,
     form: LayerForm,
-    latest: Option<i64>,
+    rewrite: Option<Rewrite>,
 }
 
 impl Task<'_> {
     /// Layers of the same content become the same.
     fn name(&self) -> String {
-        let latest = self.latest.map(|latest| format!(" {latest}")).unwrap_or_default();
-        format!("{} {}{latest}", self.layer.diff_id.0, self.form)
+        let rewrite = self.rewrite.map(|rewrite| format!(" {rewrite}")).unwrap_or_default();
+        format!("{} {}{rewrite}", self.layer.diff_id.0, self.form)
     }
 }
 
@@ -156,13 +155,13 @@ impl Images<'_> {
         windows: &LargeWindows,
         cancel: &Cancel,
     ) -> Result<Result<Layer, ConvertError>, ServiceError> {
-        let Task { layer, form, latest, .. } = *task;
+        let Task { layer, form, rewrite, .. } = *task;
         let cancelled = || cancel.is_cancelled();
         self.fetch(layer, &cancelled)?;
         let limits = self.unpacking.as_ref().map_or_else(Limits::default, |unpacking| unpacking.limits);
         let conversion = Conversion {
             form,
-            latest: latest.map(|seconds| Timestamp { seconds, nanoseconds: 0 }),
+            rewrite,
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             limits: &limits,
             side: Side { windows, cancelled: &cancelled },
@@ -188,9 +187,9 @@ fn unconverted(task: &Task<'_>, source: ConvertError) -> ServiceError {
 
 /// Says at the descriptor that its times were lowered.
 fn annotated(mut layer: Layer, task: &Task<'_>) -> Layer {
-    if let Some(latest) = task.latest {
+    if let Some(rewrite) = task.rewrite {
         let annotations = layer.blob.annotations.get_or_insert_default();
-        annotations.insert(REWRITTEN.to_owned(), latest.to_string());
+        annotations.insert(REWRITTEN.to_owned(), rewrite.epoch().to_string());
     }
     layer
 }
@@ -202,10 +201,10 @@ fn tasks_of<'a>(image: &'a Image, request: &LayerRequest) -> impl Iterator<Item 
     image.layers().iter().enumerate().filter_map(move |(position, layer)| {
         if position >= base {
             let is_fine = rewrite.is_none() && LayerForm::of(&layer.blob) == Some(form);
-            return (!is_fine).then_some(Task { position, layer, form, latest: rewrite });
+            return (!is_fine).then_some(Task { position, layer, form, rewrite });
         }
         let compression = Compression::of_media_type(&layer.blob.media_type);
         let is_fine = converted == Converted::Own || compression == form.compression();
-        (!is_fine).then_some(Task { position, layer, form, latest: None })
+        (!is_fine).then_some(Task { position, layer, form, rewrite: None })
     })
 }

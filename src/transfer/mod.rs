@@ -2,6 +2,7 @@
 
 pub mod remote;
 
+mod changed;
 mod forms;
 mod layouts;
 

@@ -71,7 +71,7 @@ impl Outputs {
             encoding: Encoding { types, foreign: ForeignLayers::Ordinary },
             layers: layer_form(args)?,
             converted: Converted::Own,
-            times: if args.reproducible { Times::Lowered } else { Times::Kept },
+            times: if args.reproducible { Times::Replaced } else { Times::Kept },
             epoch: None,
             annotations: Annotations::of(&shared, platform)?,
         };
@@ -436,6 +436,7 @@ mod tests {
 
     use super::*;
     use crate::cli::args::{Command, CommandLine};
+    use crate::layer::form::Rewrite;
 
     fn resolve(flags: &[&str]) -> Result<Outputs, String> {
         let line = ["builder", "build"].iter().chain(flags);
@@ -549,7 +550,7 @@ mod tests {
         let rewrite =
             form(&["-o=type=oci,rewrite-timestamp=true,source-date-epoch=5,force-compression=true"]);
         let layers = rewrite.layers(Clock::Fixed(9));
-        assert_eq!((layers.rewrite, layers.converted), (Some(5), Converted::All));
+        assert_eq!((layers.rewrite, layers.converted), (Some(Rewrite::Later(5)), Converted::All));
         assert_eq!(form(&["-o=type=oci"]).layers(Clock::Fixed(9)).rewrite, None);
     }
 }

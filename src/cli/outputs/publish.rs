@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
 use super::reports::Outcome;
 use super::{Outputs, time_of};
-use crate::build::clock::{Clock, lowered, rfc3339};
+use crate::build::clock::{Clock, lower, rfc3339};
 use crate::build::progress::Event;
 use crate::build::services::ImageSource as _;
 use crate::cli::failure::Failure;
@@ -140,13 +140,13 @@ impl Publishing<'_> {
     /// Makes of the image what an output wants.
     fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
         let layers = form.layers(self.clock);
-        if form.times == Times::Lowered && layers.rewrite.is_none() {
+        if form.times != Times::Kept && layers.rewrite.is_none() {
             self.tell("rewrite-timestamp has no effect: there is no SOURCE_DATE_EPOCH");
         }
         let in_form = self.images.in_form(self.image, &layers, self.cancel);
         let mut image = in_form.map_err(|error| service_failure(&*error))?;
         if let Some(latest) = form.epoch {
-            image.set_created(0, |_, row| row.created.as_deref().map(|created| lowered(created, latest)));
+            lower(&mut image, latest);
         }
         if form.encoding.types == TypeNames::Docker {
             // Docker's manifests know nothing of annotations: they have those alone that somebody wants there.
