@@ -540,6 +540,22 @@ fn flags_with_values_that_are_none() {
         ("bad-bool", "--no-push=maybe"),
         ("bad-snapshotter", "--snapshotter=overlay2"),
         ("bad-snapshot-mode", "--snapshot-mode=fast"),
+        ("output-type", "--output=type=dockr"),
+        ("output-without-type", "--output=dest=x"),
+        ("output-key", "--output=type=oci,dest=x,compresion=zstd"),
+        ("output-key-of-others", "--output=type=local,dest=x,name=y"),
+        ("output-compression", "--output=type=oci,dest=x,compression=estargz"),
+        ("output-level", "--output=type=oci,dest=x,compression-level=10"),
+        ("output-later", "--output=type=oci,dest=x,oci-artifact=true"),
+        ("output-index-annotation", "--output=type=oci,dest=x,annotation-index.k=v"),
+        ("output-daemon", "--output=type=docker"),
+        ("output-no-directory", "--output=type=local"),
+        ("output-split", "--output=type=local,dest=x,platform-split=true"),
+        ("output-root", "--output=/"),
+        ("output-load", "--load"),
+        ("output-attestation", "--provenance=mode=max"),
+        ("output-annotation", "--annotation=what"),
+        ("image-format", "--image-format=v1"),
     ] {
         Attempt::new(name, "FROM scratch\n").with(&[flag]).fails();
     }

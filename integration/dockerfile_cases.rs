@@ -22,14 +22,14 @@ use serde_json::Value;
 use crate::support::web::Site;
 use crate::support::{Builder, Context, Finished, finish, ground, oci, scratch};
 
-fn cases(kind: &str) -> Vec<Value> {
+pub(crate) fn cases(kind: &str) -> Vec<Value> {
     let text = include_str!("../testdata/dockerfile/cases.json");
     let cases: Vec<Value> = serde_json::from_str(text).expect("cases.json");
     cases.into_iter().filter(|case| case["kind"] == kind).collect()
 }
 
 /// A list of `name=value`.
-fn pairs(value: &Value) -> BTreeMap<String, String> {
+pub(crate) fn pairs(value: &Value) -> BTreeMap<String, String> {
     let pairs = value.as_array().into_iter().flatten().filter_map(Value::as_str);
     pairs
         .filter_map(|pair| pair.split_once('='))
@@ -326,7 +326,7 @@ fn log_faults(case: &Value, finished: &Finished) -> Vec<String> {
         .collect()
 }
 
-fn write_files(context: &Context, case: &Value) {
+pub(crate) fn write_files(context: &Context, case: &Value) {
     for (name, file) in case["files"].as_object().into_iter().flatten() {
         let path = context.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("create directory");

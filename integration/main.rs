@@ -37,6 +37,8 @@ mod layering;
 mod memory;
 mod named_contexts;
 mod ordinary_user;
+mod output_cases;
+mod outputs;
 mod own_image;
 mod pods;
 mod privileged;

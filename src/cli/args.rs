@@ -197,6 +197,39 @@ pub(super) struct BuildArgs {
     #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) single_snapshot: bool,
 
+    /// What comes out and where, for instance type=oci,dest=image.tar (repeatable); DIR alone is the root file system as a
+    /// directory, - the same as a tar archive to standard output. Then --tag only names the image, unless there is --push
+    #[arg(long, short = 'o', value_name = "DIR|type=TYPE,KEY=VALUE")]
+    pub(super) output: Vec<String>,
+
+    /// Push the image under its names, which needs to be said where there is --output
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) push: bool,
+
+    /// Refused: there is no daemon to load the image into
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", hide = true)]
+    pub(super) load: bool,
+
+    /// Whose media types manifest, config and layers have: oci or docker [default: oci]
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) image_format: Option<String>,
+
+    /// Annotation of the image's manifest, or of its descriptor (repeatable)
+    #[arg(long, value_name = "[PLACE:]KEY=VALUE")]
+    pub(super) annotation: Vec<String>,
+
+    /// Attestations, which are not supported yet: only what has disabled=true is taken
+    #[arg(long, value_name = "type=TYPE,disabled=true", hide = true)]
+    pub(super) attest: Vec<String>,
+
+    /// Provenance, which is not supported yet: only false is taken
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "false", hide = true)]
+    pub(super) provenance: Option<String>,
+
+    /// Bill of materials, which is not supported yet: only false is taken
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "false", hide = true)]
+    pub(super) sbom: Option<String>,
+
     /// Build without pushing
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
     pub(super) no_push: bool,
@@ -224,6 +257,22 @@ pub(super) struct BuildArgs {
     /// Write the image's digest to a file
     #[arg(long, value_name = "FILE")]
     pub(super) digest_file: Option<PathBuf>,
+
+    /// Write the image's id, which is the digest of its config, to a file
+    #[arg(long, value_name = "FILE")]
+    pub(super) iidfile: Option<PathBuf>,
+
+    /// Write digests, names and descriptor of the image to a file, as JSON with BuildKit's keys
+    #[arg(long, value_name = "FILE")]
+    pub(super) metadata_file: Option<PathBuf>,
+
+    /// Write each name of the image with its digest to a file
+    #[arg(long, value_name = "FILE")]
+    pub(super) image_name_with_digest_file: Option<PathBuf>,
+
+    /// Write each name of the image with its tag and digest to a file
+    #[arg(long, value_name = "FILE")]
+    pub(super) image_name_tag_with_digest_file: Option<PathBuf>,
 
     /// Push over plain HTTP
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]

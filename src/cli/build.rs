@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::isolation::{self, Grounds, Isolation};
 use super::open_files;
-use super::outputs::{check_outputs, publish};
+use super::outputs::{Publishing, check_outputs};
 use super::own::{self, Entered};
 use super::progress::{Colour, Lines};
 use super::secrets;
@@ -33,7 +33,6 @@ use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::Span;
 use crate::image::manifest::Image;
 use crate::layer::Marks;
-use crate::layer::form::LayerRequest;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
 use crate::sandbox::{Agent, ResourceLimit, SandboxError, Secret, Strategy};
@@ -170,10 +169,8 @@ impl Build<'_> {
             Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
         let found = &written.found;
         check_outputs(settings, found)?;
-        for destination in &settings.push {
-            client
-                .check_push(destination)
-                .map_err(|error| service_failure(&error).of_flag("--destination"))?;
+        for (flag, destination) in settings.outputs.destinations() {
+            client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
         let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
         warn(&plan, progress);
@@ -206,15 +203,9 @@ impl Build<'_> {
         };
         let input = Input { found, context, named: &named, remotes: &remotes };
         let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
-        let image = images
-            .in_form(&image, &self.layers(&plan), &self.stop.cancel)
-            .map_err(|error| service_failure(&*error))?;
-        publish(settings, &images, &image, plan.clock)
-    }
-
-    /// What the layers are to be like in the end.
-    fn layers(&self, plan: &Plan) -> LayerRequest {
-        LayerRequest::own(self.settings.form, self.settings.times, plan.clock.epoch())
+        let (clock, cancel) = (plan.clock, &self.stop.cancel);
+        Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }
+            .run()
     }
 
     /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the
@@ -256,7 +247,7 @@ impl Build<'_> {
             snapshotter,
             sandbox: sandbox.as_deref(),
             blobs: images.store.blobs(),
-            form: self.layers(plan).written_form(),
+            form: self.settings.outputs.written_form(plan.clock),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
             jobs: self.jobs(),

@@ -13,7 +13,7 @@ use super::contexts::{self, GivenFiles};
 use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
-use super::outputs::check_not_private;
+use super::outputs::{Outputs, check_not_private};
 use super::progress::Verbosity;
 use super::run_settings::{self, Allowed};
 use super::secrets;
@@ -29,8 +29,6 @@ use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
-use crate::image::reference::Reference;
-use crate::layer::form::{Compression, LayerForm, Times};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
@@ -103,20 +101,8 @@ pub(super) struct Settings {
     pub(super) context_files: BTreeMap<usize, GivenFiles>,
     /// The Dockerfile.
     pub(super) dockerfile: GivenDockerfile,
-    /// Names to push to; none with `--no-push`.
-    pub(super) push: Vec<Reference>,
-    /// Names that the image has, pushed or not.
-    pub(super) names: Vec<Reference>,
-    /// OCI layout to write.
-    pub(super) layout: Option<PathBuf>,
-    /// Archive to write.
-    pub(super) archive: Option<PathBuf>,
-    /// File for the digest.
-    pub(super) digest_file: Option<PathBuf>,
-    /// How the layers of the build are compressed.
-    pub(super) form: LayerForm,
-    /// What becomes of the times in them.
-    pub(super) times: Times,
+    /// What comes out.
+    pub(super) outputs: Outputs,
     /// The store.
     pub(super) store: PathBuf,
     /// How steps are kept apart.
@@ -189,16 +175,6 @@ pub(super) enum Purpose {
 }
 
 impl Settings {
-    /// The files and directories to write, each with its flag.
-    pub(super) fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let outputs = [
-            ("--oci-layout-path", &self.layout),
-            ("--tar-path", &self.archive),
-            ("--digest-file", &self.digest_file),
-        ];
-        outputs.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?)))
-    }
-
     /// Checks everything that can be checked without looking at the context.
     pub(super) fn resolve(
         args: &BuildArgs,
@@ -214,18 +190,15 @@ impl Settings {
             .platform_match
             .parse()
             .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
-        let names = destinations(&args.destination)?;
-        if names.is_empty() && !args.no_push && purpose == Purpose::Build {
-            return Err(Failure::new("there is no destination to push to")
-                .hint("add --destination NAME, or --no-push"));
-        }
+        let outputs = Outputs::resolve(args, &platform.normalised, purpose, &mut warnings)?;
         let build_args = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let mut contexts = contexts::parse(&args.build_context, &host)?;
         warnings.append(&mut contexts.warnings);
         let (context, dockerfile) = sources(args)?;
-        let client = client(args, environment)?;
+        let mut client = client(args, environment)?;
+        client.insecure.registries.extend(outputs.insecure.iter().cloned());
         let agents = ssh::parse(&args.ssh, environment)?;
         let settings = Self {
             request: PlanRequest {
@@ -251,13 +224,7 @@ impl Settings {
             },
             context_files: contexts.files,
             dockerfile,
-            push: if args.no_push { Vec::new() } else { names.clone() },
-            names,
-            layout: args.oci_layout_path.clone(),
-            archive: args.tar_path.clone(),
-            digest_file: args.digest_file.clone(),
-            form: layer_form(args)?,
-            times: if args.reproducible { Times::Replaced } else { Times::Kept },
+            outputs,
             store: store(args.store.as_deref(), environment)?,
             isolation: isolation_preference(args.isolation.as_deref(), environment)?,
             hints: environment.hints(),
@@ -278,7 +245,9 @@ impl Settings {
         let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
         let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
         let contexts = contexts.map(|directory| ("--build-context", directory));
-        check_not_private(given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs()))?;
+        check_not_private(
+            given.chain(context).chain(contexts).chain(dockerfile).chain(settings.outputs.paths()),
+        )?;
         Ok(settings)
     }
 }
@@ -374,22 +343,6 @@ fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
     }
 }
 
-fn destinations(names: &[String]) -> Result<Vec<Reference>, Failure> {
-    let mut references = Vec::with_capacity(names.len());
-    for name in names {
-        let reference: Reference =
-            name.parse().map_err(|error| Failure::from_error(&error).of_flag("--destination"))?;
-        if reference.digest().is_some() {
-            return Err(Failure::new(format!(
-                "`{name}` is no destination: it has a digest, which only the build can tell"
-            ))
-            .hint("give the name with a tag or without anything"));
-        }
-        references.push(reference);
-    }
-    Ok(references)
-}
-
 fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<String, String>, Failure> {
     let mut values = BTreeMap::new();
     for argument in given {
@@ -414,17 +367,6 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
         values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
     }
     Ok(values)
-}
-
-/// As kaniko has it, the level -1 is the usual one.
-fn layer_form(args: &BuildArgs) -> Result<LayerForm, Failure> {
-    let named = args.compression.as_deref().filter(|name| !name.is_empty());
-    let compression: Result<Compression, _> =
-        named.map(str::parse).transpose().map(Option::unwrap_or_default);
-    let compression = compression.map_err(|error| Failure::from_error(&error).of_flag("--compression"))?;
-    let level = args.compression_level.as_deref().filter(|level| *level != "-1");
-    LayerForm::new(compression, level)
-        .map_err(|error| Failure::from_error(&error).of_flag("--compression-level"))
 }
 
 fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -710,13 +652,6 @@ mod tests {
         for text in ["r.example:5000", "http://r.example:5000/", "https://r.example:5000"] {
             assert_eq!(registry_name(text), "r.example:5000");
         }
-    }
-
-    #[test]
-    fn a_destination_has_no_digest() {
-        let name = format!("r.example/a@sha256:{}", "0".repeat(64));
-        assert!(destinations(&[name]).is_err());
-        assert_eq!(destinations(&["r.example/a".to_owned()]).unwrap()[0].tag(), Some("latest"));
     }
 
     #[test]

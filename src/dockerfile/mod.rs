@@ -50,7 +50,7 @@ pub use print::print;
 pub use signal::{SignalError, signal_number};
 pub use suggest::suggest;
 pub use text::Text;
-pub use words::csv_fields;
+pub use words::{csv_fields, parse_bool};
 
 /// Texts of the image history, in Go's formats.
 pub mod created_by {

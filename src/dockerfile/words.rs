@@ -318,8 +318,9 @@ pub fn csv_fields(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
-/// As Go's `strconv.ParseBool`.
-pub(super) fn parse_bool(text: &str) -> Option<bool> {
+/// As Go's `strconv.ParseBool`; none for other words.
+#[must_use]
+pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::config::{History, ImageConfig};
-use super::descriptor::{Descriptor, FORM, media_type};
+use super::descriptor::Descriptor;
 use super::digest::DiffId;
 use super::document::{self, Document, DocumentError, DocumentLimits};
+use super::encoding::{Encoding, TypeNames};
 use super::json::{self, Encoded};
 use super::reference::Reference;
 
@@ -202,21 +203,30 @@ impl Image {
         self.config.created = self.config.history.iter().rev().find_map(|row| row.created.clone());
     }
 
-    /// Config and manifest as they are pushed: OCI media types throughout.
+    /// Config and manifest with OCI's media types.
     ///
     /// # Errors
     /// When the config holds something that cannot be JSON.
     pub fn encode(&self) -> Result<EncodedImage, ImageError> {
+        self.encode_as(Encoding::default())
+    }
+
+    /// Config and manifest as `encoding` says.
+    ///
+    /// # Errors
+    /// When the config holds something that cannot be JSON.
+    pub fn encode_as(&self, encoding: Encoding) -> Result<EncodedImage, ImageError> {
         let config = json::encode(&self.config)?;
+        let size = config.bytes.len() as u64;
         let manifest = Manifest {
             schema_version: 2,
-            media_type: Some(media_type::OCI_MANIFEST.to_owned()),
-            config: Descriptor::new(media_type::OCI_CONFIG, config.digest.clone(), config.bytes.len() as u64),
-            layers: self.layers.iter().map(|layer| as_oci(&layer.blob)).collect(),
+            media_type: Some(encoding.types.manifest().to_owned()),
+            config: Descriptor::new(encoding.types.config(), config.digest.clone(), size),
+            layers: self.layers.iter().map(|layer| encoding.layer(&layer.blob)).collect(),
             annotations: (!self.annotations.is_empty()).then(|| self.annotations.clone()),
             other: Map::new(),
         };
-        Ok(EncodedImage { manifest: json::encode(&manifest)?, config })
+        Ok(EncodedImage { manifest: json::encode(&manifest)?, config, types: encoding.types })
     }
 }
 
@@ -227,30 +237,13 @@ pub struct EncodedImage {
     pub config: Encoded,
     /// The manifest's bytes.
     pub manifest: Encoded,
-}
-
-/// Bases of Docker's types keep their layer bytes; only the name of the type changes with the manifest. Layers that
-/// were not to be distributed become ordinary ones, as BuildKit has it: they are pushed, and nothing points elsewhere.
-fn as_oci(blob: &Descriptor) -> Descriptor {
-    let media_type = match blob.media_type.as_str() {
-        media_type::DOCKER_LAYER_GZIP | media_type::DOCKER_FOREIGN_LAYER_GZIP => {
-            media_type::OCI_LAYER_GZIP.to_owned()
-        }
-        media_type::DOCKER_LAYER => media_type::OCI_LAYER.to_owned(),
-        media_type::DOCKER_LAYER_ZSTD => media_type::OCI_LAYER_ZSTD.to_owned(),
-        other => other.replace(media_type::OCI_FOREIGN_LAYER, media_type::OCI_LAYER),
-    };
-    let mut other = blob.other.clone();
-    other.remove("urls");
-    let mut annotations = blob.annotations.clone();
-    if annotations.as_mut().is_some_and(|known| known.remove(FORM).is_some() && known.is_empty()) {
-        annotations = None;
-    }
-    Descriptor { media_type, other, annotations, ..blob.clone() }
+    /// Whose types they have.
+    pub types: TypeNames,
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::descriptor::media_type;
     use super::super::digest::Digest;
     use super::*;
 

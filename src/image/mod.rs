@@ -4,6 +4,7 @@ pub mod config;
 pub mod descriptor;
 pub mod digest;
 pub mod document;
+pub mod encoding;
 pub mod index;
 pub mod json;
 pub mod manifest;

@@ -3,6 +3,8 @@
 //! As in BuildKit, names have no leading `/` or `./`, directories a slash at their end, and owners are numbers. Other than
 //! BuildKit, which drops fractions of a second, modification times are kept to the nanosecond.
 
+mod tree;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -23,6 +25,8 @@ use crate::rootfs::{
     Attribute, Escaped, FileId, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
     metadata_of, xattrs_at, xattrs_of,
 };
+
+pub use tree::TreeArchive;
 
 /// How a layer is written.
 #[derive(Debug, Clone)]
@@ -81,16 +85,8 @@ pub fn write_with(
     std::thread::scope(|scope| {
         let compressor =
             Compressor::new(out, options.form, options.threads, scope).map_err(LayerError::Output)?;
-        let mut writer = LayerWriter {
-            out: TarWriter::new(compressor),
-            from,
-            latest: options.latest,
-            limit: options.bytes,
-            bytes: 0,
-            directory: None,
-            first_names: BTreeMap::new(),
-            buffer: vec![0; 1 << 17],
-        };
+        let mut writer = LayerWriter::new(compressor, from, options.bytes);
+        writer.latest = options.latest;
         for change in changes.iter() {
             match change {
                 Change::Put(path) => writer.put(&path)?,
@@ -106,7 +102,10 @@ pub fn write_with(
 struct LayerWriter<'a, W> {
     out: TarWriter<W>,
     from: &'a Rootfs,
+    /// Later times are lowered to this one.
     latest: Option<Timestamp>,
+    /// The time of all entries, if there is one.
+    time: Option<Timestamp>,
     limit: Limit,
     /// Bytes of the files so far.
     bytes: u64,
@@ -153,7 +152,29 @@ fn attributes_of_the_file(mut xattrs: Xattrs) -> Result<Xattrs, WriteProblem> {
     }
 }
 
-impl<W: Write> LayerWriter<'_, W> {
+impl<'a, W: Write> LayerWriter<'a, W> {
+    /// One that keeps all times and writes no more than `limit` bytes of files.
+    fn new(out: W, from: &'a Rootfs, limit: Limit) -> Self {
+        Self {
+            out: TarWriter::new(out),
+            from,
+            latest: None,
+            time: None,
+            limit,
+            bytes: 0,
+            directory: None,
+            first_names: BTreeMap::new(),
+            buffer: vec![0; 1 << 17],
+        }
+    }
+
+    /// Writes the end of the archive, and says how many entries it has.
+    fn end(self) -> Result<u64, LayerError> {
+        let (_, entries, mut out) = self.out.finish().map_err(LayerError::Output)?;
+        out.flush().map_err(LayerError::Output)?;
+        Ok(entries)
+    }
+
     fn put(&mut self, path: &GuestPath) -> Result<(), LayerError> {
         if is_reserved(path) {
             return Err(unwritable(path)(WriteProblem::Reserved));
@@ -197,7 +218,7 @@ impl<W: Write> LayerWriter<'_, W> {
             mode: metadata.mode,
             owner: metadata.owner,
             size: 0,
-            mtime: self.latest.map_or(metadata.mtime, |latest| latest.min(metadata.mtime)),
+            mtime: self.time_of(&metadata),
             link: &[],
             device: (0, 0),
             xattrs: &xattrs,
@@ -236,6 +257,11 @@ impl<W: Write> LayerWriter<'_, W> {
             Some(file) => self.content(&file, metadata.size, &unwritable),
             None => Ok(()),
         }
+    }
+
+    fn time_of(&self, metadata: &Metadata) -> Timestamp {
+        let mtime = self.time.unwrap_or(metadata.mtime);
+        self.latest.map_or(mtime, |latest| latest.min(mtime))
     }
 
     /// Whether another name of the file is in the layer already; then `link` becomes that.

@@ -61,7 +61,7 @@ struct Copier<'a> {
 }
 
 /// How the content of files gets from one to the other.
-struct ContentCopy<'a> {
+pub(super) struct ContentCopy<'a> {
     cancelled: &'a (dyn Fn() -> bool + Sync),
     /// Whether the file system shares blocks between files (ioctl_ficlone(2)), as btrfs and xfs do.
     can_clone: AtomicBool,
@@ -262,12 +262,12 @@ impl Copier<'_> {
 }
 
 impl<'a> ContentCopy<'a> {
-    fn new(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
+    pub(super) fn new(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
         Self { cancelled, can_clone: AtomicBool::new(true), can_copy_ranges: AtomicBool::new(true) }
     }
 
     /// Fills the empty file `new` with what is in `old`, which has `size` bytes.
-    fn copy(&self, buffer: &mut Vec<u8>, old: &File, new: File, size: u64) -> io::Result<Made> {
+    pub(super) fn copy(&self, buffer: &mut Vec<u8>, old: &File, new: File, size: u64) -> io::Result<Made> {
         if self.can_clone.load(Ordering::Relaxed) {
             match rustix::fs::ioctl_ficlone(&new, old) {
                 Ok(()) => return Ok(Made::Whole),
@@ -359,7 +359,7 @@ fn make_node(directory: BorrowedFd<'_>, name: &[u8], metadata: &Metadata) -> io:
     Ok(rustix::fs::mknodat(directory, name, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev)?)
 }
 
-fn make_file(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
+pub(super) fn make_file(directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
@@ -377,7 +377,7 @@ fn give(directory: BorrowedFd<'_>, name: &[u8], metadata: &Metadata, xattrs: &Xa
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Made {
+pub(super) enum Made {
     Whole,
     Stopped,
 }

@@ -5,6 +5,7 @@
 
 pub mod content;
 pub mod copy;
+pub mod delivery;
 pub mod entry;
 pub mod guest_path;
 pub mod ids;
@@ -32,6 +33,7 @@ use ledger::Ledger;
 
 pub use content::ContentWriter;
 pub use copy::{CopyTreeError, TreeCopy};
+pub use delivery::{Delivered, Delivery, DeliveryError, Others};
 pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};

@@ -194,6 +194,12 @@ impl Names {
         self.spans.iter().map(|place| span(&self.bytes, *place))
     }
 
+    /// The same in the other order, for who takes one after the other away; [`Names::contain`] finds nothing then.
+    pub(crate) fn reversed(mut self) -> Self {
+        self.spans.reverse();
+        self
+    }
+
     /// Takes the last one away.
     pub(crate) fn pop(&mut self) -> Option<Vec<u8>> {
         self.spans.pop().map(|place| span(&self.bytes, place).to_vec())

@@ -1,87 +1,63 @@
-//! Docker archives: what `docker save` writes and `docker load` reads.
+//! Images as one file: OCI layouts in an archive, and what `docker save` writes and `docker load` reads.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use serde::Serialize;
-
-use super::LAYOUT_FILE;
 use super::blobs::BlobStore;
-use super::export::{Content, Export, ExportError, Failure, Piece, Plan};
+use super::export::{Export, ExportError, Failure, Piece, Plan, Readers, blob_name};
 use super::staged::{self, StagedFile};
 use crate::image::digest::Digest;
-use crate::image::json;
 
 /// The unit of a tar archive.
 const BLOCK: u64 = 512;
 
-/// Writes images into the file `dest` as a docker archive, which is an OCI layout as well; equal images give equal
-/// bytes. Layers stay compressed. `created` is the time for the index, RFC 3339.
-///
-/// The file appears whole, in place of what was there; into a pipe or terminal it is written directly.
+/// Writes images into `out` as an archive; equal images give equal bytes. Layers stay compressed. `created` is the time for
+/// the index, RFC 3339.
 ///
 /// # Errors
-/// [`ExportError`]; `dest` is then as it was before. Indexes are refused.
+/// [`ExportError`]; `place` is what `out` is called in it. Docker's archives take no index.
 pub fn write(
-    dest: &Path,
+    out: &mut dyn Write,
+    place: &Path,
+    readers: Readers,
     exports: &[Export<'_>],
     blobs: &BlobStore,
     created: &str,
 ) -> Result<(), ExportError> {
+    let plan = Plan::new(readers, exports, blobs, created)?;
+    write_plan(&plan, out).map_err(|failure| failure.at(place))
+}
+
+/// Has `write` write the file `dest`. It appears whole, in place of what was there; a pipe or terminal is written to
+/// directly.
+///
+/// # Errors
+/// Those of `write`, and [`ExportError`] of the file; `dest` is then as it was before.
+pub fn appear<E: From<ExportError>>(
+    dest: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<(), E> {
     let io_error = |action| move |source| ExportError::Io { action, path: dest.to_owned(), source };
-    let plan = plan(exports, blobs, created)?;
     match fs::metadata(dest) {
-        Ok(found) if found.is_dir() => return Err(ExportError::Directory(dest.to_owned())),
+        Ok(found) if found.is_dir() => return Err(ExportError::Directory(dest.to_owned()).into()),
         Ok(found) if !found.is_file() => {
             let file = OpenOptions::new().write(true).open(dest).map_err(io_error("open"))?;
-            return write_plan(&plan, &mut BufWriter::new(file)).map_err(|failure| failure.at(dest));
+            let mut file = BufWriter::new(file);
+            write(&mut file)?;
+            return Ok(file.flush().map_err(io_error("write"))?);
         }
         _ => {}
     }
     let parent = staged::parent(dest);
     fs::create_dir_all(parent).map_err(io_error("make the directory of"))?;
     let mut file = BufWriter::new(StagedFile::beside(dest).map_err(io_error("make"))?);
-    write_plan(&plan, &mut file).map_err(|failure| failure.at(dest))?;
+    write(&mut file)?;
     let file = file.into_inner().map_err(|error| io_error("write")(error.into_error()))?;
-    file.publish(dest).map_err(io_error("write"))
-}
-
-fn plan<'a>(exports: &[Export<'a>], blobs: &'a BlobStore, created: &str) -> Result<Plan<'a>, ExportError> {
-    if exports.iter().any(|export| matches!(export.content, Content::Index { .. })) {
-        return Err(ExportError::IndexInArchive);
-    }
-    Plan::new(exports, blobs, created)
-}
-
-/// An image in `manifest.json`.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Entry {
-    config: String,
-    /// `null` where there is none, as Docker writes it.
-    repo_tags: Option<Vec<String>>,
-    layers: Vec<String>,
+    Ok(file.publish(dest).map_err(io_error("write"))?)
 }
 
 fn write_plan(plan: &Plan<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let entries: Vec<_> = plan
-        .members
-        .iter()
-        .map(|member| {
-            let mut tags: Vec<_> = member.names.iter().filter(|name| name.tag().is_some()).collect();
-            tags.sort();
-            tags.dedup();
-            // A name for `docker load` has no digest.
-            let tags: Vec<_> = tags.into_iter().map(|name| name.without_digest().familiar()).collect();
-            Entry {
-                config: blob_name(&member.config),
-                repo_tags: (!tags.is_empty()).then_some(tags),
-                layers: member.layers.iter().map(blob_name).collect(),
-            }
-        })
-        .collect();
-    let manifest = json::encode(&entries).map_err(|error| Failure::Write(error.into()))?;
     directory(out, "blobs/").map_err(Failure::Write)?;
     let mut algorithm = "";
     for (digest, piece) in &plan.blobs {
@@ -91,11 +67,9 @@ fn write_plan(plan: &Plan<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         }
         file(plan, out, digest, piece)?;
     }
-    for (name, bytes) in [
-        ("index.json", &plan.index.bytes[..]),
-        ("manifest.json", &manifest.bytes),
-        ("oci-layout", LAYOUT_FILE),
-    ] {
+    let mut documents = plan.documents();
+    documents.sort();
+    for (name, bytes) in documents {
         let size = bytes.len() as u64;
         header(out, name, size, tar::EntryType::Regular)
             .and_then(|()| out.write_all(bytes))
@@ -110,10 +84,6 @@ fn file(plan: &Plan<'_>, out: &mut dyn Write, digest: &Digest, piece: &Piece<'_>
     header(out, &blob_name(digest), size, tar::EntryType::Regular).map_err(Failure::Write)?;
     plan.write(digest, piece, out)?;
     pad(out, size).map_err(Failure::Write)
-}
-
-fn blob_name(digest: &Digest) -> String {
-    format!("blobs/{}/{}", digest.algorithm().name(), digest.hex())
 }
 
 fn directory(out: &mut dyn Write, name: &str) -> io::Result<()> {
@@ -166,8 +136,18 @@ mod tests {
     use super::super::layout::Layout;
     use super::*;
     use crate::image::reference::Reference;
+    use crate::store::export::Content;
 
     const CREATED: &str = "2024-01-01T00:00:00Z";
+
+    fn write(
+        dest: &Path,
+        exports: &[Export<'_>],
+        blobs: &BlobStore,
+        created: &str,
+    ) -> Result<(), ExportError> {
+        appear(dest, |out| super::write(out, dest, Readers::Docker, exports, blobs, created))
+    }
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
@@ -182,7 +162,7 @@ mod tests {
         let pinned = format!("localhost:5000/x:2@{}", image.config.digest);
         let names: [Reference; 3] = ["x:1", &pinned, "x:1"].map(|name| name.parse().unwrap());
         let dest = dir.path().join("out/x.tar");
-        let export = [Export { content: Content::Image(&image), names: &names }];
+        let export = [Export::new(Content::Image(&image), &names)];
         write(&dest, &export, store.blobs(), CREATED).unwrap();
 
         let unpacked = dir.path().join("unpacked");
@@ -215,7 +195,7 @@ mod tests {
         let path = store.root().join("blobs/sha256").join(blob.digest.hex());
         fs::remove_file(&path).unwrap();
         fs::write(&path, vec![0; usize::try_from(blob.size).unwrap()]).unwrap();
-        let export = [Export { content: Content::Image(&image), names: &[] }];
+        let export = [Export::new(Content::Image(&image), &[])];
         assert!(matches!(write(&dest, &export, store.blobs(), CREATED), Err(ExportError::Store(_))));
         assert_eq!(fs::read(&dest).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
@@ -227,7 +207,7 @@ mod tests {
         let (dir, store) = store();
         let images = [image(&store, "v7", &["a"])];
         let index = index(&images);
-        let export = [Export { content: Content::Index { index: &index, images: &images }, names: &[] }];
+        let export = [Export::new(Content::Index { index: &index, images: &images }, &[])];
         let error = write(&dir.path().join("x.tar"), &export, store.blobs(), CREATED).unwrap_err();
         assert!(matches!(error, ExportError::IndexInArchive));
     }
@@ -240,7 +220,7 @@ mod tests {
         let image = image(&store, "v7", &["a"]);
         let read = std::thread::scope(|scope| {
             let reader = scope.spawn(|| fs::read(&fifo).unwrap());
-            let export = [Export { content: Content::Image(&image), names: &[] }];
+            let export = [Export::new(Content::Image(&image), &[])];
             write(&fifo, &export, store.blobs(), CREATED).unwrap();
             reader.join().unwrap()
         });

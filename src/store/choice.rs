@@ -169,7 +169,7 @@ fn judge_single(choice: &Choice<'_>, config: &ImageConfig) -> Result<Option<Stri
 mod tests {
     use super::super::Store;
     use super::super::export::tests::{image, index};
-    use super::super::export::{Content, Export};
+    use super::super::export::{Content, Export, Readers};
     use super::super::layout;
     use super::*;
     use crate::image::document::DocumentLimits;
@@ -188,10 +188,10 @@ mod tests {
         let both = index(&images);
         let names: [[Reference; 1]; 2] = [["x:multi".parse().unwrap()], ["x:single".parse().unwrap()]];
         let exports = [
-            Export { content: Content::Index { index: &both, images: &images }, names: &names[0] },
-            Export { content: Content::Image(&images[0]), names: &names[1] },
+            Export::new(Content::Index { index: &both, images: &images }, &names[0]),
+            Export::new(Content::Image(&images[0]), &names[1]),
         ];
-        layout::write(&path, &exports, store.blobs(), "2024-01-01T00:00:00Z").unwrap();
+        layout::write(&path, Readers::Oci, &exports, store.blobs(), "2024-01-01T00:00:00Z").unwrap();
         let layout = Layout::open(&path, &DocumentLimits::default()).unwrap();
         let mode = MatchMode::Compatible;
         let choose =

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use serde::Serialize;
 use serde_json::Map;
 
-use super::StoreError;
 use super::blobs::BlobStore;
 use super::catalog::REF_NAME;
+use super::{LAYOUT_FILE, StoreError};
 use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::Digest;
@@ -19,6 +20,18 @@ use crate::image::manifest::{EncodedImage, parse_manifest};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 
+/// The annotation with the time of an image.
+pub const CREATED: &str = "org.opencontainers.image.created";
+
+/// For whom a layout or archive is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// Those of OCI layouts.
+    Oci,
+    /// `docker load` as well.
+    Docker,
+}
+
 /// An image, or several in an index, with the names that it is to have.
 #[derive(Debug, Clone, Copy)]
 pub struct Export<'a> {
@@ -26,6 +39,16 @@ pub struct Export<'a> {
     pub content: Content<'a>,
     /// Under which names; none is possible.
     pub names: &'a [Reference],
+    /// What else the index of the layout says of it.
+    pub annotations: &'a BTreeMap<String, String>,
+}
+
+impl<'a> Export<'a> {
+    /// One of which nothing else is said.
+    #[must_use]
+    pub fn new(content: Content<'a>, names: &'a [Reference]) -> Self {
+        Self { content, names, annotations: const { &BTreeMap::new() } }
+    }
 }
 
 /// One image or several. Their layers come from the store.
@@ -58,7 +81,7 @@ pub enum ExportError {
     #[error("the index lists {0}, which is not among its images")]
     Incomplete(Digest),
     /// `docker load` knows single images only.
-    #[error("a docker archive cannot hold an index of several platforms; write an OCI layout")]
+    #[error("docker exporter does not currently support exporting manifest lists; write an OCI layout")]
     IndexInArchive,
     /// Something else is in the way.
     #[error("`{}` exists and is not an OCI layout; it is left as it is", .0.display())]
@@ -107,18 +130,58 @@ pub(super) struct Plan<'a> {
     pub(super) index: Encoded,
     /// The images that are not in an index.
     pub(super) members: Vec<Member>,
+    /// For `docker load`.
+    manifest: Option<Encoded>,
     store: &'a BlobStore,
+}
+
+/// An image in `manifest.json`.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    config: String,
+    /// `null` where there is none, as Docker writes it.
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+impl From<&Member> for Entry {
+    fn from(member: &Member) -> Self {
+        let mut tags: Vec<_> = member.names.iter().filter(|name| name.tag().is_some()).collect();
+        tags.sort();
+        tags.dedup();
+        // A name for `docker load` has no digest.
+        let tags: Vec<_> = tags.into_iter().map(|name| name.without_digest().familiar()).collect();
+        Self {
+            config: blob_name(&member.config),
+            repo_tags: (!tags.is_empty()).then_some(tags),
+            layers: member.layers.iter().map(blob_name).collect(),
+        }
+    }
+}
+
+/// The name of `manifest.json`.
+pub(super) const DOCKER_MANIFEST: &str = "manifest.json";
+
+/// Where a blob is in a layout.
+pub(super) fn blob_name(digest: &Digest) -> String {
+    format!("blobs/{}/{}", digest.algorithm().name(), digest.hex())
 }
 
 impl<'a> Plan<'a> {
     /// Looks at everything before anything is written. `created` is the time for the index, RFC 3339.
     pub(super) fn new(
+        readers: Readers,
         exports: &[Export<'a>],
         store: &'a BlobStore,
         created: &str,
     ) -> Result<Self, ExportError> {
+        let has_index = exports.iter().any(|export| matches!(export.content, Content::Index { .. }));
+        if readers == Readers::Docker && has_index {
+            return Err(ExportError::IndexInArchive);
+        }
         let index = Encoded::from_bytes(Vec::new());
-        let mut plan = Self { blobs: BTreeMap::new(), index, members: Vec::new(), store };
+        let mut plan = Self { blobs: BTreeMap::new(), index, members: Vec::new(), manifest: None, store };
         let mut roots = Vec::new();
         for export in exports {
             let root = match export.content {
@@ -130,7 +193,7 @@ impl<'a> Plan<'a> {
                 }
                 Content::Index { index, images } => plan.add_index(index, images)?,
             };
-            roots.extend(named(&root, export.names, created));
+            roots.extend(named(&root, export, created));
         }
         plan.index = json::encode(&Index {
             schema_version: 2,
@@ -139,7 +202,18 @@ impl<'a> Plan<'a> {
             annotations: None,
             other: Map::new(),
         })?;
+        if readers == Readers::Docker {
+            let entries: Vec<Entry> = plan.members.iter().map(Entry::from).collect();
+            plan.manifest = Some(json::encode(&entries)?);
+        }
         Ok(plan)
+    }
+
+    /// The documents that are no blobs: that which makes the others count comes last.
+    pub(super) fn documents(&self) -> Vec<(&'static str, &[u8])> {
+        let manifest = self.manifest.as_ref().map(|manifest| (DOCKER_MANIFEST, &manifest.bytes[..]));
+        let index = ("index.json", &self.index.bytes[..]);
+        [("oci-layout", LAYOUT_FILE)].into_iter().chain(manifest).chain([index]).collect()
     }
 
     fn add_image(&mut self, image: &'a EncodedImage) -> Result<(Descriptor, Member), ExportError> {
@@ -224,10 +298,11 @@ fn describe(kind: &str, document: &Encoded) -> Descriptor {
 }
 
 /// The descriptors of an image in the index of a layout: one for each name, annotated as BuildKit does.
-fn named(root: &Descriptor, names: &[Reference], created: &str) -> Vec<Descriptor> {
+fn named(root: &Descriptor, export: &Export<'_>, created: &str) -> Vec<Descriptor> {
+    let names = export.names;
     let annotated = |name: Option<&Reference>| {
-        let mut annotations = BTreeMap::new();
-        annotations.insert("org.opencontainers.image.created".to_owned(), created.to_owned());
+        let mut annotations = export.annotations.clone();
+        annotations.entry(CREATED.to_owned()).or_insert_with(|| created.to_owned());
         if let Some(name) = name {
             annotations.insert("io.containerd.image.name".to_owned(), name.to_string());
             if let Some(tag) = name.tag() {
@@ -310,8 +385,8 @@ pub(super) mod tests {
         let image = image(&store, "v7", &["a"]);
         let pinned = format!("y@{}", image.config.digest);
         let names = ["x:1", "localhost:5000/x", "x:1", &pinned].map(|name| name.parse().unwrap());
-        let export = Export { content: Content::Image(&image), names: &names };
-        let plan = Plan::new(&[export], store.blobs(), "2024-01-01T00:00:00Z").unwrap();
+        let export = Export::new(Content::Image(&image), &names);
+        let plan = Plan::new(Readers::Oci, &[export], store.blobs(), "2024-01-01T00:00:00Z").unwrap();
         let index = parse_index(&plan.index.bytes, None, &DocumentLimits::OWN).unwrap();
         let rows: Vec<_> = index
             .manifests
@@ -340,7 +415,8 @@ pub(super) mod tests {
         let index = index(&images);
         let plan = |images| {
             let content = Content::Index { index: &index, images };
-            Plan::new(&[Export { content, names: &[] }], store.blobs(), "").map(|plan| plan.blobs.len())
+            Plan::new(Readers::Oci, &[Export::new(content, &[])], store.blobs(), "")
+                .map(|plan| plan.blobs.len())
         };
         assert_eq!(plan(&images).unwrap(), 1 + 2 * 2 + 2);
         assert!(matches!(plan(&images[..1]), Err(ExportError::Incomplete(_))));

@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::Deserialize;
 
-use super::LAYOUT_FILE;
 use super::blobs::BlobStore;
 use super::catalog::REF_NAME;
 use super::choice::LayoutImage;
-use super::export::{Export, ExportError, Plan};
+use super::export::{DOCKER_MANIFEST, Export, ExportError, Plan, Readers};
 use super::lock::{self, Sharing};
 use super::staged::{self, StagedDir};
 use crate::image::config::parse_config;
@@ -45,11 +44,12 @@ const LAYOUT_FILE_LIMIT: u64 = 4096;
 /// [`ExportError`]; `dest` is then as it was before. A directory that holds something else is refused.
 pub fn write(
     dest: &Path,
+    readers: Readers,
     exports: &[Export<'_>],
     blobs: &BlobStore,
     created: &str,
 ) -> Result<(), ExportError> {
-    let plan = Plan::new(exports, blobs, created)?;
+    let plan = Plan::new(readers, exports, blobs, created)?;
     if occupied(dest)? {
         let _lock = lock(dest)?;
         let stage = StagedDir::within(dest, OsStr::new(".layout.")).map_err(io_error("write to", dest))?;
@@ -114,7 +114,7 @@ fn fill(plan: &Plan<'_>, dir: &Path) -> Result<(), ExportError> {
         plan.write(digest, piece, &mut file).map_err(|failure| failure.at(&path))?;
         file.sync_all().map_err(io_error("write", &path))?;
     }
-    for (name, bytes) in [("oci-layout", LAYOUT_FILE), ("index.json", &plan.index.bytes)] {
+    for (name, bytes) in plan.documents() {
         let path = dir.join(name);
         let mut file = create(&path)?;
         file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &path))?;
@@ -144,9 +144,15 @@ fn exchange(plan: &Plan<'_>, stage: &Path, dest: &Path) -> Result<(), ExportErro
         fs::create_dir_all(parent).map_err(io_error("make", parent))?;
         fs::rename(blob_path(stage, digest), &path).map_err(io_error("write", &path))?;
     }
-    for name in ["oci-layout", "index.json"] {
+    let documents = plan.documents();
+    for (name, _) in &documents {
         let path = dest.join(name);
         fs::rename(stage.join(name), &path).map_err(io_error("write", &path))?;
+    }
+    // One that is there is about the images before.
+    let path = dest.join(DOCKER_MANIFEST);
+    if !documents.iter().any(|(name, _)| *name == DOCKER_MANIFEST) {
+        fs::remove_file(&path).or_else(staged::absent).map_err(io_error("remove", &path))?;
     }
     staged::sync_dir(dest).map_err(io_error("write", dest))
 }
@@ -558,7 +564,7 @@ fn invalid(digest: &Digest, source: DocumentError) -> LayoutError {
 mod tests {
     use super::super::export::Content;
     use super::super::export::tests::{image, index, layer};
-    use super::super::{Store, StoreError};
+    use super::super::{LAYOUT_FILE, Store, StoreError};
     use super::*;
     use crate::image::manifest::EncodedImage;
     use crate::image::reference::Reference;
@@ -581,7 +587,8 @@ mod tests {
             let names: [Reference; 1] = [name.parse().unwrap()];
             write(
                 dest,
-                &[Export { content: Content::Image(image), names: &names }],
+                Readers::Oci,
+                &[Export::new(Content::Image(image), &names)],
                 self.store.blobs(),
                 CREATED,
             )
@@ -644,7 +651,7 @@ mod tests {
         let images = [image(&ground.store, "v5", &["a"]), image(&ground.store, "v7", &["c"])];
         let index = index(&images);
         let content = Content::Index { index: &index, images: &images };
-        write(&dest, &[Export { content, names: &[] }], ground.store.blobs(), CREATED).unwrap();
+        write(&dest, Readers::Oci, &[Export::new(content, &[])], ground.store.blobs(), CREATED).unwrap();
         let layout = Layout::open(&dest, &DocumentLimits::default()).unwrap();
         layout.verify().unwrap();
         assert_eq!(layout.find(None).unwrap().digest, index.digest);

@@ -21,6 +21,7 @@ pub mod cache_mounts;
 pub mod catalog;
 pub mod chain;
 pub mod choice;
+pub mod directory;
 pub mod export;
 pub mod extract;
 pub mod index;

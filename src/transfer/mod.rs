@@ -445,7 +445,7 @@ impl Images<'_> {
     ) -> Result<(), ServiceError> {
         in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
         let config = Descriptor::new(
-            media_type::OCI_CONFIG,
+            encoded.types.config(),
             encoded.config.digest.clone(),
             encoded.config.bytes.len() as u64,
         );
@@ -459,7 +459,7 @@ impl Images<'_> {
     /// # Errors
     /// When the registry does not take the manifest.
     pub fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
-        Ok(self.client.put_manifest(destination, media_type::OCI_MANIFEST, &encoded.manifest)?)
+        Ok(self.client.put_manifest(destination, encoded.types.manifest(), &encoded.manifest)?)
     }
 
     /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.

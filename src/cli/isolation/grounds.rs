@@ -97,9 +97,9 @@ impl Grounds {
 /// Steps in the root of the container, in which what the builder reads and writes meanwhile stays where it is.
 fn in_place<'a>(claim: &'a Claim, settings: &Settings) -> InPlace<'a> {
     let given = [Some(&settings.store), settings.context.as_ref()].into_iter().flatten();
-    let named = [&settings.layout, &settings.archive, &settings.digest_file].into_iter().flatten();
+    let written = settings.outputs.paths().map(|(_, path)| path);
     let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
-    let given = given.chain(named).map(|path| path.as_path()).chain(contexts);
+    let given = given.map(|path| path.as_path()).chain(written).chain(contexts);
     let paths = given.chain(settings.dockerfile.file());
     InPlace::new(PROGRAM, claim, &kept_in_place(Path::new(PROGRAM), paths))
 }

@@ -1,0 +1,237 @@
+//! Where outputs are written: what would be in the way is found before anything is built.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+use super::Outputs;
+use super::output::Kind;
+use crate::cli::contexts::GivenFiles;
+use crate::cli::failure::Failure;
+use crate::cli::settings::Settings;
+use crate::context::{Context, FoundDockerfile};
+use crate::rootfs::Others;
+use crate::sandbox::in_place::PRIVATE_DIRECTORY;
+use crate::store::{is_of_kernel, layout};
+
+/// What the build itself writes must not be part of its context: an image would hold the one before it. A directory for
+/// the root file system is another matter: files in it may well be sources of the next build, as generated ones are.
+pub(in crate::cli) fn hide_outputs(context: &mut Context, settings: &Settings) -> Result<(), Failure> {
+    // Of a context that is the whole root.
+    let private = Path::new("/").join(PRIVATE_DIRECTORY);
+    let own = [settings.store.as_path(), &private];
+    let written = places(&settings.outputs).filter(|place| !matches!(place.is, Is::Directory(_)));
+    for path in own.into_iter().chain(written.map(|place| place.path)) {
+        context.exclude(path).map_err(|error| Failure::from_error(&error))?;
+    }
+    Ok(())
+}
+
+/// What is written to a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Is {
+    /// A layout.
+    Layout,
+    /// A file, in place of the one that is there.
+    Replaced,
+    /// A file that is written to.
+    Overwritten,
+    /// A root file system.
+    Directory(Others),
+}
+
+/// One place, with what asks for it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    flag: &'a str,
+    path: &'a Path,
+    is: Is,
+}
+
+fn places(outputs: &Outputs) -> impl Iterator<Item = Place<'_>> {
+    let written = outputs.list.iter().filter_map(|output| {
+        let is = match &output.kind {
+            Kind::Layout { .. } => Is::Layout,
+            Kind::Directory { others, .. } => Is::Directory(*others),
+            _ => Is::Replaced,
+        };
+        Some(Place { flag: &output.flag, path: output.path()?, is })
+    });
+    let reports = outputs.reports.iter();
+    written.chain(reports.map(|report| Place {
+        flag: report.flag(),
+        path: report.path(),
+        is: Is::Overwritten,
+    }))
+}
+
+/// That nothing is read or written where the files of a container are kept for the time of a step, and removed after it:
+/// `named` are paths with their flags.
+pub(in crate::cli) fn check_not_private<'a>(
+    named: impl IntoIterator<Item = (&'a str, &'a Path)>,
+) -> Result<(), Failure> {
+    let private = Path::new("/").join(PRIVATE_DIRECTORY);
+    for (flag, path) in named {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if absolute.starts_with(&private) || real(path).starts_with(&private) {
+            let message = format!("`{}` is in `{}`", path.display(), private.display());
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("choose another place: that directory is builder's own, and goes with the build"));
+        }
+    }
+    Ok(())
+}
+
+/// What would be in the way of an output is found before anything is built.
+pub(in crate::cli) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
+    let outputs = &settings.outputs;
+    for Place { flag, path, is } in places(outputs) {
+        let failed = |message: String| Err(Failure::new(message).of_flag(flag));
+        match is {
+            Is::Layout => {
+                layout::check(path).map_err(|error| Failure::from_error(&error).of_flag(flag))?;
+            }
+            Is::Replaced | Is::Overwritten if path.is_dir() => {
+                return failed(format!("`{}` is a directory, expected the name of a file", path.display()));
+            }
+            Is::Directory(_) if path.exists() && !path.is_dir() => {
+                return failed(format!("`{}` is not a directory", path.display()));
+            }
+            Is::Directory(_) if real(path) == Path::new("/") => {
+                return failed("`/` is the root of this machine: the image would overwrite it".to_owned());
+            }
+            _ => {}
+        }
+        let written = if is == Is::Replaced { Written::Replaced } else { Written::There };
+        if let Some(why) = obstacle(path, written) {
+            let message = format!("`{}` cannot be written: {why}", path.display());
+            return Err(Failure::new(message).of_flag(flag).hint("write it somewhere else"));
+        }
+    }
+    let mut taken: Vec<_> = found.file().map(|file| (real(file), "the Dockerfile")).into_iter().collect();
+    let store = real(&settings.store);
+    for Place { flag, path, .. } in places(outputs) {
+        let place = real(path);
+        if place.starts_with(&store) {
+            let message = format!("`{}` is in the store", path.display());
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("write it somewhere else: the store is builder's own"));
+        }
+        if let Some((_, other)) = taken.iter().find(|(known, _)| *known == place) {
+            let message = format!("`{}` would overwrite {other}", path.display());
+            return Err(Failure::new(message).of_flag(flag));
+        }
+        taken.push((place, flag));
+    }
+    check_removed(settings, found)
+}
+
+/// That `mode=delete` removes nothing that the build reads, or that another output writes.
+fn check_removed(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
+    let here = std::path::absolute(".").ok();
+    let read = [
+        (settings.context.as_deref(), "the build context"),
+        (found.file(), "the Dockerfile"),
+        (Some(settings.store.as_path()), "the store"),
+        (here.as_deref(), "the current directory"),
+    ];
+    let read = read.into_iter().filter_map(|(path, what)| Some((path?, what)));
+    let read = read.chain(
+        settings
+            .context_files
+            .values()
+            .filter_map(GivenFiles::directory)
+            .map(|path| (path, "a named context")),
+    );
+    let kept: Vec<(PathBuf, &str)> = read.map(|(path, what)| (real(path), what)).collect();
+    for Place { flag, path, is } in places(&settings.outputs) {
+        if is != Is::Directory(Others::Removed) {
+            continue;
+        }
+        let emptied = real(path);
+        let others = places(&settings.outputs).map(|other| (real(other.path), other.flag));
+        let others = others.filter(|(other, _)| *other != emptied);
+        if let Some((_, what)) =
+            kept.iter().cloned().chain(others).find(|(kept, _)| kept.starts_with(&emptied))
+        {
+            let message = format!("`{}` has {what} in it, which mode=delete would remove", path.display());
+            return Err(Failure::new(message).of_flag(flag).hint("name a directory for the files alone"));
+        }
+    }
+    Ok(())
+}
+
+/// What becomes of an output that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// It is written to.
+    There,
+    /// Its directory gets another of its name.
+    Replaced,
+}
+
+/// Why nothing can be written to `path`, as far as that is known without trying.
+fn obstacle(path: &Path, written: Written) -> Option<String> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let is_file = absolute.is_file();
+    if absolute.exists() && (written == Written::There || !is_file) {
+        return access(&absolute, Access::WRITE_OK);
+    }
+    let directory = absolute.ancestors().skip(1).find(|directory| directory.exists())?;
+    if !directory.is_dir() {
+        return Some(format!("`{}` is not a directory", directory.display()));
+    }
+    if is_of_kernel(directory) {
+        return Some(format!("`{}` has only what the kernel puts there", directory.display()));
+    }
+    access(directory, Access::WRITE_OK | Access::EXEC_OK)
+}
+
+fn access(path: &Path, wanted: Access) -> Option<String> {
+    let error = rustix::fs::access(path, wanted).err()?;
+    Some(format!("`{}`: {}", path.display(), std::io::Error::from(error)))
+}
+
+/// Where `path` really is; what of it does not exist yet is taken as it stands.
+fn real(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in absolute.ancestors() {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "paths of the user's flags, to be compared and not to be opened"
+        )]
+        let real = std::fs::canonicalize(ancestor);
+        if let (Ok(real), Ok(rest)) = (real, absolute.strip_prefix(ancestor)) {
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    absolute
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_can_be_written_is_known_before() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, words) in [
+            (place.path().join("new/deep/name"), None),
+            (file.clone(), None),
+            (file.join("x"), Some("file` is not a directory")),
+            ("/dev/null".into(), None),
+            ("/dev/null/x".into(), Some("`/dev/null` is not a directory")),
+            ("/proc/x/y".into(), Some("`/proc` has only what the kernel puts there")),
+        ] {
+            for written in [Written::There, Written::Replaced] {
+                let found = obstacle(&path, written);
+                assert_eq!(found.is_some(), words.is_some(), "{path:?} {found:?}");
+                assert!(found.unwrap_or_default().contains(words.unwrap_or_default()), "{path:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Writing and pushing what was built.
+//!
+//! Files come first, then what registries are to have, then their tags, and at last the files that say what came out: who
+//! reads those finds everything that they name. The first failure ends it; what is complete by then stays.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
+use super::reports::Outcome;
+use super::{Outputs, time_of};
+use crate::build::clock::{Clock, lower, rfc3339};
+use crate::build::progress::Event;
+use crate::build::services::ImageSource as _;
+use crate::cli::failure::Failure;
+use crate::cli::hints::service_failure;
+use crate::cli::settings::Settings;
+use crate::image::descriptor::Descriptor;
+use crate::image::encoding::TypeNames;
+use crate::image::manifest::{EncodedImage, Image};
+use crate::image::platform::{Platform, PlatformFields};
+use crate::image::reference::Reference;
+use crate::layer::LayerError;
+use crate::layer::form::Times;
+use crate::layer::write::TreeArchive;
+use crate::rootfs::{Delivered, Delivery, Others};
+use crate::sandbox::Cancel;
+use crate::snapshot::{Snapshotter, View};
+use crate::store::export::{CREATED, Content, Export, ExportError};
+use crate::store::{StoreError, archive, directory, layout};
+use crate::transfer::Images;
+
+/// What writing the outputs of a build needs.
+pub(in crate::cli) struct Publishing<'a> {
+    /// What was asked for.
+    pub(in crate::cli) settings: &'a Settings,
+    /// Registries and the store.
+    pub(in crate::cli) images: &'a Images<'a>,
+    /// How files of images are seen.
+    pub(in crate::cli) snapshotter: &'a dyn Snapshotter,
+    /// What was built.
+    pub(in crate::cli) image: &'a Image,
+    /// What time it is for the image.
+    pub(in crate::cli) clock: Clock,
+    /// Whether to stop.
+    pub(in crate::cli) cancel: &'a Cancel,
+}
+
+/// An image in the form that an output wants.
+struct Rendered<'a> {
+    form: &'a ImageForm,
+    image: Image,
+    encoded: EncodedImage,
+}
+
+/// A root file system that could not be written as an archive.
+#[derive(Debug, thiserror::Error)]
+enum RootError {
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+impl Publishing<'_> {
+    /// Writes and pushes everything, then says the digest of the image.
+    pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
+        let outputs = &self.settings.outputs;
+        let mut rendered: Vec<Rendered<'_>> = Vec::new();
+        for form in outputs.list.iter().filter_map(Output::image) {
+            if !rendered.iter().any(|known| known.form == form) {
+                rendered.push(self.render(form)?);
+            }
+        }
+        if rendered.is_empty() {
+            // It has a digest, even if nobody wants the image.
+            rendered.push(self.render(&outputs.usual)?);
+        }
+        let find = |form: &ImageForm| rendered.iter().find(|known| known.form == form);
+        for output in &outputs.list {
+            let image = output.image().and_then(find);
+            self.write(output, image).map_err(|failure| failure.of_flag(&output.flag))?;
+        }
+        let pushes = || outputs.list.iter().filter_map(|output| Push::of(output, find(output.image()?)?));
+        for push in pushes() {
+            self.upload(&push)?;
+        }
+        for push in pushes() {
+            self.name(&push)?;
+        }
+        // What is pushed is what others will ask for; else, as under BuildKit, the last image counts.
+        let image = pushes().map(|push| push.image).next();
+        let image = image.or_else(|| outputs.list.iter().rev().find_map(|output| find(output.image()?)));
+        let Some(image) = image.or(rendered.last()) else { return Ok(()) };
+        self.report(outputs, image)
+    }
+
+    fn report(&self, outputs: &Outputs, image: &Rendered<'_>) -> Result<(), Failure> {
+        let mut names: Vec<&Reference> = Vec::new();
+        for name in outputs.list.iter().filter_map(Output::names).flatten().chain(&outputs.names) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let outcome = Outcome { manifest: self.describe(image), config: &image.encoded.config.digest, names };
+        if outputs.unpushed && !outputs.names.is_empty() {
+            let names: Vec<String> = outputs.names.iter().map(Reference::familiar).collect();
+            self.tell(&format!("not pushed, which --push would do: {}", names.join(", ")));
+        }
+        for report in &outputs.reports {
+            report.write(&outcome)?;
+        }
+        if outputs.list.iter().any(Output::is_streamed) {
+            return Ok(());
+        }
+        crate::cli::print(&format!("{}\n", outcome.manifest.digest))
+    }
+
+    /// The descriptor of an image's manifest, as the index of a layout has it.
+    fn describe(&self, image: &Rendered<'_>) -> Descriptor {
+        let manifest = &image.encoded.manifest;
+        let mut descriptor = Descriptor::new(
+            image.encoded.types.manifest(),
+            manifest.digest.clone(),
+            manifest.bytes.len() as u64,
+        );
+        let platform = Platform::from(image.image.config());
+        descriptor.platform = (!platform.os.is_empty()).then(|| PlatformFields::from(&platform));
+        let mut annotations = image.form.annotations.descriptor.clone();
+        annotations.entry(CREATED.to_owned()).or_insert_with(|| self.created(&image.image));
+        descriptor.annotations = Some(annotations);
+        descriptor
+    }
+
+    /// The time of an image, RFC 3339.
+    fn created(&self, image: &Image) -> String {
+        image.config().created.clone().unwrap_or_else(|| rfc3339(self.clock.now()))
+    }
+
+    /// Makes of the image what an output wants.
+    fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
+        let layers = form.layers(self.clock);
+        if form.times != Times::Kept && layers.rewrite.is_none() {
+            self.tell("rewrite-timestamp has no effect: there is no SOURCE_DATE_EPOCH");
+        }
+        let in_form = self.images.in_form(self.image, &layers, self.cancel);
+        let mut image = in_form.map_err(|error| service_failure(&*error))?;
+        if let Some(latest) = form.epoch {
+            lower(&mut image, latest);
+        }
+        if form.encoding.types == TypeNames::Docker {
+            // Docker's manifests know nothing of annotations: they have those alone that somebody wants there.
+            image.annotations.clear();
+        }
+        image.annotations.extend(form.annotations.manifest.clone());
+        let encoded = image.encode_as(form.encoding).map_err(|error| Failure::from_error(&error))?;
+        self.images.keep(&encoded).map_err(|error| Failure::from_error(&error))?;
+        Ok(Rendered { form, image, encoded })
+    }
+
+    /// Writes what is no matter of registries.
+    fn write(&self, output: &Output, image: Option<&Rendered<'_>>) -> Result<(), Failure> {
+        match (&output.kind, image) {
+            (Kind::Push { .. }, _) => Ok(()),
+            (Kind::Directory { dest, others }, _) => self.write_directory(dest, *others),
+            (Kind::Tar { dest }, _) => self.write_root(dest),
+            (Kind::Stored { names, .. }, Some(image)) => self.store(names, image),
+            (Kind::Layout { dest, readers, names, .. }, Some(image)) => {
+                self.twice_if_damaged(
+                    image,
+                    |export, created| {
+                        layout::write(dest, *readers, &[export], self.images.store.blobs(), created)
+                    },
+                    names,
+                )?;
+                self.tell(&format!("wrote the OCI layout {}", dest.display()));
+                Ok(())
+            }
+            (Kind::Archive { dest, readers, names, .. }, Some(image)) => {
+                self.twice_if_damaged(
+                    image,
+                    |export, created| {
+                        let blobs = self.images.store.blobs();
+                        write_to(dest, |out, place| {
+                            archive::write(out, place, *readers, &[export], blobs, created)
+                        })
+                    },
+                    names,
+                )?;
+                if let Dest::File(path) = dest {
+                    self.tell(&format!("wrote the archive {}", path.display()));
+                }
+                Ok(())
+            }
+            (_, None) => Err(Failure::new("there is no image to write")),
+        }
+    }
+
+    fn tell(&self, note: &str) {
+        self.images.progress.tell(&Event::Note(note));
+    }
+
+    fn complete(&self, image: &Rendered<'_>) -> Result<(), Failure> {
+        self.images.complete(&image.image, &image.encoded).map_err(|error| service_failure(&*error))
+    }
+
+    fn store(&self, names: &[Reference], image: &Rendered<'_>) -> Result<(), Failure> {
+        self.complete(image)?;
+        let digest = &image.encoded.manifest.digest;
+        for name in names {
+            let named = self.images.store.catalog().set(name, &self.describe(image));
+            named.map_err(|error| Failure::from_error(&error))?;
+            self.tell(&format!("stored {}@{digest}", name.familiar()));
+        }
+        Ok(())
+    }
+
+    /// Writes an output; when that finds a damaged layer, once more after that was fetched again.
+    fn twice_if_damaged(
+        &self,
+        image: &Rendered<'_>,
+        write: impl Fn(Export<'_>, &str) -> Result<(), ExportError>,
+        names: &[Reference],
+    ) -> Result<(), Failure> {
+        self.complete(image)?;
+        let created = self.created(&image.image);
+        let annotations = &image.form.annotations.descriptor;
+        let write =
+            || write(Export { content: Content::Image(&image.encoded), names, annotations }, &created);
+        let written = match write() {
+            Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
+                self.complete(image)?;
+                match write() {
+                    // One of this build's own, which nobody else has.
+                    Err(ExportError::Store(StoreError::Missing(_))) => {
+                        Err(StoreError::Corrupt(mismatch).into())
+                    }
+                    again => again,
+                }
+            }
+            once => once,
+        };
+        written.map_err(|error| Failure::from_error(&error))
+    }
+
+    /// The files of the image.
+    fn root(&self) -> Result<View, Failure> {
+        let system = &self.image.config().os;
+        if system.eq_ignore_ascii_case("windows") {
+            let message = format!("the image is for {system}, whose layers are no root file system");
+            return Err(Failure::new(message).hint("write an image, for instance with type=oci"));
+        }
+        let chain = self.images.unpack(self.image, self.cancel).map_err(|error| service_failure(&*error))?;
+        self.snapshotter.view(&chain).map_err(|error| Failure::from_error(&error))
+    }
+
+    fn write_directory(&self, dest: &Path, others: Others) -> Result<(), Failure> {
+        let root = self.root()?;
+        let delivery = Delivery {
+            time: time_of(self.clock),
+            others,
+            names: self.settings.limits.layers.names,
+            cancelled: &|| self.cancel.is_cancelled(),
+        };
+        let done =
+            directory::write(dest, root.root(), &delivery).map_err(|error| Failure::from_error(&error))?;
+        self.tell(&format!("wrote the root file system, {} entries, to {}", done.entries, dest.display()));
+        if let Some(left_out) = left_out(&done) {
+            self.tell(&format!("{left_out}; `-o type=tar` keeps all"));
+        }
+        Ok(())
+    }
+
+    fn write_root(&self, dest: &Dest) -> Result<(), Failure> {
+        let root = self.root()?;
+        let archive = TreeArchive {
+            time: time_of(self.clock),
+            bytes: self.settings.limits.layers.written,
+            cancelled: &|| self.cancel.is_cancelled(),
+        };
+        let mut entries = 0;
+        let written = write_to(dest, |out, _| {
+            entries = archive.write(root.root(), out)?;
+            Ok::<(), RootError>(())
+        });
+        written.map_err(|error| Failure::from_error(&error))?;
+        if let Dest::File(path) = dest {
+            self.tell(&format!("wrote the root file system, {entries} entries, to {}", path.display()));
+        }
+        Ok(())
+    }
+
+    /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
+    fn upload(&self, push: &Push<'_>) -> Result<(), Failure> {
+        for destination in push.names {
+            self.tell(&format!("pushing {}", push.called(destination).familiar()));
+            self.images
+                .upload(&push.image.image, &push.image.encoded, destination)
+                .map_err(|error| service_failure(&*error).of_flag(push.flag))?;
+        }
+        Ok(())
+    }
+
+    fn name(&self, push: &Push<'_>) -> Result<(), Failure> {
+        let encoded = &push.image.encoded;
+        for destination in push.names {
+            let name = push.called(destination);
+            self.images.name(encoded, &name).map_err(|error| service_failure(&*error).of_flag(push.flag))?;
+            let pushed = name.with_digest(encoded.manifest.digest.clone());
+            self.tell(&format!("pushed {}", pushed.familiar()));
+        }
+        Ok(())
+    }
+}
+
+/// An image on its way to a registry.
+struct Push<'a> {
+    flag: &'a str,
+    names: &'a [Reference],
+    by: PushedAs,
+    image: &'a Rendered<'a>,
+}
+
+impl<'a> Push<'a> {
+    fn of(output: &'a Output, image: &'a Rendered<'a>) -> Option<Self> {
+        match &output.kind {
+            Kind::Push { names, by, .. } => Some(Self { flag: &output.flag, names, by: *by, image }),
+            _ => None,
+        }
+    }
+
+    /// What the registry is to call the image.
+    fn called(&self, destination: &Reference) -> Reference {
+        match self.by {
+            PushedAs::Tag => destination.clone(),
+            PushedAs::Digest => {
+                destination.with_digest(self.image.encoded.manifest.digest.clone()).without_tag()
+            }
+        }
+    }
+}
+
+/// Has `write` write to a file, which appears whole, or to standard output. It is told what the place is called.
+fn write_to<E: From<ExportError>>(
+    dest: &Dest,
+    write: impl FnOnce(&mut dyn Write, &Path) -> Result<(), E>,
+) -> Result<(), E> {
+    match dest {
+        Dest::File(path) => archive::appear(path, |out| write(out, path)),
+        Dest::StandardOutput => {
+            let place = Path::new("standard output");
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            write(&mut out, place)?;
+            out.flush().map_err(|source| {
+                ExportError::Io { action: "write to", path: PathBuf::from(place), source }.into()
+            })
+        }
+    }
+}
+
+/// What a directory lacks of an image, in one sentence.
+fn left_out(done: &Delivered) -> Option<String> {
+    let parts = [
+        (done.nodes, "devices and sockets"),
+        (done.set_ids, "set-user-ID and set-group-ID bits"),
+        (done.attributes, "capabilities and other extended attributes"),
+    ];
+    let parts: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    (!parts.is_empty()).then(|| format!("left out: {}", parts.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_directory_lacks_is_said_in_one_sentence() {
+        assert_eq!(left_out(&Delivered { entries: 7, ..Delivered::default() }), None);
+        let done = Delivered { entries: 1, nodes: 2, set_ids: 0, attributes: 3 };
+        let told = "left out: 2 devices and sockets, 3 capabilities and other extended attributes";
+        assert_eq!(left_out(&done).as_deref(), Some(told));
+    }
+}

@@ -1,0 +1,128 @@
+//! A whole tree as one tar archive, which is no layer: what `docker export` gives.
+
+use std::io::Write;
+use std::os::fd::AsFd as _;
+
+use rustix::fs::OFlags;
+
+use super::{LayerWriter, WriteProblem, io_problem, unwritable};
+use crate::layer::LayerError;
+use crate::layer::changes::{child_of, is_recordable};
+use crate::limit::Limit;
+use crate::rootfs::visit::{Names, open_exact};
+use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_at};
+
+/// How a tree is written.
+pub struct TreeArchive<'a> {
+    /// The modification time of all entries; those of the tree if it is not given.
+    pub time: Option<Timestamp>,
+    /// The most bytes of all files, holes included.
+    pub bytes: Limit,
+    /// Says whether to stop; asked often.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl TreeArchive<'_> {
+    /// Writes everything in `from` but its root to `out`, each directory before what is in it, sorted by name. Equal trees give
+    /// equal bytes. What the disk does not hold of them is in the archive all the same; sockets are not. Returns the number
+    /// of entries.
+    ///
+    /// Memory: the names of the directories on the way down, and one for each file of several names.
+    ///
+    /// # Errors
+    /// As [`write()`](super::write()); what was written so far is of no use.
+    pub fn write(&self, from: &Rootfs, out: &mut dyn Write) -> Result<u64, LayerError> {
+        let mut writer = LayerWriter::new(out, from, self.bytes);
+        writer.time = self.time;
+        let root = GuestPath::root();
+        let mut open = vec![(names(from, &root)?, root)];
+        while let Some((below, directory)) = open.last_mut() {
+            let Some(name) = below.pop() else {
+                open.pop();
+                continue;
+            };
+            if (self.cancelled)() {
+                return Err(LayerError::Output(std::io::ErrorKind::Interrupted.into()));
+            }
+            let path = child_of(directory, &name).map_err(|_| {
+                unwritable(directory)(WriteProblem::Io { action: "name what is in", source: too_long() })
+            })?;
+            let parent = from.directory(directory)?;
+            let metadata = io_problem(metadata_at(parent.as_fd(), &name), "read metadata");
+            let metadata = from.reveal(&path, metadata.map_err(unwritable(&path))?);
+            if !is_recordable(&metadata) {
+                continue;
+            }
+            writer.put(&path)?;
+            if metadata.kind == FileKind::Directory {
+                open.push((names(from, &path)?, path));
+            }
+        }
+        writer.end()
+    }
+}
+
+fn too_long() -> std::io::Error {
+    rustix::io::Errno::NAMETOOLONG.into()
+}
+
+/// The names in a directory, the last first.
+fn names(from: &Rootfs, path: &GuestPath) -> Result<Names, LayerError> {
+    let directory = open_exact(from.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY);
+    let names = directory.and_then(|directory| Names::in_directory(directory.as_fd()));
+    Ok(io_problem(names, "list").map_err(unwritable(path))?.reversed())
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests make and look at files of their own")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::layer::Limits;
+    use crate::layer::tar::Reader;
+
+    fn archive(root: &Rootfs, time: Option<Timestamp>) -> Vec<u8> {
+        let mut out = Vec::new();
+        let archive = TreeArchive { time, bytes: Limits::WRITTEN, cancelled: &|| false };
+        archive.write(root, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn a_tree_is_written_in_order_with_its_links_and_one_time() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for directory in ["b/d", "a"] {
+            std::fs::create_dir_all(at(directory)).unwrap();
+        }
+        std::fs::write(at("b/f"), "text").unwrap();
+        std::fs::write(at("b.x"), "").unwrap();
+        std::fs::hard_link(at("b/f"), at("c")).unwrap();
+        symlink("/x", at("a/l")).unwrap();
+        let root = Rootfs::open(place.path()).unwrap();
+        let epoch = Timestamp { seconds: 100, nanoseconds: 0 };
+        let bytes = archive(&root, Some(epoch));
+        let mut reader = Reader::new(&bytes[..], &Limits::default());
+        let mut rows = Vec::new();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            assert_eq!(entry.mtime, epoch);
+            rows.push(String::from_utf8(entry.path.clone()).unwrap());
+        }
+        assert_eq!(rows, ["a/", "a/l", "b/", "b/d/", "b/f", "b.x", "c"]);
+        assert_eq!(bytes, archive(&root, Some(epoch)));
+        assert_ne!(bytes, archive(&root, None));
+        let mut archive = tar::Archive::new(&bytes[..]);
+        let last = archive.entries().unwrap().map(Result::unwrap).last().unwrap();
+        assert_eq!(last.link_name_bytes().unwrap(), &b"b/f"[..]);
+    }
+
+    #[test]
+    fn it_stops_when_it_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("f"), "").unwrap();
+        let root = Rootfs::open(place.path()).unwrap();
+        let archive = TreeArchive { time: None, bytes: Limits::WRITTEN, cancelled: &|| true };
+        assert!(archive.write(&root, &mut Vec::new()).is_err());
+    }
+}
