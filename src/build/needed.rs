@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::checks::{Bases, UnknownBase};
 use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{ImageName, Names, Origin, circle, named_by};
@@ -10,7 +11,7 @@ use super::services::{Base, Wanted};
 use super::stage_order::in_order;
 use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, Step, UsedContext};
 use super::survey::Surveyed;
-use crate::dockerfile::{self, Instruction, Located, Span, Text, TransferKind, Warning, suggest};
+use crate::dockerfile::{self, Finding, Instruction, Located, Span, Text, TransferKind, Warning, suggest};
 use crate::image::matching::Asked;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
@@ -35,6 +36,8 @@ pub(super) enum NeededBase {
     Image(Box<Base>),
     /// Position in [`super::step::Plan::contexts`].
     Files(usize),
+    /// An image that nobody could be asked for.
+    Unknown,
 }
 
 impl Planner<'_> {
@@ -42,9 +45,9 @@ impl Planner<'_> {
         Names { file: self.file, contexts: &self.request.contexts }
     }
 
-    /// What `target` needs, each stage after those it needs itself. A context may stand for any stage, a later one too.
-    pub(super) fn needed(&mut self, target: usize) -> Result<Vec<(usize, Needed)>, BuildError> {
-        let mut open = BTreeSet::from([target]);
+    /// What `targets` need, each stage after those it needs itself. A context may stand for any stage, a later one too.
+    pub(super) fn needed(&mut self, targets: BTreeSet<usize>) -> Result<Vec<(usize, Needed)>, BuildError> {
+        let mut open = targets;
         let mut needed: BTreeMap<usize, Needed> = BTreeMap::new();
         let mut needs: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         while let Some(index) = open.pop_last() {
@@ -91,7 +94,13 @@ impl Planner<'_> {
             Origin::Scratch => NeededBase::Scratch,
             Origin::Stage(base) => NeededBase::Stage(base),
             Origin::Files(number) => NeededBase::Files(self.used_context(number)),
-            Origin::Image(name) => NeededBase::Image(Box::new(self.resolve(span, &name, &platform, asked)?)),
+            Origin::Image(image) => match self.resolve(span, &image, &platform, asked)? {
+                Some(base) => {
+                    self.check_platform(span, &name, &base, &platform);
+                    NeededBase::Image(Box::new(base))
+                }
+                None => NeededBase::Unknown,
+            },
         };
         let instructions = if is_replaced {
             Vec::new()
@@ -117,17 +126,18 @@ impl Planner<'_> {
         })
     }
 
+    /// The image `name`; none where it need not be had and nobody could be asked.
     fn resolve(
         &mut self,
         span: Span,
         name: &ImageName,
         platform: &Platform,
         asked: Asked,
-    ) -> Result<Base, BuildError> {
+    ) -> Result<Option<Base>, BuildError> {
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
         // Asked once: a tag that moves meanwhile must not give one build two bases.
         if let Some((_, _, base)) = self.resolved.iter().find(|(n, w, _)| n == name && *w == wanted) {
-            return Ok(base.clone());
+            return Ok(Some(base.clone()));
         }
         let (reference, shown, base) = match name {
             ImageName::Registry(reference) => {
@@ -139,21 +149,29 @@ impl Planner<'_> {
                 (reference, shown, self.source.resolve_in_layout(layout, reference, &wanted))
             }
         };
-        let base = base.map_err(|source| {
-            let clue = self.clue(reference);
-            BuildError::at(Some(span), BuildErrorKind::Image { reference: shown, clue, source })
-        })?;
+        let base = match (base, &mut self.bases) {
+            (Ok(base), _) => base,
+            (Err(source), Bases::Wished(unanswered, unknown)) if unanswered(&source) => {
+                unknown.push(UnknownBase { span, image: reference.familiar(), source });
+                return Ok(None);
+            }
+            (Err(source), _) => {
+                let clue = self.clue(reference);
+                let kind = BuildErrorKind::Image { reference: shown, clue, source };
+                return Err(BuildError::at(Some(span), kind));
+            }
+        };
         self.resolved.push((name.clone(), wanted, base.clone()));
+        Ok(Some(base))
+    }
+
+    /// Whether `base`, which is called `written`, is for another platform.
+    fn check_platform(&mut self, span: Span, written: &str, base: &Base, platform: &Platform) {
         if let Some(found) = &base.foreign {
-            let (found, wanted) = (found.to_string(), platform.to_string());
-            self.warnings.push(Warning::invalid_base_image_platform(
-                span,
-                &reference.familiar(),
-                &found,
-                &wanted,
-            ));
+            let (actual, expected) = (found.to_string(), platform.to_string());
+            let finding = Finding::InvalidBaseImagePlatform { image: written.to_owned(), actual, expected };
+            self.warnings.insert(Warning::new(span, finding));
         }
-        Ok(base)
     }
 
     /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
@@ -171,10 +189,14 @@ impl Planner<'_> {
     pub(super) fn used_image(
         &mut self,
         span: Span,
+        written: &str,
         name: &ImageName,
         platform: &Platform,
     ) -> Result<CopyFrom, BuildError> {
-        let base = self.resolve(span, name, platform, self.request.asked)?;
+        let Some(base) = self.resolve(span, name, platform, self.request.asked)? else {
+            return Ok(CopyFrom::Scratch);
+        };
+        self.check_platform(span, written, &base, platform);
         self.images.push(base);
         Ok(CopyFrom::Image(self.images.len() - 1))
     }
@@ -187,7 +209,7 @@ impl Planner<'_> {
         from: Span,
     ) -> Result<Vec<(Located<Instruction>, String)>, BuildError> {
         let texts: Vec<(Vec<u8>, Span)> = match base {
-            NeededBase::Scratch | NeededBase::Files(_) => Vec::new(),
+            NeededBase::Scratch | NeededBase::Files(_) | NeededBase::Unknown => Vec::new(),
             NeededBase::Image(base) => {
                 base.config().config.on_build.iter().map(|text| (text.clone().into_bytes(), from)).collect()
             }
