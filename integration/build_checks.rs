@@ -289,8 +289,9 @@ fn json_is_docker_s() {
 fn nothing_is_run_and_what_cannot_be_asked_is_said() {
     let builder = Builder::new();
     // Nothing listens there.
-    let context =
-        Context::new("FROM 127.0.0.1:1/none AS a\nENV b=$JAVA_HOME\nRUN false\nFROM scratch\nENV b=$nope\n");
+    let context = Context::new(
+        "FROM 127.0.0.1:1/none AS a\nENV b=$JAVA_HOME\nRUN false\nFROM 127.0.0.1:1/two\nFROM scratch\nENV b=$nope\n",
+    );
     let finished = builder.run(["check", context.path().to_str().unwrap()]).exited(1);
     assert!(
         finished.stdout.starts_with("Check complete, 1 warning has been found!\n"),
@@ -303,6 +304,13 @@ fn nothing_is_run_and_what_cannot_be_asked_is_said() {
         "{}",
         finished.stderr
     );
+    // A registry that does not answer is not asked for the next image.
+    assert!(
+        finished.says(&["warning: not checked", "`127.0.0.1:1/two:latest`", "(line 4)"]),
+        "{}",
+        finished.stderr
+    );
+    assert_eq!(finished.stderr.matches("trying again").count(), 4, "{}", finished.stderr);
     assert!(!finished.says(&["error"]), "{}", finished.stderr);
     let finished = builder.run(["check", "--format=json", context.path().to_str().unwrap()]).exited(1);
     assert_eq!(finished.json()["notChecked"][0]["location"]["ranges"][0]["start"]["line"], 1);
@@ -388,7 +396,9 @@ fn very_many_findings_are_printed_soon_and_in_little_memory() {
     assert!(finished.stdout.starts_with("Check complete, 20000 warnings have been found!\n"));
     assert!(finished.stdout.len() < 40 << 20, "{} bytes", finished.stdout.len());
     // A log of a build is not filled with them.
-    let finished = builder.run(["plan", "--target=none", path]).exited(1);
+    context.write("Dockerfile", format!("# check=error=true\nFROM scratch\n{}", "ENV a b\n".repeat(1_000)));
+    let finished = builder.run(["plan", context.path().to_str().unwrap()]).exited(1);
+    assert!(finished.says(&["950 more"]), "{}", finished.stderr);
     assert!(finished.stderr.lines().count() < 200, "{} lines", finished.stderr.lines().count());
 }
 

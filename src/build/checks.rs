@@ -12,6 +12,7 @@ use crate::dockerfile::{
     ProtocolCase, Span, Text, TransferKind, Warning,
 };
 use crate::image::platform::{Platform, Requested};
+use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
 
 /// What build checks say of a Dockerfile.
@@ -32,9 +33,9 @@ pub struct UnknownBase {
     /// The lines of the instruction that names it.
     pub span: Span,
     /// Its name.
-    pub image: String,
-    /// Why not.
-    pub source: ServiceError,
+    pub image: Reference,
+    /// Why not, in one line.
+    pub reason: String,
 }
 
 /// Whether an error says only that nobody answered.
@@ -100,6 +101,19 @@ pub(super) enum Bases<'a> {
     Wished(Unanswered<'a>, Vec<UnknownBase>),
 }
 
+impl Bases<'_> {
+    /// Whether nobody need be asked for `image`, since its registry has not answered before. What is called by its digest may
+    /// be in the store.
+    pub(super) fn are_unknown_at(&mut self, span: Span, image: &Reference) -> bool {
+        let Self::Wished(_, unknown) = self else { return false };
+        let silent = unknown.iter().find(|known| known.image.registry() == image.registry());
+        let Some(silent) = silent.filter(|_| image.digest().is_none()) else { return false };
+        let reason = silent.reason.clone();
+        unknown.push(UnknownBase { span, image: image.clone(), reason });
+        true
+    }
+}
+
 /// Whether everything is known that variables of a stage may come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Environment {
@@ -139,10 +153,12 @@ pub(super) enum Once {
     Healthcheck,
 }
 
-/// The checks of a stage. What they find goes to the set that each is given.
-#[derive(Debug, Default)]
-pub(super) struct StageChecks {
+/// The checks of a stage.
+#[derive(Debug)]
+pub(super) struct StageChecks<'a> {
     pub(super) handed_on: HandedOn,
+    /// Where to put what they find.
+    warnings: &'a mut BTreeSet<Warning>,
     /// Where the last CMD, ENTRYPOINT and HEALTHCHECK are.
     last: [Option<Span>; 3],
     /// The instruction at hand: its lines, and its keyword as written.
@@ -150,10 +166,15 @@ pub(super) struct StageChecks {
     keyword: Text,
 }
 
-impl StageChecks {
+impl<'a> StageChecks<'a> {
     /// Of a stage that stands on one that hands this on.
-    pub(super) fn of(handed_on: HandedOn) -> Self {
-        Self { handed_on, ..Self::default() }
+    pub(super) fn of(handed_on: HandedOn, warnings: &'a mut BTreeSet<Warning>) -> Self {
+        Self { handed_on, warnings, last: [None; 3], span: None, keyword: Text::default() }
+    }
+
+    /// How much has been found so far, in all stages.
+    pub(super) fn count(&self) -> usize {
+        self.warnings.len()
     }
 
     /// Turns to the next instruction, of which `shown` is the text.
@@ -166,12 +187,20 @@ impl StageChecks {
         self.keyword = Text::from(keyword.unwrap_or_default());
     }
 
-    fn warn(&self, warnings: &mut BTreeSet<Warning>, finding: Finding) {
-        warnings.extend(self.span.map(|span| Warning::new(span, finding)));
+    /// Notes what is wrong at `span`.
+    pub(super) fn warn_at(&mut self, span: Span, finding: Finding) {
+        self.warnings.insert(Warning::new(span, finding));
+    }
+
+    /// Notes what is wrong with the instruction at hand.
+    fn warn(&mut self, finding: Finding) {
+        if let Some(span) = self.span {
+            self.warn_at(span, finding);
+        }
     }
 
     /// The earlier of two is reported, since it is the one that is ignored.
-    pub(super) fn once(&mut self, warnings: &mut BTreeSet<Warning>, what: Once) {
+    pub(super) fn once(&mut self, what: Once) {
         let Some(here) = self.span else { return };
         let earlier = match what {
             Once::Cmd => self.last[0].replace(here),
@@ -181,43 +210,38 @@ impl StageChecks {
         if let Some(earlier) = earlier {
             let (keyword, later) = (self.keyword.clone(), here.first_line);
             let finding = Finding::MultipleInstructionsDisallowed { keyword, later };
-            warnings.insert(Warning::new(earlier, finding));
+            self.warnings.insert(Warning::new(earlier, finding));
         }
     }
 
     /// CMD or ENTRYPOINT, where `shell` is what the image's config says of SHELL.
-    pub(super) fn command(
-        &self,
-        warnings: &mut BTreeSet<Warning>,
-        command: &Command,
-        shell: Option<&[String]>,
-    ) {
+    pub(super) fn command(&mut self, command: &Command, shell: Option<&[String]>) {
         if let Command::Shell(command) = command
             && shell.is_none_or(<[String]>::is_empty)
         {
             let (keyword, command) = (self.keyword.clone(), command.clone());
-            self.warn(warnings, Finding::JsonArgsRecommended { keyword, command });
+            self.warn(Finding::JsonArgsRecommended { keyword, command });
         }
     }
 
     /// WORKDIR, with everything expanded. Only the first one is looked at: where it is absolute all others are.
-    pub(super) fn workdir(&mut self, warnings: &mut BTreeSet<Warning>, path: &Text) {
+    pub(super) fn workdir(&mut self, path: &Text) {
         if self.handed_on.workdir == Seen::No && !path.starts_with(b"/") {
-            self.warn(warnings, Finding::WorkdirRelativePath { path: path.clone() });
+            self.warn(Finding::WorkdirRelativePath { path: path.clone() });
         }
         self.handed_on.workdir = Seen::Yes;
     }
 
     /// The pairs of ENV and LABEL.
-    pub(super) fn legacy(&self, warnings: &mut BTreeSet<Warning>, syntax: PairSyntax, name: &str) {
+    pub(super) fn legacy(&mut self, syntax: PairSyntax, name: &str) {
         if syntax == PairSyntax::Legacy {
             let (keyword, name) = (self.keyword.clone(), name.to_owned());
-            self.warn(warnings, Finding::LegacyKeyValueFormat { keyword, name });
+            self.warn(Finding::LegacyKeyValueFormat { keyword, name });
         }
     }
 
     /// The name of a variable of `keyword`, ARG or ENV.
-    pub(super) fn variable(&self, warnings: &mut BTreeSet<Warning>, keyword: &'static str, name: &str) {
+    pub(super) fn variable(&mut self, keyword: &'static str, name: &str) {
         const SECRET: [&str; 10] = [
             "apikey",
             "auth",
@@ -235,34 +259,28 @@ impl StageChecks {
             name.split('_').any(|part| words.iter().any(|word| word.eq_ignore_ascii_case(part)))
         };
         if has(&SECRET) && !has(&HARMLESS) {
-            self.warn(warnings, Finding::SecretsUsedInArgOrEnv { keyword, name: name.to_owned() });
+            self.warn(Finding::SecretsUsedInArgOrEnv { keyword, name: name.to_owned() });
         }
     }
 
     /// A word of EXPOSE, and what it means.
-    pub(super) fn port(&self, warnings: &mut BTreeSet<Warning>, word: &str, range: &PortRange) {
+    pub(super) fn port(&mut self, word: &str, range: &PortRange) {
         if range.protocol_case == ProtocolCase::Other {
-            self.warn(warnings, Finding::ExposeProtoCasing { port: word.to_owned() });
+            self.warn(Finding::ExposeProtoCasing { port: word.to_owned() });
         }
         if range.host == HostPart::Ignored {
-            self.warn(warnings, Finding::ExposeInvalidFormat { port: word.to_owned() });
+            self.warn(Finding::ExposeInvalidFormat { port: word.to_owned() });
         }
     }
 
     /// The sources of COPY or ADD that are read from the build context.
-    pub(super) fn sources(
-        &self,
-        warnings: &mut BTreeSet<Warning>,
-        kind: TransferKind,
-        sources: &[Text],
-        ignore: &IgnoreRules,
-    ) {
+    pub(super) fn sources(&mut self, kind: TransferKind, sources: &[Text], ignore: &IgnoreRules) {
         for source in sources {
             let Ok(path) = GuestPath::clamp(source) else { continue };
             if ignore.surely_excludes(path.relative()) {
                 let shown = if path.is_root() { b".".as_slice() } else { path.relative() };
                 let (path, rules) = (Text::from(shown), ignore.file_name().to_owned());
-                self.warn(warnings, Finding::CopyIgnoredFile { kind, path, rules });
+                self.warn(Finding::CopyIgnoredFile { kind, path, rules });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! One stage's instructions, turned into steps with everything expanded.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -22,8 +22,8 @@ use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
     Assignments, Command, Elsewhere, Escape, Expanded, Expansion, Finding, Health, HealthCheck, Instruction,
-    Mode, Run, RunAction, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body,
-    expand_words, parse_ports, signal_number,
+    Mode, Run, RunAction, Source, Span, Text, Transfer, TransferKind, expand, expand_body, expand_words,
+    parse_ports, signal_number,
 };
 use crate::image::config::{Healthcheck, RunConfig};
 use crate::rootfs::GuestPath;
@@ -53,8 +53,7 @@ pub(super) struct Interpreter<'a> {
     steps: Vec<PlannedStep>,
     /// Bytes of the history rows so far, those of earlier stages included.
     history: usize,
-    checks: StageChecks,
-    warnings: &'a mut BTreeSet<Warning>,
+    checks: StageChecks<'a>,
     sources: Sources<'a>,
 }
 
@@ -91,22 +90,10 @@ impl<'a> Interpreter<'a> {
         config: RunConfig,
         author: Option<String>,
         history: usize,
-        checks: StageChecks,
-        warnings: &'a mut BTreeSet<Warning>,
+        checks: StageChecks<'a>,
         sources: Sources<'a>,
     ) -> Self {
-        Self {
-            escape,
-            scope,
-            config,
-            author,
-            has_cmd: false,
-            steps: Vec::new(),
-            history,
-            checks,
-            warnings,
-            sources,
-        }
+        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), history, checks, sources }
     }
 
     /// The end of the stage.
@@ -194,7 +181,7 @@ impl<'a> Interpreter<'a> {
                 format!("STOPSIGNAL {signal}")
             }
             Instruction::Healthcheck(check) => {
-                self.checks.once(self.warnings, Once::Healthcheck);
+                self.checks.once(Once::Healthcheck);
                 self.config.healthcheck = Some(healthcheck(check));
                 history::healthcheck(check)
             }
@@ -221,11 +208,11 @@ impl<'a> Interpreter<'a> {
         // An ARG without a value is no mistake: someone may give it one.
         let is_known = self.checks.handed_on.environment == Environment::Known;
         for name in names.iter().filter(|name| is_known && !self.scope.is_declared(name)) {
-            let near = resembling(name, self.scope.names(), self.warnings.len()).map(str::to_owned);
+            let near = resembling(name, self.scope.names(), self.checks.count()).map(str::to_owned);
             let elsewhere =
                 if self.scope.is_global(name) { Elsewhere::BeforeFrom } else { Elsewhere::Nowhere };
             let finding = Finding::UndefinedVar { name: name.clone(), near, elsewhere };
-            self.warnings.insert(Warning::new(span, finding));
+            self.checks.warn_at(span, finding);
         }
     }
 
@@ -241,7 +228,7 @@ impl<'a> Interpreter<'a> {
             if name.is_empty() {
                 return Err(BuildErrorKind::Invalid(format!("{keyword} names can not be blank")));
             }
-            self.checks.legacy(self.warnings, written.syntax, &name);
+            self.checks.legacy(written.syntax, &name);
             pairs.push((name, self.expanded(span, value)?.to_string()));
         }
         Ok(pairs)
@@ -250,7 +237,7 @@ impl<'a> Interpreter<'a> {
     fn env(&mut self, span: Span, written: &Assignments) -> Result<String, BuildErrorKind> {
         let pairs = self.pairs(span, "ENV", written)?;
         for (name, value) in &pairs {
-            self.checks.variable(self.warnings, "ENV", name);
+            self.checks.variable("ENV", name);
             self.scope.set_env(name, value);
         }
         Ok(history::assignments("ENV", &pairs))
@@ -266,7 +253,7 @@ impl<'a> Interpreter<'a> {
         let mut row = "ARG".to_owned();
         for (name, default) in names {
             let name = name.to_string();
-            self.checks.variable(self.warnings, "ARG", &name);
+            self.checks.variable("ARG", &name);
             let default = match default {
                 Some(default) if self.scope.build_arg(&name).is_none() => {
                     Some(self.expanded(span, default)?.to_string())
@@ -286,7 +273,7 @@ impl<'a> Interpreter<'a> {
 
     fn workdir(&mut self, span: Span, text: &Text) -> Result<(Option<String>, Step), BuildErrorKind> {
         let written = self.expanded(span, text)?;
-        self.checks.workdir(self.warnings, &written);
+        self.checks.workdir(&written);
         let directory = if written.is_empty() {
             self.workdir_text().to_owned()
         } else if written.starts_with(b"/") {
@@ -319,7 +306,7 @@ impl<'a> Interpreter<'a> {
             for word in expanded.words.iter().filter(|word| !word.is_empty()) {
                 let word = word.to_string_lossy();
                 let range = parse_ports(&word)?;
-                self.checks.port(self.warnings, &word, &range);
+                self.checks.port(&word, &range);
                 ranges.push(range);
             }
         }
@@ -363,8 +350,8 @@ impl<'a> Interpreter<'a> {
     }
 
     fn cmd(&mut self, command: &Command) -> String {
-        self.checks.once(self.warnings, Once::Cmd);
-        self.checks.command(self.warnings, command, self.config.shell.as_deref());
+        self.checks.once(Once::Cmd);
+        self.checks.command(command, self.config.shell.as_deref());
         let words = self.words(command);
         let row = format!("CMD {}", history::quoted_list(&words));
         self.config.cmd = Some(words).filter(|words| !words.is_empty());
@@ -374,8 +361,8 @@ impl<'a> Interpreter<'a> {
     }
 
     fn entrypoint(&mut self, command: &Command) -> String {
-        self.checks.once(self.warnings, Once::Entrypoint);
-        self.checks.command(self.warnings, command, self.config.shell.as_deref());
+        self.checks.once(Once::Entrypoint);
+        self.checks.command(command, self.config.shell.as_deref());
         let words = self.words(command);
         let row = format!("ENTRYPOINT {}", history::quoted_list(&words));
         self.config.entrypoint = Some(words).filter(|words| !words.is_empty());
@@ -482,7 +469,7 @@ impl<'a> Interpreter<'a> {
         expanded.checksum = self.expanded_flag(span, written.checksum.as_ref())?;
         let (sources, remotes) = sort_sources(kind, &expanded)?;
         if written.from.is_none() {
-            self.checks.sources(self.warnings, kind, &sources, self.sources.ignore);
+            self.checks.sources(kind, &sources, self.sources.ignore);
         }
         let from = match &written.from {
             None => CopyFrom::Context,

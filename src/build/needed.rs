@@ -16,6 +16,7 @@ use crate::image::matching::Asked;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
+use crate::text::chained;
 
 /// Triggers that one base may bring.
 const MOST_TRIGGERS: usize = 10_000;
@@ -139,6 +140,11 @@ impl Planner<'_> {
         if let Some((_, _, base)) = self.resolved.iter().find(|(n, w, _)| n == name && *w == wanted) {
             return Ok(Some(base.clone()));
         }
+        if let ImageName::Registry(reference) = name
+            && self.bases.are_unknown_at(span, reference)
+        {
+            return Ok(None);
+        }
         let (reference, shown, base) = match name {
             ImageName::Registry(reference) => {
                 (reference, reference.to_string(), self.source.resolve(reference, &wanted))
@@ -152,7 +158,8 @@ impl Planner<'_> {
         let base = match (base, &mut self.bases) {
             (Ok(base), _) => base,
             (Err(source), Bases::Wished(unanswered, unknown)) if unanswered(&source) => {
-                unknown.push(UnknownBase { span, image: reference.familiar(), source });
+                let reason = chained(&*source);
+                unknown.push(UnknownBase { span, image: reference.clone(), reason });
                 return Ok(None);
             }
             (Err(source), _) => {

@@ -402,8 +402,7 @@ impl<'a> Planner<'a> {
             config,
             author,
             self.history,
-            StageChecks::of(handed_on),
-            &mut self.warnings,
+            StageChecks::of(handed_on, &mut self.warnings),
             Sources {
                 ignore: self.ignore,
                 from: &from,

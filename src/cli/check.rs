@@ -178,8 +178,8 @@ fn is_unanswered(error: &ServiceError) -> bool {
 fn not_checked(base: &UnknownBase) -> String {
     format!(
         "`{}`, its variables, triggers and platform: nobody could be asked: {}",
-        base.image,
-        chained(&*base.source)
+        base.image.familiar(),
+        base.reason
     )
 }
 
@@ -358,8 +358,8 @@ struct ShownUnknown {
 
 impl ShownUnknown {
     fn of(base: &UnknownBase) -> Self {
-        let UnknownBase { span, image, source } = base;
-        Self { image: image.clone(), reason: chained(&**source), location: Location::of(*span) }
+        let UnknownBase { span, image, reason } = base;
+        Self { image: image.familiar(), reason: reason.clone(), location: Location::of(*span) }
     }
 }
 

@@ -102,7 +102,11 @@ fn run(
             build::build(&Settings::resolve(&args, environment, Purpose::Build)?, colour, at_once)?;
         }
         Command::Plan(args) => {
-            build::plan(&Settings::resolve(&args, environment, Purpose::Plan)?, colour, at_once)?;
+            let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
+            if let Call::Check(format, status) = Call::of(&args)? {
+                return check::check(&settings, format, status, colour, at_once);
+            }
+            build::plan(&settings, colour, at_once)?;
         }
         Command::Check(args) => {
             let Call::Check(format, status) = Call::of_check(&args)? else { return Ok(ExitCode::SUCCESS) };
