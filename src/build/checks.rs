@@ -62,10 +62,11 @@ pub fn check(
             (warnings, Some(error))
         }
     };
-    let unknown = match planner.bases {
+    let mut unknown = match planner.bases {
         Bases::Wished(_, unknown) => unknown,
         Bases::Required => Vec::new(),
     };
+    unknown.sort_by_key(|base| base.span);
     Checked { warnings, error, unknown }
 }
 
