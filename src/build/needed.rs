@@ -41,6 +41,15 @@ pub(super) enum NeededBase {
     Unknown,
 }
 
+/// What an image is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// A stage begins with it.
+    Base,
+    /// Files are taken from it.
+    Files,
+}
+
 impl Planner<'_> {
     pub(super) fn names(&self) -> Names<'_> {
         Names { file: self.file, contexts: &self.request.contexts }
@@ -95,7 +104,7 @@ impl Planner<'_> {
             Origin::Scratch => NeededBase::Scratch,
             Origin::Stage(base) => NeededBase::Stage(base),
             Origin::Files(number) => NeededBase::Files(self.used_context(number)),
-            Origin::Image(image) => match self.resolve(span, &image, &platform, asked)? {
+            Origin::Image(image) => match self.resolve(span, &image, &platform, (asked, Role::Base))? {
                 Some(base) => {
                     self.check_platform(span, &name, &base, &platform);
                     NeededBase::Image(Box::new(base))
@@ -133,7 +142,7 @@ impl Planner<'_> {
         span: Span,
         name: &ImageName,
         platform: &Platform,
-        asked: Asked,
+        (asked, role): (Asked, Role),
     ) -> Result<Option<Base>, BuildError> {
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
         // Asked once: a tag that moves meanwhile must not give one build two bases.
@@ -145,14 +154,10 @@ impl Planner<'_> {
         {
             return Ok(None);
         }
-        let (reference, shown, base) = match name {
-            ImageName::Registry(reference) => {
-                (reference, reference.to_string(), self.source.resolve(reference, &wanted))
-            }
+        let (reference, base) = match name {
+            ImageName::Registry(reference) => (reference, self.source.resolve(reference, &wanted)),
             ImageName::Layout(reference, layout) => {
-                let shown =
-                    format!("{}, which is in oci-layout://{}", reference.familiar(), layout.path.display());
-                (reference, shown, self.source.resolve_in_layout(layout, reference, &wanted))
+                (reference, self.source.resolve_in_layout(layout, reference, &wanted))
             }
         };
         let base = match (base, &mut self.bases) {
@@ -163,8 +168,14 @@ impl Planner<'_> {
                 return Ok(None);
             }
             (Err(source), _) => {
-                let clue = self.clue(reference);
-                let kind = BuildErrorKind::Image { reference: shown, clue, source };
+                let (reference, clue) = match name {
+                    ImageName::Registry(reference) => (reference.to_string(), self.clue(reference, role)),
+                    ImageName::Layout(reference, layout) => (
+                        format!("oci-layout://{}", layout.path.display()),
+                        format!(", for which `{}` stands", reference.familiar()),
+                    ),
+                };
+                let kind = BuildErrorKind::Image { reference, clue, source };
                 return Err(BuildError::at(Some(span), kind));
             }
         };
@@ -182,14 +193,19 @@ impl Planner<'_> {
     }
 
     /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
-    fn clue(&self, image: &Reference) -> String {
+    fn clue(&self, image: &Reference, role: Role) -> String {
         let Some(name) = image.repository().strip_prefix("library/") else { return String::new() };
         let stages: Vec<&str> =
             self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
         if stages.contains(&name) {
             return format!(" (the stage `{name}` is defined only later)");
         }
-        suggest(name, &stages).map_or_else(String::new, |near| format!(" (did you mean the stage `{near}`?)"))
+        match (suggest(name, &stages), role) {
+            (Some(near), _) => format!(" (did you mean the stage `{near}`?)"),
+            (None, Role::Base) => String::new(),
+            // Files are rarely taken from an image that has no more of a name.
+            (None, Role::Files) => format!(" (no stage and no `--build-context` is called `{name}`)"),
+        }
     }
 
     /// An image that a step reads from.
@@ -200,7 +216,7 @@ impl Planner<'_> {
         name: &ImageName,
         platform: &Platform,
     ) -> Result<CopyFrom, BuildError> {
-        let Some(base) = self.resolve(span, name, platform, self.request.asked)? else {
+        let Some(base) = self.resolve(span, name, platform, (self.request.asked, Role::Files))? else {
             return Ok(CopyFrom::Scratch);
         };
         self.check_platform(span, written, &base, platform);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::checks::{Bases, Extent, HandedOn, StageChecks};
 use super::clock::Clock;
+use super::epoch::{self, Epoch};
 use super::error::{BuildError, BuildErrorKind};
 use super::interpret::{Interpreted, Interpreter, Sources};
 use super::named_contexts::NamedContexts;
@@ -60,6 +61,8 @@ pub struct PlanRequest {
     pub run: RunSettings,
     /// The stages whose steps are all done, whatever is remembered; in any case.
     pub no_cache: BTreeSet<String>,
+    /// Where times come from if neither a build argument nor the Dockerfile says it.
+    pub clock: Clock,
 }
 
 impl PlanRequest {
@@ -81,6 +84,7 @@ impl PlanRequest {
             networks: Networks::USUAL,
             run: RunSettings::usual(),
             no_cache: BTreeSet::new(),
+            clock: Clock::Machine,
         }
     }
 }
@@ -134,7 +138,7 @@ pub(super) struct Planner<'a> {
     pub(super) request: &'a PlanRequest,
     ignore: &'a IgnoreRules,
     pub(super) source: &'a dyn ImageSource,
-    globals: Globals,
+    pub(super) globals: Globals,
     /// The FROM of each stage.
     pub(super) froms: Vec<Surveyed>,
     /// What build checks have found so far.
@@ -172,24 +176,43 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the target, or what is built if none is given.
-    pub(super) fn plan(&mut self, extent: Extent) -> Result<Plan, BuildError> {
+    /// Everything that does not depend on which stages are needed.
+    fn survey(&mut self) -> Result<(), BuildError> {
         self.check_frontend()?;
         self.declare_globals()?;
         self.check_defaults();
         self.froms = survey(self.file, &self.globals, &self.request.host, &mut self.warnings)?;
         let bases = self.froms.iter().map(|from| from.name.as_str());
-        check_circles(self.names(), bases, &self.request.platform.normalised)?;
+        check_circles(self.names(), bases, &self.request.platform.normalised)
+    }
+
+    /// Plans the target, or what is planned if none is given.
+    pub(super) fn plan(&mut self, extent: Extent) -> Result<Plan, BuildError> {
+        self.survey()?;
+        let (clock, epoch) = match self.epoch()? {
+            Epoch::Clock(clock) => (clock, None),
+            Epoch::Source(source) => (self.request.clock, Some(source)),
+            Epoch::Stage(index) => {
+                self.check_epoch_stage(index)?;
+                let mut alone = Planner::new(self.file, self.request, self.ignore, self.source);
+                alone.survey()?;
+                let needed = alone.needed(BTreeSet::from([index]))?;
+                let plan = alone.interpret(needed)?;
+                (self.request.clock, Some(self.epoch_source(index, &plan)?))
+            }
+        };
         let last = self.target()?;
         let targets = match (extent, &self.request.target) {
             (Extent::EveryStage, None) => (0..self.file.stages.len()).collect(),
             _ => BTreeSet::from([last]),
         };
         let needed = self.needed(targets)?;
-        self.interpret(needed)
+        Ok(Plan { clock, epoch, ..self.interpret(needed)? })
     }
+}
 
-    /// `# syntax= may name Docker's own language alone: nothing else is downloaded and run.
+impl Planner<'_> {
+    /// `# syntax=` may name Docker's own language alone: nothing else is downloaded and run.
     fn check_frontend(&self) -> Result<(), BuildError> {
         let written = self.file.syntax.as_ref().map(|syntax| (syntax.value.as_str(), Some(syntax.span)));
         let given = self.request.build_args.get("BUILDKIT_SYNTAX").map(|value| (value.as_str(), None));
@@ -297,7 +320,8 @@ impl<'a> Planner<'a> {
             warnings: self.checked()?,
             unused_args: self.unused_args(),
             unknown_stages,
-            clock: self.clock()?,
+            clock: self.request.clock,
+            epoch: None,
             layering: self.request.layering,
             images: std::mem::take(&mut self.images),
             contexts: std::mem::take(&mut self.contexts),
@@ -516,23 +540,6 @@ impl<'a> Planner<'a> {
         let given = self.request.build_args.keys();
         given.filter(|name| !declared.contains(*name) && !means_something(name)).cloned().collect()
     }
-
-    /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of a global ARG, is the time of everything new.
-    fn clock(&self) -> Result<Clock, BuildError> {
-        let name = "SOURCE_DATE_EPOCH";
-        let given = self.globals.build_arg(name);
-        let Some(text) = given.or_else(|| self.globals.lookup(name)).filter(|text| !text.is_empty()) else {
-            return Ok(Clock::Machine);
-        };
-        text.parse().ok().and_then(Clock::fixed).ok_or_else(|| {
-            let declares = |argument: &&Located<Instruction>| match &argument.value {
-                Instruction::Arg(names) => names.iter().any(|(declared, _)| *declared == name),
-                _ => false,
-            };
-            let place = self.file.global_args.iter().find(declares).filter(|_| given.is_none());
-            BuildError::at(place.map(|argument| argument.span), BuildErrorKind::Epoch(text.to_owned()))
-        })
-    }
 }
 
 /// The build argument that takes the place of `# check=`.
@@ -540,7 +547,7 @@ pub const CHECKS: &str = "BUILDKIT_DOCKERFILE_CHECK";
 
 /// Build arguments that act without being declared.
 const EFFECTIVE_ARGS: [&str; 5] =
-    ["SOURCE_DATE_EPOCH", CHECKS, "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS", "BUILDKIT_SANDBOX_HOSTNAME"];
+    [epoch::NAME, CHECKS, "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS", "BUILDKIT_SANDBOX_HOSTNAME"];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
 fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
