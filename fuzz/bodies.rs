@@ -34,7 +34,6 @@ pub(super) const TARGETS: [(&str, Body); 6] = [
 /// A Dockerfile: it parses or not, and what is printed of it parses to the same.
 pub(super) fn parser(data: &[u8]) {
     let Ok(parsed) = dockerfile::parse(data) else { return };
-    let _ = dockerfile::check(&parsed);
     if parsed
         .stages
         .iter()

@@ -16,6 +16,7 @@ mod add_git;
 mod add_urls;
 mod base_selection;
 mod build_cache;
+mod build_checks;
 mod build_cleanup;
 mod build_failures;
 mod build_outputs;

@@ -1,6 +1,5 @@
 //! Why a build ended, and at which lines.
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 
@@ -11,9 +10,7 @@ use super::copy::{CopyError, Excluded};
 use super::mount::Made;
 use super::services::ServiceError;
 use crate::context::GitSourceError;
-use crate::dockerfile::{
-    ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span, Warning,
-};
+use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
 use crate::image::platform::PlatformError;
 use crate::image::reference::ReferenceError;
@@ -200,9 +197,9 @@ pub enum BuildErrorKind {
     /// The build's temporary files.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// Build checks that are not passed, and are to be: BuildKit's words.
-    #[error("lint violation found for rules: {}", rules(.0))]
-    Checks(Vec<Warning>),
+    /// Build checks that are not passed, and are to be, by name: BuildKit's words.
+    #[error("lint violation found for rules: {}", .0.join(", "))]
+    Checks(Vec<&'static str>),
     /// A step names the network of the host. BuildKit's words.
     #[error("network.host is not allowed")]
     HostNetwork,
@@ -280,12 +277,6 @@ fn suggestion(near: Option<&Escaped>) -> String {
 /// What `--ssh` calls it.
 fn agent_id(id: &str) -> &str {
     if id.is_empty() { "default" } else { id }
-}
-
-/// Each once, in the order of their names.
-fn rules(warnings: &[Warning]) -> String {
-    let names: BTreeSet<&str> = warnings.iter().map(|warning| warning.rule.name()).collect();
-    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn ended(exit: Exit) -> String {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::checks::{Environment, HandedOn, Once, StageChecks};
 use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::mount::{MountStep, Resolver};
@@ -20,8 +21,8 @@ use super::step::{
 use crate::context::IgnoreRules;
 use crate::dockerfile::created_by as history;
 use crate::dockerfile::{
-    Assignments, Command, Escape, Expanded, Expansion, Health, HealthCheck, Instruction, Mode, Run,
-    RunAction, Source, Span, Text, Transfer, TransferKind, Warning, expand, expand_body, expand_words,
+    Assignments, Command, Elsewhere, Escape, Expanded, Expansion, Finding, Health, HealthCheck, Instruction,
+    Mode, Run, RunAction, Source, Span, Text, Transfer, TransferKind, expand, expand_body, expand_words,
     parse_ports, signal_number,
 };
 use crate::image::config::{Healthcheck, RunConfig};
@@ -52,7 +53,7 @@ pub(super) struct Interpreter<'a> {
     steps: Vec<PlannedStep>,
     /// Bytes of the history rows so far, those of earlier stages included.
     history: usize,
-    warnings: &'a mut Vec<Warning>,
+    checks: StageChecks<'a>,
     sources: Sources<'a>,
 }
 
@@ -77,6 +78,8 @@ pub(super) struct Interpreted {
     pub(super) steps: Vec<PlannedStep>,
     /// Bytes of the history rows, those of earlier stages included.
     pub(super) history: usize,
+    /// What build checks of the stages on it want to know.
+    pub(super) handed_on: HandedOn,
 }
 
 impl<'a> Interpreter<'a> {
@@ -87,10 +90,10 @@ impl<'a> Interpreter<'a> {
         config: RunConfig,
         author: Option<String>,
         history: usize,
-        warnings: &'a mut Vec<Warning>,
+        checks: StageChecks<'a>,
         sources: Sources<'a>,
     ) -> Self {
-        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), history, warnings, sources }
+        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), history, checks, sources }
     }
 
     /// The end of the stage.
@@ -102,6 +105,7 @@ impl<'a> Interpreter<'a> {
             author: self.author,
             steps: self.steps,
             history: self.history,
+            handed_on: self.checks.handed_on,
         }
     }
 
@@ -112,6 +116,7 @@ impl<'a> Interpreter<'a> {
         shown: &str,
         instruction: &Instruction,
     ) -> Result<(), BuildError> {
+        self.checks.begin(span, shown);
         let (created_by, step) =
             self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
         self.history += created_by.as_ref().map_or(0, String::len);
@@ -161,7 +166,7 @@ impl<'a> Interpreter<'a> {
                 self.config.user = self.expanded(span, text)?.to_string();
                 format!("USER {}", self.config.user)
             }
-            Instruction::Expose(words) => self.expose(span, words)?,
+            Instruction::Expose(words) => self.expose(words)?,
             Instruction::Volume(paths) => self.volume(span, paths)?,
             Instruction::Cmd(command) => self.cmd(command),
             Instruction::Entrypoint(command) => self.entrypoint(command),
@@ -176,6 +181,7 @@ impl<'a> Interpreter<'a> {
                 format!("STOPSIGNAL {signal}")
             }
             Instruction::Healthcheck(check) => {
+                self.checks.once(Once::Healthcheck);
                 self.config.healthcheck = Some(healthcheck(check));
                 history::healthcheck(check)
             }
@@ -200,9 +206,13 @@ impl<'a> Interpreter<'a> {
 
     fn note_undefined(&mut self, span: Span, names: &[String]) {
         // An ARG without a value is no mistake: someone may give it one.
-        for name in names.iter().filter(|name| !self.scope.is_declared(name)) {
-            let near = resembling(name, self.scope.names(), self.warnings.len());
-            self.warnings.push(Warning::undefined_variable(span, name, near));
+        let is_known = self.checks.handed_on.environment == Environment::Known;
+        for name in names.iter().filter(|name| is_known && !self.scope.is_declared(name)) {
+            let near = resembling(name, self.scope.names(), self.checks.count()).map(str::to_owned);
+            let elsewhere =
+                if self.scope.is_global(name) { Elsewhere::BeforeFrom } else { Elsewhere::Nowhere };
+            let finding = Finding::UndefinedVar { name: name.clone(), near, elsewhere };
+            self.checks.warn_at(span, finding);
         }
     }
 
@@ -218,6 +228,7 @@ impl<'a> Interpreter<'a> {
             if name.is_empty() {
                 return Err(BuildErrorKind::Invalid(format!("{keyword} names can not be blank")));
             }
+            self.checks.legacy(written.syntax, &name);
             pairs.push((name, self.expanded(span, value)?.to_string()));
         }
         Ok(pairs)
@@ -226,6 +237,7 @@ impl<'a> Interpreter<'a> {
     fn env(&mut self, span: Span, written: &Assignments) -> Result<String, BuildErrorKind> {
         let pairs = self.pairs(span, "ENV", written)?;
         for (name, value) in &pairs {
+            self.checks.variable("ENV", name);
             self.scope.set_env(name, value);
         }
         Ok(history::assignments("ENV", &pairs))
@@ -241,6 +253,7 @@ impl<'a> Interpreter<'a> {
         let mut row = "ARG".to_owned();
         for (name, default) in names {
             let name = name.to_string();
+            self.checks.variable("ARG", &name);
             let default = match default {
                 Some(default) if self.scope.build_arg(&name).is_none() => {
                     Some(self.expanded(span, default)?.to_string())
@@ -260,6 +273,7 @@ impl<'a> Interpreter<'a> {
 
     fn workdir(&mut self, span: Span, text: &Text) -> Result<(Option<String>, Step), BuildErrorKind> {
         let written = self.expanded(span, text)?;
+        self.checks.workdir(&written);
         let directory = if written.is_empty() {
             self.workdir_text().to_owned()
         } else if written.starts_with(b"/") {
@@ -285,13 +299,15 @@ impl<'a> Interpreter<'a> {
         Ok(GuestPath::clamp(self.workdir_text().as_bytes())?)
     }
 
-    fn expose(&mut self, span: Span, words: &[Text]) -> Result<String, BuildErrorKind> {
+    fn expose(&mut self, words: &[Text]) -> Result<String, BuildErrorKind> {
         let mut ranges = Vec::new();
         for word in words {
             let expanded = expand_words(word, self.escape, &|name| lookup(&self.scope, name))?;
-            self.note_undefined(span, &expanded.undefined);
             for word in expanded.words.iter().filter(|word| !word.is_empty()) {
-                ranges.push(parse_ports(&word.to_string_lossy())?);
+                let word = word.to_string_lossy();
+                let range = parse_ports(&word)?;
+                self.checks.port(&word, &range);
+                ranges.push(range);
             }
         }
         if ranges.iter().map(crate::dockerfile::PortRange::count).sum::<usize>() > MOST_PORTS {
@@ -334,6 +350,8 @@ impl<'a> Interpreter<'a> {
     }
 
     fn cmd(&mut self, command: &Command) -> String {
+        self.checks.once(Once::Cmd);
+        self.checks.command(command, self.config.shell.as_deref());
         let words = self.words(command);
         let row = format!("CMD {}", history::quoted_list(&words));
         self.config.cmd = Some(words).filter(|words| !words.is_empty());
@@ -343,6 +361,8 @@ impl<'a> Interpreter<'a> {
     }
 
     fn entrypoint(&mut self, command: &Command) -> String {
+        self.checks.once(Once::Entrypoint);
+        self.checks.command(command, self.config.shell.as_deref());
         let words = self.words(command);
         let row = format!("ENTRYPOINT {}", history::quoted_list(&words));
         self.config.entrypoint = Some(words).filter(|words| !words.is_empty());
@@ -449,7 +469,7 @@ impl<'a> Interpreter<'a> {
         expanded.checksum = self.expanded_flag(span, written.checksum.as_ref())?;
         let (sources, remotes) = sort_sources(kind, &expanded)?;
         if written.from.is_none() {
-            self.warn_of_ignored(span, kind, &sources);
+            self.checks.sources(kind, &sources, self.sources.ignore);
         }
         let from = match &written.from {
             None => CopyFrom::Context,
@@ -473,20 +493,6 @@ impl<'a> Interpreter<'a> {
             onto: if written.link && expanded.chmod.is_none() { Onto::Nothing } else { Onto::Stage },
         };
         Ok((Some(row), Step::Copy(step)))
-    }
-
-    fn warn_of_ignored(&mut self, span: Span, kind: TransferKind, sources: &[Text]) {
-        for path in sources {
-            // A pattern may match what a later rule takes back in.
-            if path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
-                continue;
-            }
-            let hidden =
-                GuestPath::clamp(path).is_ok_and(|clean| self.sources.ignore.excludes(clean.relative()));
-            if hidden {
-                self.warnings.push(Warning::copy_ignored_file(span, kind, path));
-            }
-        }
     }
 
     /// An empty value is as good as none.

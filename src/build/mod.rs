@@ -3,6 +3,7 @@
 pub mod add;
 mod bases;
 mod cache_mount;
+pub mod checks;
 pub mod clock;
 pub mod clues;
 pub mod context_view;
@@ -39,6 +40,6 @@ mod survey;
 
 pub use error::{BuildError, BuildErrorKind};
 pub use execute::execute;
-pub use plan::{PlanRequest, plan};
+pub use plan::{PlanRequest, plan, plan_noting};
 pub use services::Services;
 pub use step::Plan;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::checks::{Bases, UnknownBase};
 use super::copy::Parents;
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{ImageName, Names, Origin, circle, named_by};
@@ -10,11 +11,12 @@ use super::services::{Base, Wanted};
 use super::stage_order::in_order;
 use super::step::{Archives, CopyFrom, CopyStep, Exclude, Onto, PlannedStep, Row, Step, UsedContext};
 use super::survey::Surveyed;
-use crate::dockerfile::{self, Instruction, Located, Span, Text, TransferKind, Warning, suggest};
+use crate::dockerfile::{self, Finding, Instruction, Located, Span, Text, TransferKind, Warning, suggest};
 use crate::image::matching::Asked;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
+use crate::text::chained;
 
 /// Triggers that one base may bring.
 const MOST_TRIGGERS: usize = 10_000;
@@ -35,6 +37,8 @@ pub(super) enum NeededBase {
     Image(Box<Base>),
     /// Position in [`super::step::Plan::contexts`].
     Files(usize),
+    /// An image that nobody could be asked for.
+    Unknown,
 }
 
 /// What an image is asked for.
@@ -51,9 +55,9 @@ impl Planner<'_> {
         Names { file: self.file, contexts: &self.request.contexts }
     }
 
-    /// What `target` needs, each stage after those it needs itself. A context may stand for any stage, a later one too.
-    pub(super) fn needed(&mut self, target: usize) -> Result<Vec<(usize, Needed)>, BuildError> {
-        let mut open = BTreeSet::from([target]);
+    /// What `targets` need, each stage after those it needs itself. A context may stand for any stage, a later one too.
+    pub(super) fn needed(&mut self, targets: BTreeSet<usize>) -> Result<Vec<(usize, Needed)>, BuildError> {
+        let mut open = targets;
         let mut needed: BTreeMap<usize, Needed> = BTreeMap::new();
         let mut needs: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         while let Some(index) = open.pop_last() {
@@ -100,9 +104,13 @@ impl Planner<'_> {
             Origin::Scratch => NeededBase::Scratch,
             Origin::Stage(base) => NeededBase::Stage(base),
             Origin::Files(number) => NeededBase::Files(self.used_context(number)),
-            Origin::Image(name) => {
-                NeededBase::Image(Box::new(self.resolve(span, &name, &platform, (asked, Role::Base))?))
-            }
+            Origin::Image(image) => match self.resolve(span, &image, &platform, (asked, Role::Base))? {
+                Some(base) => {
+                    self.check_platform(span, &name, &base, &platform);
+                    NeededBase::Image(Box::new(base))
+                }
+                None => NeededBase::Unknown,
+            },
         };
         let instructions = if is_replaced {
             Vec::new()
@@ -128,17 +136,23 @@ impl Planner<'_> {
         })
     }
 
+    /// The image `name`; none where it need not be had and nobody could be asked.
     fn resolve(
         &mut self,
         span: Span,
         name: &ImageName,
         platform: &Platform,
         (asked, role): (Asked, Role),
-    ) -> Result<Base, BuildError> {
+    ) -> Result<Option<Base>, BuildError> {
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
         // Asked once: a tag that moves meanwhile must not give one build two bases.
         if let Some((_, _, base)) = self.resolved.iter().find(|(n, w, _)| n == name && *w == wanted) {
-            return Ok(base.clone());
+            return Ok(Some(base.clone()));
+        }
+        if let ImageName::Registry(reference) = name
+            && self.bases.are_unknown_at(span, reference)
+        {
+            return Ok(None);
         }
         let (reference, base) = match name {
             ImageName::Registry(reference) => (reference, self.source.resolve(reference, &wanted)),
@@ -146,27 +160,36 @@ impl Planner<'_> {
                 (reference, self.source.resolve_in_layout(layout, reference, &wanted))
             }
         };
-        let base = base.map_err(|source| {
-            let (reference, clue) = match name {
-                ImageName::Registry(reference) => (reference.to_string(), self.clue(reference, role)),
-                ImageName::Layout(reference, layout) => (
-                    format!("oci-layout://{}", layout.path.display()),
-                    format!(", for which `{}` stands", reference.familiar()),
-                ),
-            };
-            BuildError::at(Some(span), BuildErrorKind::Image { reference, clue, source })
-        })?;
+        let base = match (base, &mut self.bases) {
+            (Ok(base), _) => base,
+            (Err(source), Bases::Wished(unanswered, unknown)) if unanswered(&source) => {
+                let reason = chained(&*source);
+                unknown.push(UnknownBase { span, image: reference.clone(), reason });
+                return Ok(None);
+            }
+            (Err(source), _) => {
+                let (reference, clue) = match name {
+                    ImageName::Registry(reference) => (reference.to_string(), self.clue(reference, role)),
+                    ImageName::Layout(reference, layout) => (
+                        format!("oci-layout://{}", layout.path.display()),
+                        format!(", for which `{}` stands", reference.familiar()),
+                    ),
+                };
+                let kind = BuildErrorKind::Image { reference, clue, source };
+                return Err(BuildError::at(Some(span), kind));
+            }
+        };
         self.resolved.push((name.clone(), wanted, base.clone()));
+        Ok(Some(base))
+    }
+
+    /// Whether `base`, which is called `written`, is for another platform.
+    fn check_platform(&mut self, span: Span, written: &str, base: &Base, platform: &Platform) {
         if let Some(found) = &base.foreign {
-            let (found, wanted) = (found.to_string(), platform.to_string());
-            self.warnings.push(Warning::invalid_base_image_platform(
-                span,
-                &reference.familiar(),
-                &found,
-                &wanted,
-            ));
+            let (actual, expected) = (found.to_string(), platform.to_string());
+            let finding = Finding::InvalidBaseImagePlatform { image: written.to_owned(), actual, expected };
+            self.warnings.insert(Warning::new(span, finding));
         }
-        Ok(base)
     }
 
     /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
@@ -189,10 +212,14 @@ impl Planner<'_> {
     pub(super) fn used_image(
         &mut self,
         span: Span,
+        written: &str,
         name: &ImageName,
         platform: &Platform,
     ) -> Result<CopyFrom, BuildError> {
-        let base = self.resolve(span, name, platform, (self.request.asked, Role::Files))?;
+        let Some(base) = self.resolve(span, name, platform, (self.request.asked, Role::Files))? else {
+            return Ok(CopyFrom::Scratch);
+        };
+        self.check_platform(span, written, &base, platform);
         self.images.push(base);
         Ok(CopyFrom::Image(self.images.len() - 1))
     }
@@ -205,7 +232,7 @@ impl Planner<'_> {
         from: Span,
     ) -> Result<Vec<(Located<Instruction>, String)>, BuildError> {
         let texts: Vec<(Vec<u8>, Span)> = match base {
-            NeededBase::Scratch | NeededBase::Files(_) => Vec::new(),
+            NeededBase::Scratch | NeededBase::Files(_) | NeededBase::Unknown => Vec::new(),
             NeededBase::Image(base) => {
                 base.config().config.on_build.iter().map(|text| (text.clone().into_bytes(), from)).collect()
             }

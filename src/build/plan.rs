@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::checks::{Bases, Extent, HandedOn, StageChecks};
 use super::clock::Clock;
 use super::epoch::{self, Epoch};
 use super::error::{BuildError, BuildErrorKind};
@@ -18,8 +19,8 @@ use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan, UsedContext};
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Command, Dockerfile, ExpandError, Expanded, Heredoc, Instruction, Located, Span,
-    Text, Violation, Warning, expand,
+    CheckDirective, Command, Dockerfile, ExpandError, Expanded, Finding, Heredoc, Instruction, Located, Text,
+    Violation, Warning, expand,
 };
 use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
@@ -98,21 +99,26 @@ pub fn plan(
     ignore: &IgnoreRules,
     source: &dyn ImageSource,
 ) -> Result<Plan, BuildError> {
-    let mut planner = Planner::begin(file, request, ignore, source)?;
-    let (clock, epoch) = match planner.epoch()? {
-        Epoch::Clock(clock) => (clock, None),
-        Epoch::Source(source) => (request.clock, Some(source)),
-        Epoch::Stage(index) => {
-            planner.check_epoch_stage(index)?;
-            let mut alone = Planner::begin(file, request, ignore, source)?;
-            let needed = alone.needed(index)?;
-            let plan = alone.interpret(needed)?;
-            (request.clock, Some(planner.epoch_source(index, &plan)?))
-        }
-    };
-    let target = planner.target()?;
-    let needed = planner.needed(target)?;
-    Ok(Plan { clock, epoch, ..planner.interpret(needed)? })
+    plan_noting(file, request, ignore, source, &mut Vec::new())
+}
+
+/// Plans as [`plan`] does. Where that fails, `warnings` has what build checks found so far; else the plan has it.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_noting(
+    file: &Dockerfile,
+    request: &PlanRequest,
+    ignore: &IgnoreRules,
+    source: &dyn ImageSource,
+    warnings: &mut Vec<Warning>,
+) -> Result<Plan, BuildError> {
+    let mut planner = Planner::new(file, request, ignore, source);
+    planner.plan(Extent::LastStage).map_err(|error| {
+        let (found, error) = planner.reported(error);
+        *warnings = found;
+        error
+    })
 }
 
 /// The platform arguments and the name of the target.
@@ -135,7 +141,10 @@ pub(super) struct Planner<'a> {
     pub(super) globals: Globals,
     /// The FROM of each stage.
     pub(super) froms: Vec<Surveyed>,
-    pub(super) warnings: Vec<Warning>,
+    /// What build checks have found so far.
+    pub(super) warnings: BTreeSet<Warning>,
+    /// Whether it goes on without a base.
+    pub(super) bases: Bases<'a>,
     /// Bytes of all history rows so far.
     history: usize,
     pub(super) images: Vec<Base>,
@@ -145,33 +154,60 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// Everything that does not depend on which stages are needed.
-    fn begin(
+    pub(super) fn new(
         file: &'a Dockerfile,
         request: &'a PlanRequest,
         ignore: &'a IgnoreRules,
         source: &'a dyn ImageSource,
-    ) -> Result<Self, BuildError> {
-        let mut planner = Planner {
+    ) -> Self {
+        Self {
             file,
             request,
             ignore,
             source,
             globals: Globals::new(request.build_args.clone(), automatic(file, request)),
             froms: Vec::new(),
-            warnings: Vec::new(),
+            warnings: file.warnings.iter().cloned().collect(),
+            bases: Bases::Required,
             history: 0,
             images: Vec::new(),
             contexts: Vec::new(),
             resolved: Vec::new(),
+        }
+    }
+
+    /// Everything that does not depend on which stages are needed.
+    fn survey(&mut self) -> Result<(), BuildError> {
+        self.check_frontend()?;
+        self.declare_globals()?;
+        self.check_defaults();
+        self.froms = survey(self.file, &self.globals, &self.request.host, &mut self.warnings)?;
+        let bases = self.froms.iter().map(|from| from.name.as_str());
+        check_circles(self.names(), bases, &self.request.platform.normalised)
+    }
+
+    /// Plans the target, or what is planned if none is given.
+    pub(super) fn plan(&mut self, extent: Extent) -> Result<Plan, BuildError> {
+        self.survey()?;
+        let (clock, epoch) = match self.epoch()? {
+            Epoch::Clock(clock) => (clock, None),
+            Epoch::Source(source) => (self.request.clock, Some(source)),
+            Epoch::Stage(index) => {
+                self.check_epoch_stage(index)?;
+                let mut alone = Planner::new(self.file, self.request, self.ignore, self.source);
+                alone.survey()?;
+                let needed = alone.needed(BTreeSet::from([index]))?;
+                let plan = alone.interpret(needed)?;
+                (self.request.clock, Some(self.epoch_source(index, &plan)?))
+            }
         };
-        planner.check_frontend()?;
-        planner.declare_globals()?;
-        planner.check_defaults();
-        planner.froms = survey(file, &planner.globals, &request.host, &mut planner.warnings)?;
-        let bases = planner.froms.iter().map(|from| from.name.as_str());
-        check_circles(planner.names(), bases, &request.platform.normalised)?;
-        Ok(planner)
+        let last = self.target()?;
+        let targets = match (extent, &self.request.target) {
+            (Extent::EveryStage, None) => (0..self.file.stages.len()).collect(),
+            _ => BTreeSet::from([last]),
+        };
+        let needed = self.needed(targets)?;
+        Ok(Plan { clock, epoch, ..self.interpret(needed)? })
     }
 }
 
@@ -224,8 +260,9 @@ impl Planner<'_> {
         for stage in &self.file.stages {
             let image = &stage.from.value.image;
             let name = self.expanded(image, &defaults).map(|expanded| expanded.text.to_string());
-            if name.is_ok_and(|name| name.parse::<Reference>().is_err()) && image.has_variables() {
-                self.warnings.push(Warning::invalid_default_arg_in_from(stage.from.span, image));
+            if name.is_ok_and(|name| name.parse::<Reference>().is_err()) {
+                let finding = Finding::InvalidDefaultArgInFrom { image: image.clone() };
+                self.warnings.insert(Warning::new(stage.from.span, finding));
             }
         }
     }
@@ -247,7 +284,7 @@ impl Planner<'_> {
     }
 
     /// Interprets the needed stages in their order.
-    fn interpret(mut self, needed: Vec<(usize, Needed)>) -> Result<Plan, BuildError> {
+    fn interpret(&mut self, needed: Vec<(usize, Needed)>) -> Result<Plan, BuildError> {
         let positions: BTreeMap<usize, usize> =
             needed.iter().enumerate().map(|(position, (index, _))| (*index, position)).collect();
         let mut users: BTreeMap<usize, usize> = BTreeMap::new();
@@ -258,54 +295,78 @@ impl Planner<'_> {
         }
         let mut stages: Vec<StagePlan> = Vec::with_capacity(needed.len());
         let mut scopes: Vec<Scope> = Vec::with_capacity(needed.len());
+        let mut handed_on: Vec<HandedOn> = Vec::with_capacity(needed.len());
         for (index, stage) in needed {
-            let (plan, scope) = self.interpret_stage(
+            let (plan, scope, handed) = self.interpret_stage(
                 index,
                 stage,
                 &positions,
-                &mut Interpreting { stages: &mut stages, scopes: &mut scopes, users: &mut users },
+                &mut Interpreting {
+                    stages: &mut stages,
+                    scopes: &mut scopes,
+                    handed_on: &handed_on,
+                    users: &mut users,
+                },
             )?;
             stages.push(plan);
             scopes.push(scope);
+            handed_on.push(handed);
         }
         let unknown_stages = self.unknown_stages();
         let mut plan = Plan {
             platform: self.request.platform.normalised.clone(),
             stages,
             labels: self.request.labels.clone(),
-            warnings: self.checked(&positions)?,
+            warnings: self.checked()?,
             unused_args: self.unused_args(),
             unknown_stages,
             clock: self.request.clock,
             epoch: None,
             layering: self.request.layering,
-            images: self.images,
-            contexts: self.contexts,
+            images: std::mem::take(&mut self.images),
+            contexts: std::mem::take(&mut self.contexts),
         };
         plan.platform = output_platform(self.request, &plan);
         Ok(plan)
     }
 
-    /// The build checks that the needed stages do not pass, in the order of their lines.
-    fn checked(&mut self, needed: &BTreeMap<usize, usize>) -> Result<Vec<Warning>, BuildError> {
-        let directive = match self.globals.build_arg("BUILDKIT_DOCKERFILE_CHECK") {
-            Some(text) => CheckDirective::parse(text).map_err(|error| {
-                BuildError::at(None, BuildErrorKind::Invalid(format!("BUILDKIT_DOCKERFILE_CHECK: {error}")))
-            })?,
-            None => self.file.check.clone().unwrap_or_default(),
-        };
-        let mut warnings = std::mem::take(&mut self.warnings);
-        warnings.extend(dockerfile::check(self.file));
-        warnings.retain(|warning| {
-            directive.allows(warning.rule) && warning.stage.is_none_or(|stage| needed.contains_key(&stage))
-        });
-        warnings.sort();
-        warnings.dedup();
-        if directive.violation == Violation::Error && !warnings.is_empty() {
-            let line = warnings.first().map(|warning| Span::line(warning.line));
-            return Err(BuildError::at(line, BuildErrorKind::Checks(warnings)));
+    /// The build checks that are not passed, in the order of their lines; an error if they are to be.
+    fn checked(&mut self) -> Result<Vec<Warning>, BuildError> {
+        let directive = self.directive()?;
+        if directive.violation == Violation::Warning {
+            return Ok(self.allowed(&directive));
         }
-        Ok(warnings)
+        self.warnings.retain(|warning| directive.allows(warning.rule()));
+        let rules: BTreeSet<&str> = self.warnings.iter().map(|warning| warning.rule().name()).collect();
+        match self.warnings.first() {
+            Some(first) => {
+                Err(BuildError::at(Some(first.span), BuildErrorKind::Checks(rules.into_iter().collect())))
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Which of them are reported, and what it leads to.
+    fn directive(&self) -> Result<CheckDirective, BuildError> {
+        match self.globals.build_arg(CHECKS) {
+            Some(text) => CheckDirective::parse(text)
+                .map_err(|error| BuildError::at(None, BuildErrorKind::Invalid(format!("{CHECKS}: {error}")))),
+            None => Ok(self.file.check.clone().unwrap_or_default()),
+        }
+    }
+
+    fn allowed(&mut self, directive: &CheckDirective) -> Vec<Warning> {
+        let warnings = std::mem::take(&mut self.warnings);
+        warnings.into_iter().filter(|warning| directive.allows(warning.rule())).collect()
+    }
+
+    /// What there is to report where planning has ended with `error`: what is wrong with the build argument that says so is
+    /// told before all else.
+    pub(super) fn reported(&mut self, error: BuildError) -> (Vec<Warning>, BuildError) {
+        match self.directive() {
+            Ok(directive) => (self.allowed(&directive), error),
+            Err(error) => (Vec::new(), error),
+        }
     }
 
     fn interpret_stage(
@@ -314,7 +375,7 @@ impl Planner<'_> {
         needed: Needed,
         positions: &BTreeMap<usize, usize>,
         so_far: &mut Interpreting<'_>,
-    ) -> Result<(StagePlan, Scope), BuildError> {
+    ) -> Result<(StagePlan, Scope, HandedOn), BuildError> {
         // Everything that a needed stage refers to is needed, and interpreted before it.
         let position_of = |number: usize| positions[&number];
         let origins = self.origins(&needed.instructions, &needed.platform, index, &position_of)?;
@@ -324,8 +385,13 @@ impl Planner<'_> {
             NeededBase::Files(position) => Some(position),
             _ => None,
         };
+        let handed_on = match needed.base {
+            NeededBase::Stage(number) => so_far.handed_on[position_of(number)],
+            NeededBase::Unknown => HandedOn::ON_UNKNOWN,
+            NeededBase::Scratch | NeededBase::Files(_) | NeededBase::Image(_) => HandedOn::default(),
+        };
         let (base, scope, config, author) = match needed.base {
-            NeededBase::Scratch | NeededBase::Files(_) => {
+            NeededBase::Scratch | NeededBase::Files(_) | NeededBase::Unknown => {
                 let config = RunConfig { working_dir: "/".to_owned(), ..RunConfig::default() };
                 let base = match files {
                     Some(position) => StageBase::Files(self.contexts[position].name.clone()),
@@ -360,7 +426,7 @@ impl Planner<'_> {
             config,
             author,
             self.history,
-            &mut self.warnings,
+            StageChecks::of(handed_on, &mut self.warnings),
             Sources {
                 ignore: self.ignore,
                 from: &from,
@@ -371,7 +437,7 @@ impl Planner<'_> {
         for (instruction, shown) in &needed.instructions {
             interpreter.instruction(instruction.span, shown, &instruction.value)?;
         }
-        let Interpreted { scope, config, author, mut steps, history } = interpreter.finish();
+        let Interpreted { scope, config, author, mut steps, history, handed_on } = interpreter.finish();
         self.history = history;
         let stage = &self.file.stages[index];
         if let Some(position) = files {
@@ -401,7 +467,7 @@ impl Planner<'_> {
                 return Err(BuildError::at(Some(plan.steps[position].span), kind));
             }
         }
-        Ok((plan, scope))
+        Ok((plan, scope, handed_on))
     }
 
     /// Everything that the stage's instructions read from; images are resolved, each once.
@@ -427,7 +493,9 @@ impl Planner<'_> {
                     Origin::Scratch => CopyFrom::Scratch,
                     Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
                     Origin::Files(number) => CopyFrom::Named(self.used_context(number)),
-                    Origin::Image(name) => self.used_image(span, &name, platform)?,
+                    Origin::Image(image) => {
+                        self.used_image(span, &named.name.to_string_lossy(), &image, platform)?
+                    }
                 };
                 origins.push((named, from));
             }
@@ -474,14 +542,12 @@ impl Planner<'_> {
     }
 }
 
+/// The build argument that takes the place of `# check=`.
+pub const CHECKS: &str = "BUILDKIT_DOCKERFILE_CHECK";
+
 /// Build arguments that act without being declared.
-const EFFECTIVE_ARGS: [&str; 5] = [
-    epoch::NAME,
-    "BUILDKIT_DOCKERFILE_CHECK",
-    "BUILDKIT_SYNTAX",
-    "BUILDKIT_CACHE_MOUNT_NS",
-    "BUILDKIT_SANDBOX_HOSTNAME",
-];
+const EFFECTIVE_ARGS: [&str; 5] =
+    [epoch::NAME, CHECKS, "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS", "BUILDKIT_SANDBOX_HOSTNAME"];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
 fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
@@ -530,6 +596,7 @@ pub(super) fn one_line(text: &[u8]) -> String {
 struct Interpreting<'a> {
     stages: &'a mut Vec<StagePlan>,
     scopes: &'a mut Vec<Scope>,
+    handed_on: &'a [HandedOn],
     /// How many stages still stand on the one with this number.
     users: &'a mut BTreeMap<usize, usize>,
 }

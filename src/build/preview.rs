@@ -154,7 +154,14 @@ pub fn document(plan: &Plan) -> Value {
     let warnings: Vec<Value> = plan
         .warnings
         .iter()
-        .map(|warning| json!({ "rule": warning.rule.name(), "line": warning.line, "detail": warning.detail }))
+        .map(|warning| {
+            json!({
+                "rule": warning.rule().name(),
+                "line": warning.span.first_line,
+                "detail": warning.detail(),
+                "instead": warning.instead(),
+            })
+        })
         .collect();
     json!({ "image": config(plan), "warnings": warnings, "stages": stages(plan) })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::dockerfile::Span;
+use crate::dockerfile::{self, Span};
 use crate::sandbox::Stream;
 
 /// Where in the build something happens.
@@ -86,6 +86,8 @@ pub enum Event<'a> {
         /// One sentence.
         detail: &'a str,
     },
+    /// A build check that the Dockerfile does not pass.
+    Check(&'a dockerfile::Warning),
     /// Something that the user will want to know.
     Note(&'a str),
     /// Something for whoever looks for a fault.

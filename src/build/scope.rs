@@ -168,6 +168,12 @@ impl Scope {
         NOT_VARIABLES.contains(&name) || self.places.get(name).is_some_and(|places| places.arg.is_some())
     }
 
+    /// Whether an ARG in front of the first FROM names it, which stages do not see.
+    #[must_use]
+    pub fn is_global(&self, name: &str) -> bool {
+        self.globals.is_declared(name)
+    }
+
     /// The value that the command line gives to `name`.
     #[must_use]
     pub fn build_arg(&self, name: &str) -> Option<&str> {

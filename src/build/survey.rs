@@ -3,11 +3,14 @@
 //! what means nothing.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
+use super::checks::platform_of_from;
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{Reader, VARIABLES, named_by};
 use super::scope::{Globals, resembling};
-use crate::dockerfile::{Dockerfile, Escape, Span, Stage, Text, Warning, expand};
+use crate::dockerfile::{Dockerfile, Escape, Finding, Span, Stage, Text, Warning, expand};
 use crate::image::platform::{Platform, Requested};
 
 /// A FROM with nothing left to expand.
@@ -28,7 +31,7 @@ pub(super) fn survey(
     file: &Dockerfile,
     globals: &Globals,
     host: &Platform,
-    warnings: &mut Vec<Warning>,
+    warnings: &mut BTreeSet<Warning>,
 ) -> Result<Vec<Surveyed>, BuildError> {
     let mut reader = FromReader { globals, escape: file.escape, warnings };
     let surveyed = file.stages.iter().map(|stage| reader.read(stage, host)).collect::<Result<_, _>>()?;
@@ -59,7 +62,7 @@ fn check_name(name: &Text, stages: usize) -> Result<(), String> {
 struct FromReader<'a> {
     globals: &'a Globals,
     escape: Escape,
-    warnings: &'a mut Vec<Warning>,
+    warnings: &'a mut BTreeSet<Warning>,
 }
 
 impl FromReader<'_> {
@@ -67,12 +70,16 @@ impl FromReader<'_> {
         let span = stage.from.span;
         let from = &stage.from.value;
         let invalid = |message| BuildError::at(Some(span), BuildErrorKind::Invalid(message));
-        let name = self.expanded(span, &from.image)?.to_string();
+        let (name, _) = self.expanded(span, &from.image)?;
+        let name = name.to_string();
         if name.is_empty() {
             return Err(invalid(format!("base name ({}) should not be blank", from.image)));
         }
         let Some(written) = &from.platform else { return Ok(Surveyed { name, platform: None }) };
-        let text = self.expanded(span, written)?;
+        let (text, variables) = self.expanded(span, written)?;
+        let target = self.globals.lookup("TARGETPLATFORM").unwrap_or_default();
+        let found = platform_of_from(written, &text, &variables, target, stage.name.as_deref(), host);
+        self.warnings.extend(found.map(|finding| Warning::new(span, finding)));
         if text.is_empty() {
             return Err(invalid(format!("empty platform value from expression {written}")));
         }
@@ -81,15 +88,23 @@ impl FromReader<'_> {
         Ok(Surveyed { name, platform: Some(requested.normalised) })
     }
 
-    /// Expands `text` and notes what is not declared.
-    fn expanded(&mut self, span: Span, text: &Text) -> Result<Text, BuildError> {
-        let lookup = |name: &str| self.globals.lookup(name).map(|value| Cow::Borrowed(value.as_bytes()));
+    /// Expands `text` and notes what is not declared. Gives the variables too whose values are in it, or were to be.
+    fn expanded(&mut self, span: Span, text: &Text) -> Result<(Text, BTreeSet<String>), BuildError> {
+        let variables = RefCell::new(BTreeSet::new());
+        let lookup = |name: &str| {
+            let value = self.globals.lookup(name)?;
+            variables.borrow_mut().insert(name.to_owned());
+            Some(Cow::Borrowed(value.as_bytes()))
+        };
         let expanded =
             expand(text, self.escape, &lookup).map_err(|error| BuildError::at(Some(span), error))?;
         for name in expanded.undefined.iter().filter(|name| !self.globals.is_declared(name)) {
-            let near = resembling(name, self.globals.names(), self.warnings.len());
-            self.warnings.push(Warning::undefined_arg_in_from(span, name, near));
+            let near = resembling(name, self.globals.names(), self.warnings.len()).map(str::to_owned);
+            let finding = Finding::UndefinedArgInFrom { name: name.clone(), near };
+            self.warnings.insert(Warning::new(span, finding));
         }
-        Ok(expanded.text)
+        let mut variables = variables.into_inner();
+        variables.extend(expanded.undefined);
+        Ok((expanded.text, variables))
     }
 }

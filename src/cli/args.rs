@@ -16,8 +16,8 @@ use crate::dockerfile::suggest;
     version,
     disable_help_subcommand = true,
     subcommand_required = true,
-    after_help = "The flags of build and plan: builder build --help",
-    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder doctor [FLAGS]"
+    after_help = "The flags of build, plan and check: builder build --help",
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder check [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder doctor [FLAGS]"
 )]
 pub(super) struct CommandLine {
     #[command(subcommand)]
@@ -31,6 +31,8 @@ pub(super) enum Command {
     Build(Box<BuildArgs>),
     /// Print what a build would give as JSON, without running anything
     Plan(Box<BuildArgs>),
+    /// Look for what is allowed in a Dockerfile, but probably a mistake; nothing is run
+    Check(Box<CheckArgs>),
     /// Commands about images
     Image(ImageArgs),
     /// Say how a RUN can be kept apart here, what is in the way of better, and what is emulated
@@ -103,6 +105,18 @@ pub(super) struct ExtractArgs {
     pub(super) verbosity: String,
 }
 
+/// The flags of `check`.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// How to print what is found: text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) format: Option<String>,
+
+    /// Those of a build.
+    #[command(flatten)]
+    pub(super) build: BuildArgs,
+}
+
 /// The flags of `build` and `plan`.
 #[derive(Debug, Args)]
 pub(super) struct BuildArgs {
@@ -172,6 +186,14 @@ pub(super) struct BuildArgs {
     /// --security=insecure (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(super) allow: Vec<String>,
+
+    /// Look for probable mistakes in the Dockerfile instead of building, as `builder check` does
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) check: bool,
+
+    /// What to do with the Dockerfile: build or check, as docker spells it
+    #[arg(long, value_name = "METHOD[,format=FORMAT]", default_value = "build")]
+    pub(super) call: String,
 
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
@@ -319,6 +341,7 @@ pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("image") => "image extract",
         Some("plan") => "plan",
+        Some("check") => "check",
         Some("doctor") => "doctor",
         _ => "build",
     }
@@ -329,6 +352,7 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     let name = flag.strip_prefix("--")?.split('=').next()?;
     let command = match command {
         "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
+        "check" => CheckArgs::augment_args(clap::Command::new("check")),
         "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
         _ => BuildArgs::augment_args(clap::Command::new("build")),
     };
@@ -341,7 +365,7 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     suggest(name, &names).map(|near| format!("--{near}"))
 }
 
-const COMMANDS: [&str; 5] = ["build", "plan", "image", "doctor", "version"];
+const COMMANDS: [&str; 6] = ["build", "plan", "check", "image", "doctor", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.

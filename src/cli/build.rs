@@ -30,7 +30,7 @@ use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::children::reap_orphans;
 use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
-use crate::dockerfile::Span;
+use crate::dockerfile::Warning;
 use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
@@ -48,7 +48,7 @@ pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Res
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
-    let written = places.read(settings)?;
+    let written = places.read(settings, &*progress)?;
     let store = open_store(settings, &progress)?;
     let client = client(settings, &progress)?;
     let stop = Stop::new(at_once)?;
@@ -81,7 +81,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
-    let written = places.read(settings)?;
+    let written = places.read(settings, &*progress)?;
     let open_files = open_files::raise();
     let secrets = secrets::read(&settings.secrets)?;
     let agents = ssh::open(&settings.agents)?;
@@ -205,7 +205,9 @@ impl Build<'_> {
         let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
         let (clock, cancel) = (plan.clock, &self.stop.cancel);
         Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }
-            .run()
+            .run()?;
+        remind_of_checks(&plan.warnings, progress);
+        Ok(())
     }
 
     /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the
@@ -287,7 +289,7 @@ impl Build<'_> {
 }
 
 /// Has signals stop what waits for a registry, too; and orphans find a parent that looks after them.
-fn watch(stop: &Stop, client: &Arc<Client>) -> Result<(), Failure> {
+pub(super) fn watch(stop: &Stop, client: &Arc<Client>) -> Result<(), Failure> {
     let waiting = client.clone();
     stop.watch(move || waiting.cancel())?;
     reap_orphans();
@@ -310,7 +312,10 @@ fn check_machine() -> Result<(), Failure> {
 }
 
 /// Opens the store and tells what was wrong with it.
-fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Store, Failure> {
+pub(super) fn open_store(
+    settings: &Settings,
+    progress: &Arc<Lines<std::io::Stderr>>,
+) -> Result<Store, Failure> {
     let store = Store::open(&settings.store).map_err(|error| {
         let failure = Failure::from_error(&error);
         match advice_for_store(&error, &settings.store) {
@@ -324,14 +329,17 @@ fn open_store(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Re
     Ok(store)
 }
 
-fn warn_of_flags(settings: &Settings, progress: &dyn Progress) {
+pub(super) fn warn_of_flags(settings: &Settings, progress: &dyn Progress) {
     for warning in &settings.warnings {
         progress.tell(&Event::Warning { rule: "flag", span: None, detail: warning });
     }
 }
 
 /// A client that tells of waits and of odd answers.
-fn client(settings: &Settings, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Arc<Client>, Failure> {
+pub(super) fn client(
+    settings: &Settings,
+    progress: &Arc<Lines<std::io::Stderr>>,
+) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
     let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
     let options =
@@ -345,8 +353,12 @@ fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) ->
         request.most_layers = unpacking.unpacker.most_layers();
     }
     let Written { found, file } = sources.written;
-    let plan =
-        build::plan(file, &request, sources.ignore, images).map_err(|error| build_failure(&error, found))?;
+    let mut warnings = Vec::new();
+    let plan = build::plan_noting(file, &request, sources.ignore, images, &mut warnings);
+    let plan = plan.map_err(|error| {
+        tell_checks(&warnings, images.progress);
+        build_failure(&error, found)
+    })?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(&**base),
         StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
@@ -358,18 +370,36 @@ fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) ->
 }
 
 fn warn(plan: &Plan, progress: &dyn Progress) {
-    for warning in &plan.warnings {
-        progress.tell(&Event::Warning {
-            rule: warning.rule.name(),
-            span: Some(Span::line(warning.line)),
-            detail: &warning.detail,
-        });
-    }
+    tell_checks(&plan.warnings, progress);
     warn_of_arguments(plan, progress);
     for name in &plan.unknown_stages {
         let detail = format!("`{name}` has no effect: the Dockerfile has no such stage");
         progress.tell(&Event::Warning { rule: "--no-cache-filter", span: None, detail: &detail });
     }
+}
+
+/// At most this many findings of build checks are told before a build.
+const MOST_FINDINGS: usize = 50;
+
+/// Tells what build checks found. A log that is about something else is not filled with it.
+pub(super) fn tell_checks(warnings: &[Warning], progress: &dyn Progress) {
+    for warning in warnings.iter().take(MOST_FINDINGS) {
+        progress.tell(&Event::Check(warning));
+    }
+    if let Some(more) = warnings.len().checked_sub(MOST_FINDINGS).filter(|more| *more > 0) {
+        progress.tell(&Event::Note(&format!("… and {more} more: `builder check` shows them all")));
+    }
+}
+
+/// Reminds of them at the end, where they may be far above.
+fn remind_of_checks(warnings: &[Warning], progress: &dyn Progress) {
+    let found = match warnings.len() {
+        0 => return,
+        1 => "1 warning found".to_owned(),
+        count => format!("{count} warnings found"),
+    };
+    progress
+        .tell(&Event::Note(&format!("{found} by build checks, see above; `builder check` shows the lines")));
 }
 
 fn warn_of_arguments(plan: &Plan, progress: &dyn Progress) {

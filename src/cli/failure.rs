@@ -18,12 +18,13 @@ const LONGEST_LINE: usize = 200;
 /// At most this many characters of a sentence are shown: names in it may be as long as files.
 const LONGEST_SENTENCE: usize = 1200;
 
-fn sentence(text: &str) -> String {
+/// A sentence from wherever, fit to be shown.
+pub(super) fn sentence(text: &str) -> String {
     shown(text.as_bytes(), LONGEST_SENTENCE)
 }
 
 /// `text` without the passwords of URLs, or its beginning. What is cut off may be what tells a password.
-fn shown(text: &[u8], most: usize) -> String {
+pub(super) fn shown(text: &[u8], most: usize) -> String {
     shortened(&without_credentials(&escaped(text)), most)
 }
 

@@ -6,7 +6,7 @@ use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
 use crate::build::{self, BuildError, BuildErrorKind};
 use crate::context::{DownloadError, FoundDockerfile, GitError};
-use crate::dockerfile::{ExpandErrorKind, Warning};
+use crate::dockerfile::ExpandErrorKind;
 use crate::registry::TransferError;
 use crate::sandbox::{Exit, SandboxError, StartProblem};
 use crate::store::choice::ChoiceError;
@@ -65,11 +65,9 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
                 "allow it with `--allow security.insecure`, if you trust the Dockerfile and its images",
             );
         }
-        BuildErrorKind::Checks(warnings) => {
-            let line = |warning: &Warning| {
-                format!("{} (line {}): {}", warning.rule.name(), warning.line, warning.detail)
-            };
-            failure.causes = warnings.iter().map(line).collect();
+        BuildErrorKind::Checks(_) => {
+            failure = failure
+                .hint("`builder check` shows each with its lines, and `# check=skip=RULE` leaves out a rule");
         }
         BuildErrorKind::Parse(error) => failure.hint = error.hint.clone().or(failure.hint),
         BuildErrorKind::Frontend(_) => {

@@ -3,6 +3,7 @@
 mod advice;
 mod args;
 mod build;
+mod check;
 mod contexts;
 mod doctor;
 mod extract;
@@ -34,6 +35,7 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{Command, CommandLine, ImageCommand};
+use check::Call;
 use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
@@ -93,10 +95,23 @@ fn run(
     }
     match command {
         Command::Build(args) => {
+            if let Call::Check(format, status) = Call::of(&args)? {
+                let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
+                return check::check(&settings, format, status, colour, at_once);
+            }
             build::build(&Settings::resolve(&args, environment, Purpose::Build)?, colour, at_once)?;
         }
         Command::Plan(args) => {
-            build::plan(&Settings::resolve(&args, environment, Purpose::Plan)?, colour, at_once)?;
+            let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
+            if let Call::Check(format, status) = Call::of(&args)? {
+                return check::check(&settings, format, status, colour, at_once);
+            }
+            build::plan(&settings, colour, at_once)?;
+        }
+        Command::Check(args) => {
+            let Call::Check(format, status) = Call::of_check(&args)? else { return Ok(ExitCode::SUCCESS) };
+            let settings = Settings::resolve(&args.build, environment, Purpose::Plan)?;
+            return check::check(&settings, format, status, colour, at_once);
         }
         Command::Image(args) => match args.command {
             ImageCommand::Extract(args) => {

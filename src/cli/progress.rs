@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use super::failure::sentence;
 use crate::build::progress::{Event, Place, Progress, size};
 use crate::sandbox::Stream;
 use crate::text::is_deceptive;
@@ -135,6 +136,10 @@ impl<W: Write> Lines<W> {
                     escaped(detail.as_bytes())
                 )]
             }
+            Event::Check(warning) => vec![
+                format!("{} {}", self.paint("33", "warning:"), sentence(&warning.to_string())),
+                format!("  {} {}", self.paint("2", "instead:"), sentence(&warning.instead())),
+            ],
             Event::Note(text) | Event::Detail(text) => vec![escaped(text.as_bytes())],
         }
     }
@@ -147,7 +152,7 @@ impl<W: Write> Lines<W> {
 impl<W: Write + Send> Progress for Lines<W> {
     fn tell(&self, event: &Event<'_>) {
         let needed = match event {
-            Event::Warning { .. } => Verbosity::Warn,
+            Event::Warning { .. } | Event::Check(_) => Verbosity::Warn,
             Event::Detail(_) => Verbosity::Debug,
             // What a RUN says is the user's own, and without it a failure cannot be understood: kaniko shows it always.
             Event::Output { .. } | Event::OutputEnded { .. } => Verbosity::Error,

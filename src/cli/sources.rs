@@ -1,10 +1,12 @@
 //! What a build begins with: the contexts that are directories of this machine, and the Dockerfile.
 
+use super::build::tell_checks;
 use super::contexts::{self, OpenContexts};
 use super::failure::Failure;
 use super::hints::{build_failure, service_failure};
 use super::outputs::hide_outputs;
 use super::settings::{Given, GivenDockerfile, Settings};
+use crate::build::checks::of_unparsed;
 use crate::build::progress::{Event, Progress};
 use crate::context::{Context, ContextError, Download, Downloaded, FoundDockerfile, IgnoreRules, download};
 use crate::dockerfile::{self, Dockerfile};
@@ -50,8 +52,17 @@ impl Places {
         self.context.as_ref().map(|context| context.ignore().clone()).unwrap_or_default()
     }
 
-    /// Reads the Dockerfile and the rules that come with it; none if it is to be fetched.
-    pub(super) fn read(&mut self, settings: &Settings) -> Result<Option<Written>, Failure> {
+    /// Reads and parses the Dockerfile, and reads the rules that come with it; none if it is to be fetched.
+    pub(super) fn read(
+        &mut self,
+        settings: &Settings,
+        progress: &dyn Progress,
+    ) -> Result<Option<Written>, Failure> {
+        self.find(settings)?.map(|found| Written::of(found, settings, progress)).transpose()
+    }
+
+    /// Reads the text of the Dockerfile and the rules that come with it; none if it is to be fetched.
+    pub(super) fn find(&mut self, settings: &Settings) -> Result<Option<FoundDockerfile>, Failure> {
         let found = match (&settings.dockerfile, &self.context) {
             (GivenDockerfile::Url(_), _) => return Ok(None),
             (GivenDockerfile::Usual | GivenDockerfile::File(_), Some(context)) => {
@@ -63,16 +74,27 @@ impl Places {
             }
         };
         let found = found.map_err(|error| dockerfile_failure(&error, settings))?;
-        self.written(settings, found).map(Some)
+        self.read_ignore_rules(found).map(Some)
     }
 
-    /// Fetches the Dockerfile, and reads the rules of the build context.
+    /// Fetches and parses the Dockerfile, and reads the rules of the build context.
     pub(super) fn fetch(
         &mut self,
         settings: &Settings,
         client: &http::Client,
         progress: &dyn Progress,
     ) -> Result<Written, Failure> {
+        let found = self.fetch_text(settings, client, progress)?;
+        Written::of(found, settings, progress)
+    }
+
+    /// Fetches the text of the Dockerfile, and reads the rules of the build context.
+    pub(super) fn fetch_text(
+        &mut self,
+        settings: &Settings,
+        client: &http::Client,
+        progress: &dyn Progress,
+    ) -> Result<FoundDockerfile, Failure> {
         let GivenDockerfile::Url(url) = &settings.dockerfile else {
             return Err(Failure::new("there is no Dockerfile to fetch"));
         };
@@ -93,16 +115,31 @@ impl Places {
         };
         let found = FoundDockerfile::read_stream(&url.shown(), content.as_slice(), limit);
         let found = found.map_err(|error| dockerfile_failure(&error, settings))?;
-        self.written(settings, found)
+        self.read_ignore_rules(found)
     }
 
-    fn written(&mut self, settings: &Settings, found: FoundDockerfile) -> Result<Written, Failure> {
+    fn read_ignore_rules(&mut self, found: FoundDockerfile) -> Result<FoundDockerfile, Failure> {
         if let Some(context) = &mut self.context {
             context.read_ignore_rules(Some(&found)).map_err(|error| Failure::from_error(&error))?;
         }
-        let file = dockerfile::parse_within(&found.content, settings.limits.context.dockerfile)
-            .map_err(|error| build_failure(&error.into(), &found))?;
-        Ok(Written { found, file })
+        Ok(found)
+    }
+}
+
+impl Written {
+    /// Parses `found`. What build checks found is told where that fails.
+    fn of(found: FoundDockerfile, settings: &Settings, progress: &dyn Progress) -> Result<Self, Failure> {
+        let mut warnings = Vec::new();
+        let limit = settings.limits.context.dockerfile;
+        match dockerfile::parse_noting(&found.content, limit, &mut warnings) {
+            Ok(file) => Ok(Self { found, file }),
+            Err(error) => {
+                let failure = build_failure(&error.clone().into(), &found);
+                let checked = of_unparsed(&found.content, &settings.request, error, warnings);
+                tell_checks(&checked.warnings, progress);
+                Err(failure)
+            }
+        }
     }
 }
 

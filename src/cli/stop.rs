@@ -120,10 +120,10 @@ impl Stop {
     }
 
     /// What a command ended with, or that it was stopped.
-    pub(super) fn judge(&self, result: Result<(), Failure>) -> Result<(), Failure> {
+    pub(super) fn judge<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
         match (result, self.signal()) {
             // A signal that comes when everything is done changes nothing.
-            (Ok(()), _) => Ok(()),
+            (Ok(done), _) => Ok(done),
             (Err(failure), 0) => Err(failure),
             (Err(_), signal) => Err(stopped(signal)),
         }

@@ -68,6 +68,8 @@ pub struct IgnoreRules {
 #[derive(Debug, Clone)]
 struct Rule {
     glob: Glob,
+    /// As it is compared, without `!`.
+    pattern: Vec<u8>,
     effect: Effect,
     line: usize,
     text: String,
@@ -113,7 +115,7 @@ impl IgnoreRules {
             let text = shown(text);
             let glob = Glob::parse(&pattern, DoubleStar::AnyDepth)
                 .map_err(|_| IgnoreError::Syntax { line, pattern: text.clone() })?;
-            rules.push(Rule { glob, effect, line, text });
+            rules.push(Rule { glob, pattern, effect, line, text });
         }
         Ok(Self::of_rules(rules))
     }
@@ -142,7 +144,7 @@ impl IgnoreRules {
             let text = shown(text);
             let glob = Glob::parse(pattern, DoubleStar::AnyDepth)
                 .map_err(|_| IgnoreError::Pattern { pattern: text.clone() })?;
-            rules.push(Rule { glob, effect, line: index + 1, text });
+            rules.push(Rule { glob, pattern: pattern.to_vec(), effect, line: index + 1, text });
         }
         Ok(Self::of_rules(rules))
     }
@@ -180,6 +182,22 @@ impl IgnoreRules {
         !path.is_empty()
             && (self.is_hidden(path)
                 || self.decide(path).is_some_and(|(_, rule)| rule.effect == Effect::Exclude))
+    }
+
+    /// Whether everything that a source `path` of COPY may mean is excluded, as BuildKit's check of it sees it: a pattern is
+    /// compared as it is written, and where a rule might bring back something below, nothing is said. The empty path, the
+    /// context itself, is excluded where a rule excludes all.
+    #[must_use]
+    pub fn surely_excludes(&self, path: &[u8]) -> bool {
+        let brought_back = |rule: &Rule| rule.effect == Effect::Include && rule.may_concern(path);
+        if self.rules.iter().any(brought_back) {
+            return false;
+        }
+        if path.is_empty() {
+            let is_all = |rule: &Rule| matches!(rule.pattern.as_slice(), b"*" | b"**" | b"**/*");
+            return self.rules.iter().any(|rule| rule.effect == Effect::Exclude && is_all(rule));
+        }
+        self.excludes(path)
     }
 
     /// The line that excludes `path` and its text; none where a path is not excluded, or not by a rule.
@@ -253,6 +271,22 @@ impl IgnoreRules {
     fn decide(&self, path: &[u8]) -> Option<(usize, &Rule)> {
         self.rules.iter().enumerate().rev().find(|(_, rule)| rule.glob.matches_or_parent(path))
     }
+}
+
+impl Rule {
+    /// Whether it may match `source` or something below. What comes behind the first wildcard is not looked at.
+    fn may_concern(&self, source: &[u8]) -> bool {
+        let has_wildcard = |element: &&[u8]| element.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
+        let elements: Vec<&[u8]> = self.pattern.split(|byte| *byte == b'/').collect();
+        let literal = elements.iter().take_while(|element| !has_wildcard(element)).count();
+        let prefix = elements[..literal].join(&b'/');
+        is_at_or_below(&prefix, source) || (literal < elements.len() && is_at_or_below(source, &prefix))
+    }
+}
+
+/// Whether `path` is `base` or is contained in it; the empty one is the context.
+fn is_at_or_below(path: &[u8], base: &[u8]) -> bool {
+    base.is_empty() || path.strip_prefix(base).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
 }
 
 /// What a line says; nothing where it is blank or a comment.

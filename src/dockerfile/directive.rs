@@ -199,6 +199,12 @@ pub fn detect_syntax(bytes: &[u8]) -> Option<Located<String>> {
     })
 }
 
+/// What `# check=…` at the top says of a file that need not be a Dockerfile; the default where that cannot be read.
+#[must_use]
+pub fn check_directive(bytes: &[u8]) -> CheckDirective {
+    detect_check(bytes).and_then(|located| CheckDirective::parse(&located.value).ok()).unwrap_or_default()
+}
+
 /// `# check=…` at the top, also below a line `#!…`.
 pub(super) fn detect_check(bytes: &[u8]) -> Option<Located<String>> {
     detect(bytes, b"check", &[b"#"])

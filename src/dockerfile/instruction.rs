@@ -231,7 +231,7 @@ impl Transfer {
 }
 
 /// Which of the two instructions a [`Transfer`] is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TransferKind {
     /// `COPY`
     Copy,

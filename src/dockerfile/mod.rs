@@ -2,7 +2,8 @@
 //!
 //! [`parse()`] gives a [`Dockerfile`] whose instructions are as written. Nothing is expanded, since what a variable is
 //! depends on the build; [`expand()`] and its kin do it, and [`parse_ports`], [`signal_number`], [`Mode::parse`] and
-//! [`MountOption::resolve`] read what can be read only then. [`check()`] gives the build checks that need no build.
+//! [`MountOption::resolve`] read what can be read only then. [`Warning`]s are of build checks: those that need no build are
+//! made here.
 //! Messages are BuildKit's where it has one, since people search for them.
 
 mod check;
@@ -27,8 +28,8 @@ mod words;
 #[cfg(test)]
 mod corpus;
 
-pub use check::{Rule, Warning, check};
-pub use directive::{CheckDirective, CheckDirectiveError, Violation, detect_syntax};
+pub use check::{Elsewhere, Finding, Majority, Rule, Warning};
+pub use directive::{CheckDirective, CheckDirectiveError, Violation, check_directive, detect_syntax};
 pub use duration::{Duration, DurationError};
 pub use expand::{
     ExpandError, ExpandErrorKind, Expanded, ExpandedWords, Lookup, MAX_DEPTH, MAX_EXPANSION, expand,
@@ -44,7 +45,7 @@ pub use mount::{
     Access, BindMount, CacheMount, Device, Mount, MountError, MountOption, MountOwner, Need, SecretMount,
     Sharing, SshMount, TmpfsMount, parse_size,
 };
-pub use parse::{parse, parse_trigger, parse_within};
+pub use parse::{parse, parse_noting, parse_trigger, parse_within};
 pub use ports::{HostPart, PortError, PortRange, Protocol, ProtocolCase, parse_ports};
 pub use print::print;
 pub use signal::{SignalError, signal_number};
@@ -134,7 +135,7 @@ pub struct Dockerfile {
     pub global_args: Vec<Located<Instruction>>,
     /// The stages, at least one.
     pub stages: Vec<Stage>,
-    /// What build checks say of how the file is written; [`check()`] includes them.
+    /// What build checks say of how the file is written.
     pub warnings: Vec<Warning>,
     /// The numbers of the stages with each name, rising.
     named: BTreeMap<String, Vec<usize>>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::check::{Casing, written};
+use super::check::{Casing, Warning, stage_names, written};
 use super::directive::{CheckDirective, detect_check, detect_syntax, without_mark};
 use super::duration::Duration;
 use super::heredoc::Heredoc;
@@ -93,6 +93,19 @@ pub fn parse(bytes: &[u8]) -> Result<Dockerfile, ParseError> {
 /// The first thing that is wrong: text larger than `limit`, a line longer than 65535 bytes, NUL bytes, an
 /// instruction that is unknown or wrongly written, no stage.
 pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError> {
+    parse_noting(bytes, limit, &mut Vec::new())
+}
+
+/// Reads a Dockerfile. Where it is none, `warnings` has what build checks said of what was read before that was seen,
+/// whatever `# check=` says; else they are the [`Dockerfile`]'s.
+///
+/// # Errors
+/// As [`parse_within`].
+pub fn parse_noting(
+    bytes: &[u8],
+    limit: Limit,
+    warnings: &mut Vec<Warning>,
+) -> Result<Dockerfile, ParseError> {
     let start = Span::line(1);
     if bytes.is_empty() {
         return Err(Problem::from("the Dockerfile cannot be empty".to_owned()).at(start));
@@ -122,7 +135,7 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
     let last = read.statements.last().map_or(start, |statement| statement.span);
     for statement in read.statements {
         let span = statement.span;
-        written(&statement, &mut dockerfile.warnings);
+        written(&statement, warnings);
         if !dockerfile.stages.is_empty() || statement.keyword.eq_ignore_ascii_case(b"FROM") {
             casing.add(&statement.keyword, span);
         }
@@ -151,7 +164,9 @@ pub fn parse_within(bytes: &[u8], limit: Limit) -> Result<Dockerfile, ParseError
         let problem = Problem::from("dockerfile contains no stages to build".to_owned());
         return Err(problem.hint("begin one with `FROM IMAGE`").at(last));
     }
-    casing.report(&mut dockerfile.warnings);
+    stage_names(&dockerfile.stages, warnings);
+    casing.report(warnings);
+    dockerfile.warnings = std::mem::take(warnings);
     Ok(dockerfile)
 }
 

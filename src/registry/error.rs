@@ -258,6 +258,12 @@ impl TransferError {
         }
     }
 
+    /// Whether nobody answered, or nobody who knows: it says nothing about what was asked for.
+    #[must_use]
+    pub fn is_without_answer(&self) -> bool {
+        matches!(*self.problem, Problem::Http { .. }) || self.problem.is_transient()
+    }
+
     /// This error and its causes in one line.
     #[must_use]
     pub fn in_one_line(&self) -> String {
