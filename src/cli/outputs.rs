@@ -195,6 +195,7 @@ pub(super) fn publish(
     if let Some(path) = &settings.digest_file {
         write_digest(path, &digest.to_string())?;
     }
+    progress.end();
     super::print(&format!("{digest}\n"))
 }
 

@@ -371,7 +371,7 @@ impl Client {
 async fn exchange(
     client: &reqwest::Client,
     request: reqwest::Request,
-    source: Option<Source>,
+    source: Option<Source<'_>>,
     host: &str,
     timeouts: Timeouts,
 ) -> Result<reqwest::Response, Failure> {
