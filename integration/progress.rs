@@ -100,7 +100,7 @@ fn on_a_terminal_what_is_done_scrolls_up_and_what_goes_on_stands_below() {
         let is_shown = |screen: &str| {
             let lines: Vec<&str> = screen.lines().collect();
             let step = lines.iter().position(|line| line.starts_with("[compile 3/3] RUN echo one"));
-            step.is_some_and(|at| lines.get(at + 1).is_some_and(|line| line.starts_with("  | one")))
+            step.is_some_and(|at| lines.get(at + 1).is_some_and(|line| line.starts_with("  | ")))
                 && lines.last().is_some_and(|line| line.contains(" of 6 steps") && line.ends_with(" s"))
         };
         terminal.wait_for(is_shown);

@@ -1,11 +1,12 @@
 //! A live view on a terminal: what is done scrolls up as lines, what goes on stands below and is drawn anew.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::lines::{how_far, lines_of, needed, output_line, waiting, what};
@@ -32,36 +33,40 @@ pub(in crate::cli) struct Live {
 
 struct Shared {
     view: View,
-    screen: Option<ProgressBar>,
-    ended: bool,
+    phase: Phase,
+    /// How many lines of the view are on the screen, above the one where the cursor is.
+    drawn: usize,
+}
+
+/// Whether there is something that moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    NotYet,
+    Moving,
+    Ended,
 }
 
 impl Live {
     pub(super) fn new(verbosity: Verbosity, colour: Colour) -> Self {
-        let shared = Shared { view: View::new(colour, Instant::now()), screen: None, ended: false };
+        let shared = Shared { view: View::new(colour, Instant::now()), phase: Phase::NotYet, drawn: 0 };
         Self { verbosity, shared: Arc::new(Mutex::new(shared)), drawer: Mutex::new(None) }
     }
 
     /// Begins to draw.
     fn start(&self, shared: &mut Shared) {
-        if shared.ended || shared.screen.is_some() {
+        if shared.phase != Phase::NotYet {
             return;
         }
-        let screen = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
-        // The template has nothing that could be wrong.
-        let style =
-            ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
-        screen.set_style(style);
-        shared.screen = Some(screen);
+        shared.phase = Phase::Moving;
         let theirs = Arc::clone(&self.shared);
         let drawer = std::thread::Builder::new().name("progress".to_owned()).spawn(move || {
             loop {
                 {
                     let mut shared = locked(&theirs);
-                    if shared.ended {
+                    if shared.phase == Phase::Ended {
                         return;
                     }
-                    shared.draw();
+                    shared.draw(&[]);
                 }
                 std::thread::park_timeout(PAUSE);
             }
@@ -83,26 +88,36 @@ impl Drop for Live {
 }
 
 impl Shared {
-    fn draw(&mut self) {
-        if let Some(screen) = &self.screen {
-            screen.set_message(self.view.render(window(), Instant::now()).join("\n"));
-        }
-    }
-
-    /// Lines that stay.
-    fn print(&self, lines: &[String]) {
-        use std::io::Write as _;
-        if lines.is_empty() {
-            return;
-        }
-        let text = format!("{}\n", lines.join("\n"));
-        // Nobody is left to tell when standard error is closed.
-        let write = || std::io::stderr().write_all(text.as_bytes());
-        let _ = match &self.screen {
-            Some(screen) => screen.suspend(write),
-            None => write(),
+    /// Draws the view in the place of the one before, below `lines`, which stay. All is one write: nothing flickers.
+    fn draw(&mut self, lines: &[String]) {
+        let view = match self.phase {
+            Phase::Moving => self.view.render(window(), Instant::now()),
+            Phase::NotYet | Phase::Ended => Vec::new(),
         };
+        let text = frame(self.drawn, lines, &view);
+        self.drawn = view.len();
+        // Nobody is left to tell when standard error is closed.
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
+}
+
+/// What replaces the `drawn` lines above the cursor: `lines`, then `view`, and the cursor below them: what the terminal shows
+/// there by itself (`^C`) is gone with the next frame.
+fn frame(drawn: usize, lines: &[String], view: &[String]) -> String {
+    let mut text = String::new();
+    if drawn > 0 {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\r\u{1b}[{drawn}A");
+    }
+    for line in lines.iter().chain(view) {
+        text.push_str(line);
+        // What is left of a longer line.
+        text.push_str(if drawn > 0 { "\u{1b}[K\n" } else { "\n" });
+    }
+    if drawn > 0 {
+        text.push_str("\u{1b}[J");
+    }
+    text
 }
 
 impl Progress for Live {
@@ -116,19 +131,18 @@ impl Progress for Live {
         if moves {
             self.start(&mut shared);
         }
-        shared.print(&lines);
+        if !lines.is_empty() {
+            shared.draw(&lines);
+        }
     }
 
     /// Takes the moving part away. What is told after that is shown as lines.
     fn end(&self) {
         {
             let mut shared = locked(&self.shared);
-            if !std::mem::replace(&mut shared.ended, true) {
+            if std::mem::replace(&mut shared.phase, Phase::Ended) != Phase::Ended {
                 let rest = shared.view.rest(window().columns);
-                shared.print(&rest);
-            }
-            if let Some(screen) = shared.screen.take() {
-                screen.finish_and_clear();
+                shared.draw(&rest);
             }
         }
         let drawer = locked(&self.drawer).take();
@@ -402,8 +416,6 @@ impl View {
             Some((platform, steps)) => format!("{platform}: {} of {steps} steps", self.done.min(*steps)),
             None => "preparing".to_owned(),
         };
-        // The cursor stands behind it, where `^C` is shown; if that began a new line, one too few would be cleared.
-        let columns = columns.saturating_sub("^C".len());
         rows.push(paint(self.colour, "1", &aligned(&text, &seconds(since(self.began)), columns)));
         rows
     }
@@ -508,10 +520,10 @@ mod tests {
              \x20 | cc -c a.c\n\
              \x20 | cc    -c b.c\n\
              \x20 |  20%\n\
-             [web 3/4] RUN npm ci && npm run build npm run build npm run build npm…   12.3 s\n\
+             [web 3/4] RUN npm ci && npm run build npm run build npm run build npm …  12.3 s\n\
              \x20 | waiting for another step that uses the cache `npm`\n\
-             fetching sha256:abc of debian:12               12 MB of 48 MB, 25 %  12.3 s\n\
-             linux/arm/v7: 2 of 8 steps                                             12.3 s"
+             fetching sha256:abc of debian:12         12.0 MB of 48.0 MB, 25 %  12.3 s\n\
+             linux/arm/v7: 2 of 8 steps                                               12.3 s"
         );
     }
 
@@ -524,7 +536,7 @@ mod tests {
             Event::Applied { place: &a, instruction: "FROM a" },
             Event::Unpacking { place: &a },
             Event::Finished { place: &a, elapsed, layer: None },
-            Event::Started { place: &a2, instruction: "RUN a" },
+            Event::Found { place: &a2, instruction: "RUN a" },
             Event::Applied { place: &b, instruction: "FROM b" },
             Event::Applied { place: &b2, instruction: "ENV b=b" },
             Event::Unpacking { place: &b },
@@ -534,7 +546,10 @@ mod tests {
         let mut view = View::new(Colour::No, Instant::now());
         let take = |event| view.take(event, 30, Instant::now());
         let stays: Vec<String> = events.iter().flat_map(take).collect();
-        assert_eq!(stays, ["[a 1/4] FROM a           1.0 s", "[b 1/4] FROM b", "[b 2/4] ENV b=b"]);
+        assert_eq!(
+            stays,
+            ["[a 1/4] FROM a           1.0 s", "CACHED [a 2/4] RUN a", "[b 1/4] FROM b", "[b 2/4] ENV b=b"]
+        );
         assert_eq!(view.rest(30), ["[c 1/4] FROM c"]);
         assert_eq!(view.rest(30), [""; 0]);
     }
@@ -564,7 +579,7 @@ mod tests {
                 "[b 2/4] | file",
             ]
         );
-        assert_eq!(drawn, ["preparing                                12.3 s"]);
+        assert_eq!(drawn, ["preparing                                  12.3 s"]);
     }
 
     #[test]
@@ -586,6 +601,15 @@ mod tests {
             assert!(drawn.len() < rows.max(2), "{rows}: {drawn:#?}");
             assert!(drawn.iter().all(|line| line.width() <= columns.max(12)), "{columns}: {drawn:#?}");
         }
+    }
+
+    #[test]
+    fn a_frame_takes_the_place_of_the_one_before() {
+        let lines = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        assert_eq!(frame(0, &lines(&["a"]), &lines(&["b"])), "a\nb\n");
+        assert_eq!(frame(2, &lines(&["a"]), &lines(&["b"])), "\r\u{1b}[2Aa\u{1b}[K\nb\u{1b}[K\n\u{1b}[J");
+        assert_eq!(frame(1, &[], &[]), "\r\u{1b}[1A\u{1b}[J");
+        assert_eq!(frame(0, &[], &[]), "");
     }
 
     #[test]
