@@ -37,6 +37,15 @@ pub(super) enum NeededBase {
     Files(usize),
 }
 
+/// What an image is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// A stage begins with it.
+    Base,
+    /// Files are taken from it.
+    Files,
+}
+
 impl Planner<'_> {
     pub(super) fn names(&self) -> Names<'_> {
         Names { file: self.file, contexts: &self.request.contexts }
@@ -91,7 +100,9 @@ impl Planner<'_> {
             Origin::Scratch => NeededBase::Scratch,
             Origin::Stage(base) => NeededBase::Stage(base),
             Origin::Files(number) => NeededBase::Files(self.used_context(number)),
-            Origin::Image(name) => NeededBase::Image(Box::new(self.resolve(span, &name, &platform, asked)?)),
+            Origin::Image(name) => {
+                NeededBase::Image(Box::new(self.resolve(span, &name, &platform, (asked, Role::Base))?))
+            }
         };
         let instructions = if is_replaced {
             Vec::new()
@@ -122,26 +133,28 @@ impl Planner<'_> {
         span: Span,
         name: &ImageName,
         platform: &Platform,
-        asked: Asked,
+        (asked, role): (Asked, Role),
     ) -> Result<Base, BuildError> {
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
         // Asked once: a tag that moves meanwhile must not give one build two bases.
         if let Some((_, _, base)) = self.resolved.iter().find(|(n, w, _)| n == name && *w == wanted) {
             return Ok(base.clone());
         }
-        let (reference, shown, base) = match name {
-            ImageName::Registry(reference) => {
-                (reference, reference.to_string(), self.source.resolve(reference, &wanted))
-            }
+        let (reference, base) = match name {
+            ImageName::Registry(reference) => (reference, self.source.resolve(reference, &wanted)),
             ImageName::Layout(reference, layout) => {
-                let shown =
-                    format!("{}, which is in oci-layout://{}", reference.familiar(), layout.path.display());
-                (reference, shown, self.source.resolve_in_layout(layout, reference, &wanted))
+                (reference, self.source.resolve_in_layout(layout, reference, &wanted))
             }
         };
         let base = base.map_err(|source| {
-            let clue = self.clue(reference);
-            BuildError::at(Some(span), BuildErrorKind::Image { reference: shown, clue, source })
+            let (reference, clue) = match name {
+                ImageName::Registry(reference) => (reference.to_string(), self.clue(reference, role)),
+                ImageName::Layout(reference, layout) => (
+                    format!("oci-layout://{}", layout.path.display()),
+                    format!(", for which `{}` stands", reference.familiar()),
+                ),
+            };
+            BuildError::at(Some(span), BuildErrorKind::Image { reference, clue, source })
         })?;
         self.resolved.push((name.clone(), wanted, base.clone()));
         if let Some(found) = &base.foreign {
@@ -157,14 +170,19 @@ impl Planner<'_> {
     }
 
     /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
-    fn clue(&self, image: &Reference) -> String {
+    fn clue(&self, image: &Reference, role: Role) -> String {
         let Some(name) = image.repository().strip_prefix("library/") else { return String::new() };
         let stages: Vec<&str> =
             self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
         if stages.contains(&name) {
             return format!(" (the stage `{name}` is defined only later)");
         }
-        suggest(name, &stages).map_or_else(String::new, |near| format!(" (did you mean the stage `{near}`?)"))
+        match (suggest(name, &stages), role) {
+            (Some(near), _) => format!(" (did you mean the stage `{near}`?)"),
+            (None, Role::Base) => String::new(),
+            // Files are rarely taken from an image that has no more of a name.
+            (None, Role::Files) => format!(" (no stage and no `--build-context` is called `{name}`)"),
+        }
     }
 
     /// An image that a step reads from.
@@ -174,7 +192,7 @@ impl Planner<'_> {
         name: &ImageName,
         platform: &Platform,
     ) -> Result<CopyFrom, BuildError> {
-        let base = self.resolve(span, name, platform, self.request.asked)?;
+        let base = self.resolve(span, name, platform, (self.request.asked, Role::Files))?;
         self.images.push(base);
         Ok(CopyFrom::Image(self.images.len() - 1))
     }
