@@ -44,6 +44,7 @@ mod own_image;
 mod pods;
 mod privileged;
 mod process_one;
+mod progress;
 mod read_only_root;
 mod registry_hostile;
 mod remote_contexts;

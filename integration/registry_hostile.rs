@@ -97,7 +97,7 @@ impl Tester {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("blob");
         std::fs::write(&path, bytes).unwrap();
-        self.client.upload(to, &layer(bytes), &|| File::open(&path), from)
+        self.client.upload(to, &layer(bytes), &|| Ok(Box::new(File::open(&path)?)), from)
     }
 }
 

@@ -337,7 +337,7 @@ fn a_source_that_is_too_short_is_an_error_of_ours() {
     let result = Tester::new().client.upload(
         &reference(&registry, "app"),
         &layer(b"layer"),
-        &|| File::open(&path),
+        &|| Ok(Box::new(File::open(&path)?)),
         None,
     );
     assert!(line(result).contains("the data to send cannot be read"));
@@ -345,7 +345,7 @@ fn a_source_that_is_too_short_is_an_error_of_ours() {
     let result = Tester::new().client.upload(
         &reference(&registry, "app"),
         &layer(b"layer"),
-        &|| File::open(&missing),
+        &|| Ok(Box::new(File::open(&missing)?)),
         None,
     );
     assert!(line(result).contains("the data to send cannot be read"));

@@ -118,7 +118,7 @@ impl Executor<'_> {
         let progress = self.services.progress;
         let (stage, place) = (run.stage, &run.place(None));
         let StageBase::Image(base) = &stage.base else {
-            progress.tell(&Event::Started { place, instruction: &stage.instruction });
+            progress.tell(&Event::Applied { place, instruction: &stage.instruction });
             return;
         };
         let platform = Platform::from(base.config());
@@ -129,7 +129,7 @@ impl Executor<'_> {
             String::new()
         };
         let text = format!("{} ({name}{platform}, sha256:{})", stage.instruction, base.digest.short());
-        progress.tell(&Event::Started { place, instruction: &text });
+        progress.tell(&Event::Applied { place, instruction: &text });
         progress.tell(&Event::Detail(&format!("{} is {}", base.reference, base.digest)));
     }
 
@@ -138,7 +138,7 @@ impl Executor<'_> {
         self.stop_if_cancelled()
             .map_err(|kind| BuildError::at(run.steps(next).first().map(|step| step.span), kind))?;
         if !run.changes_files(next) {
-            self.tell_steps(run, next, Telling::Started);
+            self.tell_steps(run, next, Telling::Applied);
             append_rows(run, next, None, None);
             return Ok(next + 1);
         }
@@ -169,7 +169,7 @@ impl Executor<'_> {
             let (place, instruction) = (&run.place(Some(position)), step.instruction.as_str());
             let event = match telling {
                 Telling::Found if step.step.changes_files() => Event::Found { place, instruction },
-                Telling::Found | Telling::Started => Event::Started { place, instruction },
+                Telling::Found | Telling::Applied => Event::Applied { place, instruction },
             };
             self.services.progress.tell(&event);
         }
@@ -181,7 +181,7 @@ impl Executor<'_> {
         let mut layers = layers.into_iter();
         for group in next..end {
             if !run.changes_files(group) {
-                self.tell_steps(run, group, Telling::Started);
+                self.tell_steps(run, group, Telling::Applied);
                 append_rows(run, group, None, None);
                 continue;
             }
@@ -224,15 +224,17 @@ impl Executor<'_> {
             let (step, place) = (&stage.steps[position], run.place(Some(position)));
             let at = |kind| BuildError::at(Some(step.span), kind);
             self.stop_if_cancelled().map_err(at)?;
-            let started = Event::Started { place: &place, instruction: &step.instruction };
-            self.services.progress.tell(&started);
+            let instruction = step.instruction.as_str();
             if !step.step.changes_files() {
+                self.services.progress.tell(&Event::Applied { place: &place, instruction });
                 continue;
             }
+            self.services.progress.tell(&Event::Started { place: &place, instruction });
             began = Instant::now();
             if let Err(kind) = self.perform(&step.step, stage, &place, below, recording.as_ref()) {
                 if !matches!(kind, BuildErrorKind::Cancelled) {
-                    let failed = Event::Failed { place: &place, elapsed: began.elapsed() };
+                    let error = kind.to_string();
+                    let failed = Event::Failed { place: &place, elapsed: began.elapsed(), error: &error };
                     self.services.progress.tell(&failed);
                 }
                 return Err(at(kind));
@@ -266,6 +268,7 @@ impl Executor<'_> {
         }
         self.stop_if_cancelled()?;
         let began = Instant::now();
+        self.services.progress.tell(&Event::Unpacking { place: &run.place(None) });
         let base = run.stage.base.shown(&self.plan.stages);
         run.done.files = Files::Chain(self.unpack(&run.done.image, &base, run.stage, Purpose::Step)?);
         let elapsed = began.elapsed();
@@ -323,7 +326,7 @@ impl Executor<'_> {
 /// What is told of steps.
 #[derive(Clone, Copy)]
 enum Telling {
-    Started,
+    Applied,
     Found,
 }
 

@@ -334,6 +334,15 @@ pub(super) struct BuildArgs {
     /// How much to say: trace, debug, info, warn, error, fatal or panic
     #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
     pub(super) verbosity: String,
+
+    /// How progress is shown: auto (tty on a terminal, else plain), plain, tty, quiet or rawjson [env:
+    /// BUILDKIT_PROGRESS] [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub(super) progress: Option<String>,
+
+    /// Show nothing but the digest and errors: --progress quiet
+    #[arg(long, short = 'q', conflicts_with = "progress")]
+    pub(super) quiet: bool,
 }
 
 /// The command that a command line is about, with its subcommand.

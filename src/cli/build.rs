@@ -16,7 +16,7 @@ use super::isolation::{self, Grounds, Isolation};
 use super::open_files;
 use super::outputs::{Publishing, check_outputs};
 use super::own::{self, Entered};
-use super::progress::{Colour, Lines};
+use super::progress::{Colour, Display};
 use super::secrets;
 use super::settings::Settings;
 use super::snapshotter::{self, Kept};
@@ -45,7 +45,8 @@ use crate::transfer::{Images, Unpacking};
 
 /// Prints what a build would give.
 pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
-    let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    let progress =
+        Arc::new(Display::to_stderr(settings.progress.without_motion(), settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let written = places.read(settings, &*progress)?;
@@ -62,7 +63,7 @@ pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Res
 
 fn print_plan(
     settings: &Settings,
-    progress: &Arc<Lines<std::io::Stderr>>,
+    progress: &Arc<Display>,
     sources: &Sources<'_>,
     store: &Store,
     client: &Client,
@@ -78,7 +79,7 @@ fn print_plan(
 
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
-    let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    let progress = Arc::new(Display::to_stderr(settings.progress, settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let written = places.read(settings, &*progress)?;
@@ -99,6 +100,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let result =
         Build { settings, progress: &progress, secrets, agents, open_files, isolation, entered, stop: &stop }
             .run(&store, places, written);
+    progress.end();
     stop.judge(result)
 }
 
@@ -118,7 +120,7 @@ struct Input<'a> {
 
 struct Build<'a> {
     settings: &'a Settings,
-    progress: &'a Arc<Lines<std::io::Stderr>>,
+    progress: &'a Arc<Display>,
     secrets: BTreeMap<String, Secret>,
     agents: BTreeMap<String, Agent>,
     open_files: Option<ResourceLimit>,
@@ -132,7 +134,7 @@ impl Build<'_> {
     fn run(self, store: &Store, mut places: Places, written: Option<Written>) -> Result<(), Failure> {
         let settings = self.settings;
         places.hide_outputs(settings)?;
-        let sweep = Sweep::begin(store, self.progress)?;
+        let sweep = Sweep::begin(store, &**self.progress)?;
         let client = client(settings, self.progress)?;
         watch(self.stop, &client)?;
         let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
@@ -173,6 +175,8 @@ impl Build<'_> {
             client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
         let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
+        let steps = plan.stages.iter().map(|stage| stage.steps.len() + 1).sum();
+        progress.tell(&Event::Planned { platform: &plan.platform, steps });
         warn(&plan, progress);
         self.isolation.check(&plan, found)?;
         if isolation::runs(&plan) {
@@ -312,10 +316,7 @@ fn check_machine() -> Result<(), Failure> {
 }
 
 /// Opens the store and tells what was wrong with it.
-pub(super) fn open_store(
-    settings: &Settings,
-    progress: &Arc<Lines<std::io::Stderr>>,
-) -> Result<Store, Failure> {
+pub(super) fn open_store(settings: &Settings, progress: &Arc<Display>) -> Result<Store, Failure> {
     let store = Store::open(&settings.store).map_err(|error| {
         let failure = Failure::from_error(&error);
         match advice_for_store(&error, &settings.store) {
@@ -336,10 +337,7 @@ pub(super) fn warn_of_flags(settings: &Settings, progress: &dyn Progress) {
 }
 
 /// A client that tells of waits and of odd answers.
-pub(super) fn client(
-    settings: &Settings,
-    progress: &Arc<Lines<std::io::Stderr>>,
-) -> Result<Arc<Client>, Failure> {
+pub(super) fn client(settings: &Settings, progress: &Arc<Display>) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
     let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
     let options =

@@ -14,7 +14,7 @@ use super::args::{BuildArgs, CheckArgs};
 use super::build::{client, open_store, warn_of_flags, watch};
 use super::failure::{Failure, sentence, shown};
 use super::hints::build_failure;
-use super::progress::{Colour, Lines};
+use super::progress::{Colour, Display};
 use super::settings::Settings;
 use super::sources::Places;
 use super::stop::{AtOnce, Stop};
@@ -127,7 +127,7 @@ pub(super) fn check(
     colour: Colour,
     at_once: &AtOnce,
 ) -> Result<ExitCode, Failure> {
-    let progress = Arc::new(Lines::to_stderr(settings.verbosity, colour));
+    let progress = Arc::new(Display::to_stderr(settings.progress.without_motion(), settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let found = places.find(settings)?;

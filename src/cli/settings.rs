@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::isolation;
 use super::limits::Limits;
 use super::outputs::{Outputs, check_not_private};
-use super::progress::Verbosity;
+use super::progress::{Mode, Verbosity};
 use super::run_settings::{self, Allowed};
 use super::secrets;
 use super::snapshotter::{self, Preference, word};
@@ -129,6 +129,8 @@ pub(super) struct Settings {
     pub(super) limits: Limits,
     /// How much to say.
     pub(super) verbosity: Verbosity,
+    /// How progress is shown.
+    pub(super) progress: Mode,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
 }
@@ -238,6 +240,7 @@ impl Settings {
             agents,
             limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
             verbosity,
+            progress: progress(args, environment)?,
             warnings,
         };
         let given = std::iter::once(("--store", settings.store.as_path()));
@@ -565,6 +568,19 @@ fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failur
     let path = directory.join("config.json");
     let bytes = read_setting("DOCKER_CONFIG", &path)?;
     Ok(bytes.map(|bytes| ConfigFile { path: path.display().to_string(), bytes }))
+}
+
+/// How progress is shown: the flag comes before the variable.
+fn progress(args: &BuildArgs, environment: &Environment) -> Result<Mode, Failure> {
+    if args.quiet {
+        return Ok(Mode::Quiet);
+    }
+    let variable = environment.text("BUILDKIT_PROGRESS");
+    let given = args.progress.as_deref().map(|text| ("--progress", text));
+    let given = given.or_else(|| variable.as_deref().map(|text| ("BUILDKIT_PROGRESS", text)));
+    let parsed =
+        given.map(|(name, text)| text.parse().map_err(|error: String| Failure::new(error).of_flag(name)));
+    parsed.unwrap_or(Ok(Mode::Auto))
 }
 
 /// A file of settings; `None` if it isn't there.

@@ -1,11 +1,9 @@
 //! Removing what killed builds left in the store, beside the build that finds it.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::progress::Lines;
 use crate::build::progress::{Event, Progress};
 use crate::sandbox::Cancel;
 use crate::store::Store;
@@ -26,7 +24,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// Begins, and tells so if there is anything to remove.
-    pub(super) fn begin(store: &Store, progress: &Arc<Lines<std::io::Stderr>>) -> Result<Self, Failure> {
+    pub(super) fn begin(store: &Store, progress: &dyn Progress) -> Result<Self, Failure> {
         let temporary = store.temporary();
         let dead = sweep::dead(&temporary).map_err(|error| Failure::from_error(&error))?;
         if dead == 0 {

@@ -23,7 +23,7 @@ pub enum Content<'a> {
         /// How many.
         size: u64,
         /// Opens them; called again for each further try.
-        open: &'a (dyn Fn() -> io::Result<Box<dyn Read>> + 'a),
+        open: &'a (dyn Fn() -> io::Result<Box<dyn Read + 'a>> + 'a),
     },
 }
 
@@ -49,19 +49,19 @@ pub(super) struct Queue {
 }
 
 /// The end of the queue that the caller's thread fills.
-pub(super) struct Source {
+pub(super) struct Source<'a> {
     chunks: mpsc::Sender<Bytes>,
-    reader: Box<dyn Read>,
+    reader: Box<dyn Read + 'a>,
     left: u64,
 }
 
 /// A body of `size` bytes and what fills it.
-pub(super) fn channel(reader: Box<dyn Read>, size: u64) -> (Source, Queue) {
+pub(super) fn channel<'a>(reader: Box<dyn Read + 'a>, size: u64) -> (Source<'a>, Queue) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     (Source { chunks: sender, reader, left: size }, Queue { chunks: receiver, left: size })
 }
 
-impl Source {
+impl Source<'_> {
     /// Reads and sends until all is sent or the other end is gone. Reading blocks the calling thread only: it is the
     /// thread of the caller, not one of the runtime.
     pub(super) async fn feed(mut self, host: &str, stall: Duration) -> Result<(), Failure> {

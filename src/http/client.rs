@@ -394,7 +394,7 @@ async fn stopped(stop: Option<&Stop>) {
 async fn exchange(
     client: &reqwest::Client,
     request: reqwest::Request,
-    source: Option<Source>,
+    source: Option<Source<'_>>,
     host: &str,
     timeouts: Timeouts,
 ) -> Result<reqwest::Response, Failure> {

@@ -33,6 +33,6 @@ pub use error::{Action, ClientError, Problem, TransferError};
 pub use helper::{HelperError, Helpers};
 pub use parallel::in_parallel;
 pub use pull::Fetched;
-pub use push::Uploaded;
+pub use push::{BlobSource, OpenBlob, Uploaded};
 pub use realm::RealmError;
 pub use statistics::Statistics;

@@ -1,6 +1,5 @@
 //! Writing to registries: blobs first, and the manifest that names them last.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Duration;
 
@@ -27,8 +26,13 @@ pub enum Uploaded {
     Sent,
 }
 
+/// The bytes of a blob, from any place on.
+pub trait BlobSource: Read + Seek {}
+
+impl<T: Read + Seek> BlobSource for T {}
+
 /// Opens the bytes of a blob.
-type Open<'a> = &'a (dyn Fn() -> io::Result<File> + Sync);
+pub type OpenBlob<'a> = &'a (dyn Fn() -> io::Result<Box<dyn BlobSource + 'a>> + Sync + 'a);
 
 /// Pieces of a chunked upload are this long, unless the registry wants longer ones.
 const PIECE: u64 = 16 * 1024 * 1024;
@@ -36,12 +40,12 @@ const PIECE: u64 = 16 * 1024 * 1024;
 const LONGEST_PIECE: u64 = 1024 * 1024 * 1024;
 
 /// One upload: where to, and what.
-struct Upload<'a> {
+struct Upload<'a, 'o> {
     session: &'a Session,
     scope: Scope,
     to: &'a Reference,
     blob: &'a Descriptor,
-    open: Open<'a>,
+    open: OpenBlob<'o>,
 }
 
 /// An upload that the registry is ready for.
@@ -101,7 +105,7 @@ impl Client {
         &self,
         to: &Reference,
         blob: &Descriptor,
-        open: &(dyn Fn() -> io::Result<File> + Sync),
+        open: OpenBlob<'_>,
         mount_from: Option<&Reference>,
     ) -> Result<Uploaded, TransferError> {
         let session = self.session(to, Direction::Push);
@@ -110,7 +114,7 @@ impl Client {
             .map_err(|problem| problem.at(Action::Upload(blob.digest.clone()), to))
     }
 
-    fn send_blob(&self, upload: Upload<'_>, mount_from: Option<&Reference>) -> Result<Uploaded, Problem> {
+    fn send_blob(&self, upload: Upload<'_, '_>, mount_from: Option<&Reference>) -> Result<Uploaded, Problem> {
         let Upload { session, scope, to, blob, .. } = &upload;
         if self.has_blob(session, scope, to, &blob.digest, Some(blob.size))? {
             return Ok(Uploaded::Existed);
@@ -183,7 +187,7 @@ impl Client {
     /// Asks the registry to take the blob from another of its repositories. All refusals mean: send it.
     fn mount(
         &self,
-        upload: &Upload<'_>,
+        upload: &Upload<'_, '_>,
         from: &Reference,
         attempts: &mut Attempts,
     ) -> Result<Option<Mount>, Problem> {
@@ -207,8 +211,8 @@ impl Client {
         }
     }
 
-    fn send_whole(&self, upload: &Upload<'_>, place: Place) -> Result<Sending, Problem> {
-        let open = || Ok(Box::new((upload.open)()?) as Box<dyn Read>);
+    fn send_whole(&self, upload: &Upload<'_, '_>, place: Place) -> Result<Sending, Problem> {
+        let open = || Ok((upload.open)()? as Box<dyn Read + '_>);
         let content = Content::Stream { size: upload.blob.size, open: &open };
         let call = Call {
             headers: vec![octets()],
@@ -219,7 +223,7 @@ impl Client {
     }
 
     /// The PUT that ends an upload.
-    fn commit(&self, upload: &Upload<'_>, call: &Call<'_>) -> Result<Sending, Problem> {
+    fn commit(&self, upload: &Upload<'_, '_>, call: &Call<'_>) -> Result<Sending, Problem> {
         // An upload is not repeated at the same place: what the registry has of it is not known.
         let mut response = match self.call(upload.session, call, &mut Attempts::once()) {
             Ok(response) => response,
@@ -244,7 +248,7 @@ impl Client {
         }
     }
 
-    fn check_committed(&self, upload: &Upload<'_>, response: &Response) -> Result<Sending, Problem> {
+    fn check_committed(&self, upload: &Upload<'_, '_>, response: &Response) -> Result<Sending, Problem> {
         let stored = response.header("docker-content-digest").and_then(|text| text.parse::<Digest>().ok());
         match stored {
             Some(stored)
@@ -257,7 +261,7 @@ impl Client {
         }
     }
 
-    fn send_pieces(&self, upload: &Upload<'_>, mut place: Place) -> Result<Sending, Problem> {
+    fn send_pieces(&self, upload: &Upload<'_, '_>, mut place: Place) -> Result<Sending, Problem> {
         let size = upload.blob.size;
         let piece = place.piece.clamp(PIECE, LONGEST_PIECE);
         let mut sent = 0;
@@ -266,7 +270,7 @@ impl Client {
             let open = || {
                 let mut file = (upload.open)()?;
                 file.seek(SeekFrom::Start(sent))?;
-                Ok(Box::new(file.take(length)) as Box<dyn Read>)
+                Ok(Box::new(file.take(length)) as Box<dyn Read + '_>)
             };
             let call = Call {
                 headers: vec![octets(), content_range(sent, length)],
@@ -299,7 +303,7 @@ impl Client {
     /// From where an upload goes on after a piece; `sent` is where it should.
     fn after_piece(
         &self,
-        upload: &Upload<'_>,
+        upload: &Upload<'_, '_>,
         mut response: Response,
         place: &mut Place,
         sent: u64,

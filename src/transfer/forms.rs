@@ -167,7 +167,8 @@ impl Images<'_> {
             side: Side { windows, cancelled: &cancelled },
         };
         let stored = self.store.blobs().reader(&layer.blob)?;
-        let mut out = WhileWanted { writer: self.store.blobs().writer()?, unwanted: &cancelled };
+        let mut out =
+            WhileWanted { writer: self.store.blobs().writer()?, unwanted: &cancelled, transfer: None };
         let diff_id = match convert(stored, &layer.diff_id, &mut out, &conversion) {
             Ok(diff_id) => diff_id,
             Err(error) => return Ok(Err(error)),

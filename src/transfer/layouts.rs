@@ -57,7 +57,7 @@ impl Images<'_> {
         self.progress.tell(&Event::Detail(&note));
         let layout = Layout::open(path, &self.limits)?;
         let writer = self.store.blobs().writer()?;
-        let mut wanted = WhileWanted { writer, unwanted };
+        let mut wanted = WhileWanted { writer, unwanted, transfer: None };
         io::copy(&mut layout.reader(blob)?, &mut wanted)?;
         wanted.writer.commit(&blob.digest, blob.size)?;
         Ok(())

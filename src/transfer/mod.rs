@@ -7,11 +7,12 @@ mod forms;
 mod layouts;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::OnceLock;
 
 use crate::build;
 use crate::build::named_contexts::LayoutImageName;
-use crate::build::progress::{Event, size};
+use crate::build::progress::{Event, Transfer, Way, size};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
@@ -24,7 +25,7 @@ use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer::{Limits, Owners};
-use crate::registry::{Client, Fetched, Uploaded, in_parallel};
+use crate::registry::{BlobSource, Client, Fetched, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::blobs::BlobWriter;
 use crate::store::mount::MAX_LAYERS;
@@ -123,6 +124,8 @@ impl Unpacker {
 struct WhileWanted<'a> {
     writer: BlobWriter,
     unwanted: &'a dyn Fn() -> bool,
+    /// Which tells how much there is.
+    transfer: Option<&'a Transfer<'a>>,
 }
 
 impl Write for WhileWanted<'_> {
@@ -130,11 +133,37 @@ impl Write for WhileWanted<'_> {
         if (self.unwanted)() {
             return Err(io::Error::other("nobody wants it any more"));
         }
-        self.writer.write(bytes)
+        let written = self.writer.write(bytes)?;
+        if let Some(transfer) = self.transfer {
+            transfer.add(written as u64);
+        }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
+    }
+}
+
+/// A blob that tells how much of it was sent.
+struct Sent<'a> {
+    file: File,
+    transfer: &'a Transfer<'a>,
+}
+
+impl Read for Sent<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.transfer.add(read as u64);
+        Ok(read)
+    }
+}
+
+impl Seek for Sent<'_> {
+    fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
+        let place = self.file.seek(place)?;
+        self.transfer.set(place);
+        Ok(place)
     }
 }
 
@@ -422,14 +451,17 @@ impl Images<'_> {
         blob: &Descriptor,
         unwanted: &dyn Fn() -> bool,
     ) -> Result<(), ServiceError> {
-        let notice = format!("fetching {} ({}) of {}", blob.digest, size(blob.size), reference.familiar());
-        self.progress.tell(&Event::Note(&notice));
+        let (name, image) = (blob.digest.to_string(), reference.familiar().to_string());
+        let transfer = Transfer::begin(self.progress, Way::Pull, name, image, Some(blob.size));
         let open = || {
+            // Another try begins anew.
+            transfer.set(0);
             let writer = self.store.blobs().writer().map_err(io::Error::other)?;
-            Ok(WhileWanted { writer, unwanted })
+            Ok(WhileWanted { writer, unwanted, transfer: Some(&transfer) })
         };
-        let written = self.client.blob(reference, blob, open)?;
-        written.writer.commit(&blob.digest, blob.size)?;
+        let writer = self.client.blob(reference, blob, open)?.writer;
+        writer.commit(&blob.digest, blob.size)?;
+        transfer.done();
         Ok(())
     }
 
@@ -449,7 +481,7 @@ impl Images<'_> {
             encoded.config.digest.clone(),
             encoded.config.bytes.len() as u64,
         );
-        let open = || self.open(&config.digest);
+        let open = || Ok(Box::new(self.open(&config.digest)?) as Box<dyn BlobSource>);
         self.client.upload(destination, &config, &open, None)?;
         Ok(())
     }
@@ -468,9 +500,17 @@ impl Images<'_> {
             Origin::Registry(reference) if reference.registry() == destination.registry() => Some(reference),
             _ => None,
         };
+        // Of what is at the destination already, nothing is told.
+        let transfer = OnceLock::new();
         let open = || {
             self.fetch(layer, &|| false).map_err(io::Error::other)?;
-            self.open(&layer.blob.digest)
+            let file = self.open(&layer.blob.digest)?;
+            let (name, image) = (layer.blob.digest.to_string(), destination.familiar().to_string());
+            let begin = || Transfer::begin(self.progress, Way::Push, name, image, Some(layer.blob.size));
+            let transfer = transfer.get_or_init(begin);
+            // What was sent before this try is sent anew.
+            transfer.set(0);
+            Ok(Box::new(Sent { file, transfer }) as Box<dyn BlobSource + '_>)
         };
         let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
         // Registries refuse bytes that are not what they are called.
@@ -481,7 +521,11 @@ impl Images<'_> {
             Some(damage) => Err(ServiceError::from(damage)),
             None => Err(error.into()),
         });
-        let how = match sent? {
+        let sent = sent?;
+        if let Some(transfer) = transfer.into_inner() {
+            transfer.done();
+        }
+        let how = match sent {
             Uploaded::Existed => "was there",
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::build::progress::{Event, Progress, size as shown_size};
+use super::WhileWanted;
+use crate::build::progress::{Event, Progress, Transfer, Way, size as shown_size};
 use crate::build::remote::{Remote, RemoteFiles};
 use crate::build::services::ServiceError;
 use crate::context::{
@@ -246,21 +247,36 @@ impl Remotes<'_> {
         let authorization = self.url_authorization(url);
         let wanted =
             Download { source: url, authorization: authorization.as_deref(), known, limit: self.limit };
-        let fetching = || self.progress.tell(&Event::Note(&format!("fetching {}", url.shown())));
+        let transfer = OnceLock::new();
+        let begin = || {
+            let name = url.shown();
+            transfer.get_or_init(|| Transfer::begin(self.progress, Way::Fetch, name, String::new(), None))
+        };
+        // Else the answer may as well be that nothing has changed.
         if known.is_none() {
-            fetching();
+            begin();
         }
+        let unwanted = || cancel.is_cancelled();
         let mut open = || {
-            // The answer may as well be that nothing has changed.
-            if known.is_some() {
-                fetching();
-            }
-            self.blobs().writer().map_err(io::Error::other)
+            let transfer = begin();
+            // Another try begins anew.
+            transfer.set(0);
+            let writer = self.blobs().writer().map_err(io::Error::other)?;
+            Ok(WhileWanted { writer, unwanted: &unwanted, transfer: Some(transfer) })
         };
         let tell = |line: &str| self.progress.tell(&Event::Note(line));
-        let cancel = cancel.clone();
-        let client = self.client.until(move || cancel.is_cancelled());
-        Ok(download(&client, &wanted, &mut open, &tell)?)
+        let client = {
+            let cancel = cancel.clone();
+            self.client.until(move || cancel.is_cancelled())
+        };
+        let downloaded = match download(&client, &wanted, &mut open, &tell)? {
+            Downloaded::Unchanged => Downloaded::Unchanged,
+            Downloaded::New { file, validators } => Downloaded::New { file: file.writer, validators },
+        };
+        if let Some(transfer) = transfer.into_inner() {
+            transfer.done();
+        }
+        Ok(downloaded)
     }
 
     /// As BuildKit has it: a token comes before a header.

@@ -113,6 +113,7 @@ impl Publishing<'_> {
         if outputs.list.iter().any(Output::is_streamed) {
             return Ok(());
         }
+        self.images.progress.end();
         crate::cli::print(&format!("{}\n", outcome.manifest.digest))
     }
 
