@@ -3,6 +3,7 @@
 //! what means nothing.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::error::{BuildError, BuildErrorKind};
 use super::origin::{Reader, VARIABLES, named_by};
@@ -16,7 +17,7 @@ pub(super) struct Surveyed {
     /// What it names: a stage, an image, `scratch`; never empty.
     pub(super) name: String,
     /// `--platform`.
-    pub(super) platform: Option<Platform>,
+    pub(super) platform: Option<Arc<Platform>>,
 }
 
 /// Looks at all stages of `file`; `host` is what a platform without a system is read for.
@@ -78,7 +79,7 @@ impl FromReader<'_> {
         }
         let requested = Requested::parse(&text.to_string_lossy(), host);
         let requested = requested.map_err(|error| BuildError::at(Some(span), error))?;
-        Ok(Surveyed { name, platform: Some(requested.normalised) })
+        Ok(Surveyed { name, platform: Some(Arc::new(requested.normalised)) })
     }
 
     /// Expands `text` and notes what is not declared.
