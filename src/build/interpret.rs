@@ -705,6 +705,40 @@ mod tests {
     }
 
     #[test]
+    fn one_large_variable_in_very_many_places_is_refused() {
+        let big = vec!["x".repeat(60_000); 17].join("\\\n");
+        for (instruction, message) in [
+            ("COPY <<E /x\n$big\nE\n", "here-documents and mounts have more than 33554432 bytes together"),
+            (
+                "RUN --mount=type=cache,id=$big,target=/x y\n",
+                "here-documents and mounts have more than 33554432",
+            ),
+        ] {
+            let text = |times| format!("FROM scratch\nENV big={big}\n{}", instruction.repeat(times));
+            assert!(planned(&text(30)).is_ok());
+            let error = planned(&text(40)).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+            let lines = instruction.lines().count();
+            assert_eq!(error.span.map(|span| span.first_line), Some(19 + 32 * lines), "{instruction}");
+        }
+    }
+
+    #[test]
+    fn very_many_triggers_in_very_many_stages_are_refused() {
+        let triggers = "ONBUILD ENV a=b\n".repeat(5_000);
+        let text = |stages: usize| {
+            let all: String = (0..stages).map(|number| format!("FROM s AS t{number}\n")).collect();
+            let mounts: String =
+                (0..stages).map(|number| format!("--mount=from=t{number},target=/{number} ")).collect();
+            planned(&format!("FROM scratch AS s\n{triggers}{all}FROM scratch\nRUN {mounts} x\n"))
+        };
+        assert!(text(2).is_ok());
+        let error = text(40).unwrap_err();
+        assert!(error.to_string().contains("more than 200000 instructions together"), "{error}");
+        assert_eq!(error.span.map(|span| span.first_line), Some(5_002 + 39));
+    }
+
+    #[test]
     fn warnings_name_what_nobody_can_give_a_value() {
         for (text, expected) in [
             ("FROM scratch\nENV a=$x", vec!["UndefinedVar 2"]),
