@@ -184,6 +184,7 @@ pub(super) fn plan(data: &[u8]) {
     let request = PlanRequest {
         contexts,
         no_cache: BTreeSet::from(["b".to_owned()]),
+        clock: builder::build::clock::Clock::Machine,
         build_args: args.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         asked: Asked::Explicitly,
         ..PlanRequest::usual(platform, host, 500)

@@ -85,6 +85,10 @@ fn branches_tags_commits_and_directories_are_found() {
     for (lines, message) in [
         (wrong.as_str(), expected.as_str()),
         ("ADD REPO#none /x", "repository does not contain ref none"),
+        (
+            "ADD REPO?checksum=1234567 /x",
+            "ref 1234567; where no branch or tag is named, a commit is by its whole id",
+        ),
         ("ADD REPO#v1:none /x", "the repository has no directory `none`"),
         ("ADD REPO#v1:a /x", "the repository has no directory `a`"),
         ("ADD REPO?foo=1 /x", "unexpected query \"foo\""),
@@ -329,6 +333,107 @@ fn a_checkout_ends_at_once_when_it_is_told_to() {
     running.signal(Signal::TERM);
     let finished = running.end(Duration::from_secs(5));
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
+}
+
+/// Has `--limit` changed for a build of `lines`, which then fails; gives what is said.
+fn beyond(site: &Site, lines: &str, limit: &str) -> String {
+    let said = fails(site, &Builder::new(), lines, &[&format!("--limit={limit}")]);
+    let (name, _) = limit.split_once('=').unwrap();
+    assert!(said.contains(&format!("raise it with `--limit {name}=N`")), "{limit}: {said}");
+    said
+}
+
+#[test]
+fn what_a_repository_takes_has_limits() {
+    let Some(site) = Site::start() else { return };
+    // Small on the way, large on the disk.
+    site.commit("large", &"0".repeat(3 << 20));
+    for (limit, words) in [
+        ("git-bytes=2MiB", "the repository takes more than 2097152 bytes on disk"),
+        ("git-entries=4", "the repository takes more than 4 files, links and directories"),
+        ("git-seconds=0", "the repository takes more than 0 seconds"),
+    ] {
+        let said = beyond(&site, "ADD REPO /x", limit);
+        assert!(said.contains(words), "{limit}: {said}");
+    }
+    let (files, _) = build(&site, &Builder::new(), "ADD REPO /x", &["--limit=git-bytes=8MiB"]);
+    assert_eq!(files.len(), 5, "{files:?}");
+}
+
+#[test]
+fn submodules_are_counted_at_all_depths_before_they_are_fetched() {
+    let Some(site) = Site::start() else { return };
+    let make = |name: &str, below: Option<&str>| {
+        let work = site.repositories().join(name);
+        std::fs::create_dir(&work).unwrap();
+        git(&work, &["init", "-q"]);
+        std::fs::write(work.join(name), name).unwrap();
+        if let Some(below) = below {
+            // A blank, and a name that is a path.
+            let url = format!("../{below}.git");
+            git(&work, &["submodule", "add", "-q", "--name", "some/name", &url, "sub/a module"]);
+            git(&work, &["config", "-f", ".gitmodules", "submodule.some/name.url", &url]);
+        }
+        git(&work, &["add", "-A"]);
+        git(&work, &["commit", "-q", "-m", name]);
+        git(site.repositories(), &["clone", "-q", "--bare", name, &format!("{name}.git")]);
+    };
+    make("lowest", None);
+    make("middle", Some("lowest"));
+    site.git(&["submodule", "add", "-q", "../middle.git", "one"]);
+    site.git(&["submodule", "add", "-q", "../lowest.git", "two"]);
+    site.commit("modules", "modules");
+    let (files, _) = build(&site, &Builder::new(), "ADD REPO /x", &[]);
+    for file in ["one/middle 644 middle", "one/sub/a module/lowest 644 lowest", "two/lowest 644 lowest"] {
+        assert!(files.iter().any(|line| line == file), "{file}: {files:?}");
+    }
+    assert!(!files.iter().any(|line| line.contains(".git/") || line.contains(".git ")), "{files:?}");
+    let said = beyond(&site, "ADD REPO /x", "git-submodules=2");
+    assert!(said.contains("the repository takes more than 2 submodules"), "{said}");
+    let said = beyond(&site, "ADD REPO /x", "git-submodule-nesting=1");
+    assert!(said.contains("more than 1 submodules within each other"), "{said}");
+    let asked = |name: &str| site.server.requests("GET", &format!("{name}.git/info/refs")).len();
+    let before = asked("middle");
+    beyond(&site, "ADD REPO /x", "git-submodules=1");
+    assert_eq!(asked("middle"), before);
+    let more = ["--limit=git-submodules=3", "--limit=git-submodule-nesting=2"];
+    build(&site, &Builder::new(), "ADD REPO /x", &more);
+    // One whose path leads elsewhere is none, whoever says so.
+    site.git(&["config", "-f", ".gitmodules", "submodule.none.path", "../../../etc"]);
+    site.git(&["config", "-f", ".gitmodules", "submodule.here.path", "."]);
+    site.commit("odd", "odd");
+    let (files, _) = build(&site, &Builder::new(), "ADD REPO /x", &[]);
+    assert!(files.contains(&"two/lowest 644 lowest".to_owned()), "{files:?}");
+}
+
+#[test]
+fn a_list_of_branches_without_end_and_a_server_that_is_silent_are_not_waited_for() {
+    let Some(site) = Site::start_with(|seen| {
+        let list = Answer::new(200).with("Content-Type", "application/x-git-upload-pack-advertisement");
+        let line = format!("{} refs/heads/x\n", "1".repeat(40));
+        let line = format!("{:04x}{line}", line.len() + 4);
+        let service = "001e# service=git-upload-pack\n0000";
+        match seen.path.as_str() {
+            "/endless.git/info/refs" => {
+                let body = format!("{service}{}", line.repeat(1000));
+                Some(list.body(body).ending(Ending::Endless))
+            }
+            "/stalled.git/info/refs" => Some(list.body(service).ending(Ending::Stall(8))),
+            _ => None,
+        }
+    }) else {
+        return;
+    };
+    let endless = format!("ADD {} /x", site.url("endless.git"));
+    let said = beyond(&site, &endless, "git-memory=64MiB");
+    assert!(said.contains("the repository takes more than 67108864 bytes of memory"), "{said}");
+    // What is only slow has its time.
+    beyond(&site, &format!("ADD {} /x", site.url("stalled.git")), "git-idle-seconds=1");
+    // It takes connections, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let said = beyond(&site, &format!("ADD git://{address}/x /x"), "git-idle-seconds=1");
+    assert!(said.contains("nothing has come of the repository for 1 seconds"), "{said}");
 }
 
 #[test]

@@ -160,6 +160,23 @@ fn dockerfiles_of_the_largest_size_are_planned() {
 }
 
 #[test]
+fn layers_are_compressed_at_the_highest_level_in_the_same_memory() {
+    let base = ground().name("busybox:latest");
+    // Two stages, so that two layers are written and converted at once.
+    let context = Context::new(&format!(
+        "FROM {base} AS one\nRUN seq 1 4000000 >/one\nFROM {base}\nRUN seq 1 4100000 >/two\nCOPY --from=one /one /\n"
+    ));
+    for flags in [
+        &["--compression=zstd", "--compression-level=22", "--reproducible"][..],
+        &["--compression=zstd", "--compression-level=9"],
+        &["--compression=zstd"],
+    ] {
+        let peak = build(&context, MOST, &[&["--no-push"], flags].concat());
+        eprintln!("{flags:?}: {peak} kB");
+    }
+}
+
+#[test]
 fn of_layers_with_large_zstd_windows_one_is_in_memory() {
     const WINDOW_LOG: u32 = 27;
     let registry = FakeRegistry::start();

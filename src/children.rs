@@ -30,7 +30,7 @@ use crate::sys;
 
 mod program;
 
-pub use program::{Outcome, find_program, run_program};
+pub use program::{Bounds, Outcome, find_program, run_program};
 
 /// The children that somebody waits for.
 ///

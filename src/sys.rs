@@ -636,6 +636,23 @@ pub fn end_at_second_signal(
     unsafe { signal_hook::low_level::register(signal, act) }
 }
 
+/// Has `command`, and whatever it starts, each have at most `bytes` of memory of its own (`RLIMIT_DATA`), if it may not have
+/// less already. What it maps of files does not count.
+pub fn limit_memory(command: &mut std::process::Command, bytes: u64) {
+    use std::os::unix::process::CommandExt as _;
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    let limit = move || {
+        let most = getrlimit(Resource::Data).maximum.map_or(bytes, |most| most.min(bytes));
+        Ok(setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?)
+    };
+    // SAFETY: between fork(2) and execve(2) there are two system calls, that neither allocate nor take a lock.
+    unsafe {
+        command.pre_exec(limit);
+    }
+}
+
 /// Has the system call `number` of the calling thread, and of threads that it starts, fail with `errno` from now on.
 ///
 /// # Errors

@@ -1,7 +1,10 @@
 //! Text from outside, fit for one line of a message: it cannot steer or fool a terminal, and is short.
 
-use std::borrow::Cow;
+mod url;
+
 use std::error::Error;
+
+pub use url::{one_url, redact, redact_text, without_credentials};
 
 /// Whether `character` moves the cursor, hides itself or turns the direction of what is around it.
 #[must_use]
@@ -29,44 +32,6 @@ pub fn line(bytes: &[u8], most: usize) -> String {
         }
     }
     line
-}
-
-/// What stands for a user name or a password: BuildKit's mask.
-const MASK: &str = "xxxxx";
-
-/// `text` without the passwords of the URLs in it: `https://user:password@host` becomes `https://xxxxx:xxxxx@host`. A user
-/// name alone may be a token, but of `ssh://git@host`, where it is no secret.
-#[must_use]
-pub fn without_credentials(text: &str) -> Cow<'_, str> {
-    let mut shown = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + 3);
-        // Not a quote: a password may have one.
-        let is_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#');
-        let authority = &after[..after.find(is_end).unwrap_or(after.len())];
-        shown.push_str(before);
-        // What stands behind an `@` there is a digest.
-        let is_image = ["docker-image://", "oci-layout://"].iter().any(|scheme| before.ends_with(scheme));
-        let Some((user, host)) = authority.rsplit_once('@').filter(|_| !is_image) else {
-            rest = after;
-            continue;
-        };
-        match user.split_once(':') {
-            None if before.to_ascii_lowercase().ends_with("ssh://") => shown.push_str(user),
-            None => shown.push_str(MASK),
-            Some(("", _)) => shown.extend([":", MASK]),
-            Some(_) => shown.extend([MASK, ":", MASK]),
-        }
-        shown.push('@');
-        shown.push_str(host);
-        rest = &after[authority.len()..];
-    }
-    if shown.is_empty() {
-        return Cow::Borrowed(text);
-    }
-    shown.push_str(rest);
-    Cow::Owned(shown)
 }
 
 /// `error` and its causes, for a message of one line.
@@ -107,31 +72,6 @@ mod tests {
             assert_eq!(line(text.as_bytes(), 10), shown);
         }
         assert_eq!(line(b"a\xffb", 10), "a\u{fffd}b");
-    }
-
-    #[test]
-    fn passwords_in_urls_are_not_shown() {
-        for (text, shown) in [
-            ("no url", "no url"),
-            ("http://h/x", "http://h/x"),
-            ("ADD https://me:pw@h/x https://h2/a@b /d", "ADD https://xxxxx:xxxxx@h/x https://h2/a@b /d"),
-            ("https://token@h", "https://xxxxx@h"),
-            ("https://:pw@h", "https://:xxxxx@h"),
-            ("https://a:b@c:d@h/", "https://xxxxx:xxxxx@h/"),
-            ("ssh://git@h/x and git@h:x", "ssh://git@h/x and git@h:x"),
-            ("ssh://git:pw@h/x", "ssh://xxxxx:xxxxx@h/x"),
-            ("http://${USER}:${PASSWORD}@h", "http://xxxxx:xxxxx@h"),
-            ("'https://me:it's@h/x'", "'https://xxxxx:xxxxx@h/x'"),
-            ("\"https://h\" <https://h2>", "\"https://h\" <https://h2>"),
-            ("oci-layout://DIR[:TAG][@DIGEST]", "oci-layout://DIR[:TAG][@DIGEST]"),
-            (
-                "docker-image://busybox:1@sha256:x https://u@h",
-                "docker-image://busybox:1@sha256:x https://xxxxx@h",
-            ),
-            ("x://y://u:p@h", "x://y://xxxxx:xxxxx@h"),
-        ] {
-            assert_eq!(without_credentials(text), shown);
-        }
     }
 
     #[test]

@@ -106,7 +106,8 @@ pub(crate) struct Entry {
 }
 
 fn entries(layer: &[u8]) -> Vec<Entry> {
-    let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(layer));
+    let layer = uncompressed(layer);
+    let mut archive = tar::Archive::new(layer.as_slice());
     let entries = archive.entries().expect("a tar archive");
     let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let entry = entry.expect("entry");
@@ -124,7 +125,8 @@ fn entries(layer: &[u8]) -> Vec<Entry> {
 }
 
 fn facts(layer: &[u8]) -> Vec<String> {
-    let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(layer));
+    let layer = uncompressed(layer);
+    let mut archive = tar::Archive::new(layer.as_slice());
     let entries = archive.entries().expect("a tar archive");
     let line = |entry: std::io::Result<tar::Entry<'_, _>>| {
         let mut entry = entry.expect("entry");
@@ -153,6 +155,20 @@ fn facts(layer: &[u8]) -> Vec<String> {
         )
     };
     entries.map(line).collect()
+}
+
+/// The archive in a layer, whichever way it is compressed.
+pub(crate) fn uncompressed(layer: &[u8]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let read = match layer {
+        [0x1f, 0x8b, ..] => {
+            std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(layer), &mut archive)
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => zstd::stream::copy_decode(layer, &mut archive).map(|()| 0),
+        _ => std::io::Read::read_to_end(&mut &layer[..], &mut archive),
+    };
+    read.expect("a whole layer");
+    archive
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -89,6 +89,12 @@ pub enum BuildErrorKind {
     /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of an ARG.
     #[error("invalid SOURCE_DATE_EPOCH: {0}")]
     Epoch(String),
+    /// A stage whose time was to be the epoch.
+    #[error(
+        "SOURCE_DATE_EPOCH stage does not meet source-only requirements: `{0}` must be FROM scratch, with one ADD of one \
+         URL or git repository and ARGs at most"
+    )]
+    EpochStage(String),
     /// `--mount`.
     #[error(transparent)]
     Mount(#[from] MountError),

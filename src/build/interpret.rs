@@ -790,6 +790,11 @@ mod tests {
             ("FROM scratch\nCOPY --from=-1 a b", 2, "invalid stage index -1"),
             ("FROM scratch AS build\nFROM biuld", 2, "(did you mean the stage `build`?)"),
             (
+                "FROM scratch\nCOPY --from=protos a b",
+                2,
+                "library/protos:latest` (no stage and no `--build-context` is called `protos`)",
+            ),
+            (
                 "FROM build\nFROM scratch AS build\nFROM scratch\nCOPY --from=0 a b",
                 1,
                 "(the stage `build` is defined only later)",

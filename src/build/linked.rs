@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek as _, Write as _};
 use std::time::Instant;
 
-use super::clock::rfc3339;
+use super::clock::{Clock, rfc3339};
 use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Executor, Files};
 use super::key;
@@ -19,6 +19,7 @@ use super::stage::{StageRun, append_rows};
 use super::step::{CopyStep, Onto, PlannedStep, StagePlan, Step};
 use crate::cache::{CacheKey, Remembered, RememberedLayer};
 use crate::image::manifest::{Image, Layer};
+use crate::layer::form::LayerForm;
 use crate::layer::{self, Application, Formats, Rules, Whiteouts, WriteOptions, decompress};
 use crate::rootfs::Rootfs;
 use crate::snapshot::{Recorded, SnapshotError};
@@ -54,28 +55,27 @@ impl Executor<'_> {
     ) -> Result<(), BuildError> {
         let stage = run.stage;
         let key = run.keys.get(&group).and_then(GroupKey::linked).cloned();
-        let (layer, created, own) = match key.as_ref().and_then(|key| self.linked_layer(key, stage)) {
+        let (layer, made, own) = match key.as_ref().and_then(|key| self.linked_layer(key, stage)) {
             Some(known) => {
                 self.count.add_found();
                 let place = &run.place(Some(position));
                 let instruction = &stage.steps[position].instruction;
                 self.services.progress.tell(&Event::Found { place, instruction });
-                let created = self.created(&known);
-                (known.layer, created, None)
+                (known.layer, known.created, None)
             }
             None => {
                 self.count.add_done();
                 let made = self.layer_on_nothing(run, copy, position);
                 let (layer, chain) =
                     made.map_err(|kind| BuildError::at(Some(stage.steps[position].span), kind))?;
-                (layer, rfc3339(self.plan.clock.now()), Some(chain))
+                (layer, rfc3339(Clock::Machine.now()), Some(chain))
             }
         };
-        let kept = self.remember(run, group, work, &layer, &created);
+        let kept = self.remember(run, group, work, &layer, &made);
         if let (true, Some(key), Some(_)) = (kept, key, &own) {
-            self.remember_linked(key, &layer, &created);
+            self.remember_linked(key, &layer, &made);
         }
-        append_rows(run, group, Some(layer.clone()), Some(created));
+        append_rows(run, group, Some(layer.clone()), Some(self.shown_time(&made)));
         let below = std::mem::replace(&mut run.done.files, Files::OfImage);
         run.done.files = match (below, own) {
             // On nothing, it is all there is.
@@ -175,8 +175,11 @@ impl Executor<'_> {
             .open(path)
             .map_err(BuildErrorKind::StepFiles)?;
         // It is read once, here.
-        let options =
-            WriteOptions { level: 1, bytes: self.services.limits.layers.written, ..WriteOptions::default() };
+        let options = WriteOptions {
+            form: LayerForm::PASSING,
+            bytes: self.services.limits.layers.written,
+            ..WriteOptions::default()
+        };
         layer::write_with(&changes, &files, &mut file, &options)?;
         self.stop_if_cancelled()?;
         drop(files);

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod clues;
 pub mod context_view;
 pub mod copy;
+pub mod epoch;
 pub mod error;
 pub mod execute;
 mod finished;

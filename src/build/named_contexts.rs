@@ -36,18 +36,6 @@ pub enum ContextNameError {
         #[source]
         source: PlatformError,
     },
-    /// Two of one name.
-    #[error("`{second}` is given twice{}", spelled(.first, .second))]
-    Twice {
-        /// As given first.
-        first: String,
-        /// As given then.
-        second: String,
-    },
-}
-
-fn spelled(first: &str, second: &str) -> String {
-    if first == second { String::new() } else { format!(": `{first}` is the same name") }
 }
 
 /// What a name stands for.
@@ -96,13 +84,23 @@ impl NamedContext {
     }
 }
 
+/// A context that has a name now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Added {
+    /// Its number.
+    pub number: usize,
+    /// How the name was spelled for which it stands in the place of another context, which had this number before.
+    pub replaced: Option<String>,
+}
+
 /// All contexts that have names, numbered from 0 in the order in which they were added.
 #[derive(Debug, Clone, Default)]
 pub struct NamedContexts(Vec<NamedContext>);
 
 impl NamedContexts {
     /// Adds `value` under `name`, which is read like the name of an image (`alpine` is `docker.io/library/alpine:latest`);
-    /// behind `::` it may have the only platform that the context is for, `host` being this machine's. Gives its number.
+    /// behind `::` it may have the only platform that the context is for, `host` being this machine's. Of two with one name
+    /// the last counts, as for docker.
     ///
     /// # Errors
     /// [`ContextNameError`].
@@ -111,7 +109,7 @@ impl NamedContexts {
         name: &str,
         value: ContextValue,
         host: &Platform,
-    ) -> Result<usize, ContextNameError> {
+    ) -> Result<Added, ContextNameError> {
         let (image, platform) = match name.split_once("::") {
             Some((image, platform)) => (image, Some(platform)),
             None => (name, None),
@@ -129,12 +127,15 @@ impl NamedContexts {
             .transpose()
             .map_err(|source| ContextNameError::Platform { name: name.to_owned(), source })?
             .map(|requested| requested.normalised);
-        let same = |other: &&NamedContext| other.reference == reference && other.platform == platform;
-        if let Some(other) = self.0.iter().find(same) {
-            return Err(ContextNameError::Twice { first: other.name.clone(), second: name.to_owned() });
-        }
-        self.0.push(NamedContext { name: name.to_owned(), value, reference, platform });
-        Ok(self.0.len() - 1)
+        let same = |other: &NamedContext| other.reference == reference && other.platform == platform;
+        let known = self.0.iter().position(same);
+        let context = NamedContext { name: name.to_owned(), value, reference, platform };
+        let Some(number) = known else {
+            self.0.push(context);
+            return Ok(Added { number: self.0.len() - 1, replaced: None });
+        };
+        let before = std::mem::replace(&mut self.0[number], context);
+        Ok(Added { number, replaced: Some(before.name) })
     }
 
     /// The contexts by number.
@@ -212,13 +213,22 @@ mod tests {
             (&["context::linux/arm64"], "`context` cannot be the name"),
             (&["A"], "`A` cannot be the name of a build context"),
             (&["a::linux/"], "`a::linux/` cannot be the name of a build context"),
-            (&["a", "a"], "`a` is given twice"),
-            (&["a", "docker.io/library/a:latest"], "is given twice: `a` is the same name"),
-            (&["a::linux/arm64", "a::linux/arm64/v8"], "is given twice"),
         ] {
             let error = contexts(names).unwrap_err();
             assert!(error.contains(message), "{names:?}: {error}");
         }
-        assert!(contexts(&["a", "a::linux/arm64", "a:1"]).is_ok());
+    }
+
+    #[test]
+    fn of_two_with_one_name_the_last_counts() {
+        let mut known = contexts(&["a", "a::linux/arm64", "a:1"]).unwrap();
+        assert_eq!(known.all().len(), 3);
+        for (name, number, before) in
+            [("docker.io/library/a:latest", 0, "a"), ("a::linux/arm64/v8", 1, "a::linux/arm64")]
+        {
+            let added = known.add(name, ContextValue::Scratch, &host()).unwrap();
+            assert_eq!(added, Added { number, replaced: Some(before.to_owned()) }, "{name}");
+            assert_eq!((known.all().len(), &known.all()[number].value), (3, &ContextValue::Scratch));
+        }
     }
 }

@@ -75,6 +75,15 @@ pub(super) struct Resolved {
     used: Option<usize>,
 }
 
+/// What an image is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// A stage begins with it.
+    Base,
+    /// Files are taken from it.
+    Files,
+}
+
 impl<'a> Planner<'a> {
     pub(super) fn names(&self) -> Names<'a> {
         Names { file: self.file, contexts: &self.request.contexts }
@@ -123,7 +132,9 @@ impl<'a> Planner<'a> {
             Origin::Scratch => NeededBase::Scratch,
             Origin::Stage(base) => NeededBase::Stage(base),
             Origin::Files(number) => NeededBase::Files(self.used_context(number)),
-            Origin::Image(name) => NeededBase::Image(self.resolve(span, &name, &platform, asked)?),
+            Origin::Image(name) => {
+                NeededBase::Image(self.resolve(span, &name, &platform, (asked, Role::Base))?)
+            }
         };
         let (triggers, own) = if is_replaced {
             (Arc::from([]), &[][..])
@@ -181,7 +192,7 @@ impl<'a> Planner<'a> {
         span: Span,
         name: &ImageName,
         platform: &Platform,
-        asked: Asked,
+        (asked, role): (Asked, Role),
     ) -> Result<usize, BuildError> {
         // Asked once: a tag that moves meanwhile must not give one build two bases.
         let question = (name.clone(), platform.clone(), asked);
@@ -189,19 +200,21 @@ impl<'a> Planner<'a> {
             return Ok(*position);
         }
         let wanted = Wanted { platform: platform.clone(), asked, mode: self.request.mode };
-        let (reference, shown, base) = match name {
-            ImageName::Registry(reference) => {
-                (reference, reference.to_string(), self.source.resolve(reference, &wanted))
-            }
+        let (reference, base) = match name {
+            ImageName::Registry(reference) => (reference, self.source.resolve(reference, &wanted)),
             ImageName::Layout(reference, layout) => {
-                let shown =
-                    format!("{}, which is in oci-layout://{}", reference.familiar(), layout.path.display());
-                (reference, shown, self.source.resolve_in_layout(layout, reference, &wanted))
+                (reference, self.source.resolve_in_layout(layout, reference, &wanted))
             }
         };
         let base = base.map_err(|source| {
-            let clue = self.clue(reference);
-            BuildError::at(Some(span), BuildErrorKind::Image { reference: shown, clue, source })
+            let (reference, clue) = match name {
+                ImageName::Registry(reference) => (reference.to_string(), self.clue(reference, role)),
+                ImageName::Layout(reference, layout) => (
+                    format!("oci-layout://{}", layout.path.display()),
+                    format!(", for which `{}` stands", reference.familiar()),
+                ),
+            };
+            BuildError::at(Some(span), BuildErrorKind::Image { reference, clue, source })
         })?;
         if let Some(found) = &base.foreign {
             let (found, wanted) = (found.to_string(), platform.to_string());
@@ -218,14 +231,19 @@ impl<'a> Planner<'a> {
     }
 
     /// What the Dockerfile says of an image that is not to be had: a stage may have been meant.
-    fn clue(&self, image: &Reference) -> String {
+    fn clue(&self, image: &Reference, role: Role) -> String {
         let Some(name) = image.repository().strip_prefix("library/") else { return String::new() };
         let stages: Vec<&str> =
             self.file.stages.iter().take(1000).filter_map(|stage| stage.name.as_deref()).collect();
         if stages.contains(&name) {
             return format!(" (the stage `{name}` is defined only later)");
         }
-        suggest(name, &stages).map_or_else(String::new, |near| format!(" (did you mean the stage `{near}`?)"))
+        match (suggest(name, &stages), role) {
+            (Some(near), _) => format!(" (did you mean the stage `{near}`?)"),
+            (None, Role::Base) => String::new(),
+            // Files are rarely taken from an image that has no more of a name.
+            (None, Role::Files) => format!(" (no stage and no `--build-context` is called `{name}`)"),
+        }
     }
 
     /// An image that a step reads from.
@@ -235,7 +253,7 @@ impl<'a> Planner<'a> {
         name: &ImageName,
         platform: &Platform,
     ) -> Result<CopyFrom, BuildError> {
-        let position = self.resolve(span, name, platform, self.request.asked)?;
+        let position = self.resolve(span, name, platform, (self.request.asked, Role::Files))?;
         let resolved = &mut self.resolved[position];
         let used = *resolved.used.get_or_insert_with(|| {
             self.images.push(Arc::clone(&resolved.base));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::clock::Clock;
+use super::epoch::{self, Epoch};
 use super::error::{BuildError, BuildErrorKind};
 use super::named_contexts::NamedContexts;
 use super::needed::{Resolved, Trigger};
@@ -17,8 +18,8 @@ use super::step::{Layering, Plan, UsedContext};
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Located, Span, Text, Violation,
-    Warning, expand,
+    self, CheckDirective, Dockerfile, ExpandError, Expanded, Instruction, Span, Text, Violation, Warning,
+    expand,
 };
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
@@ -54,6 +55,8 @@ pub struct PlanRequest {
     pub run: RunSettings,
     /// The stages whose steps are all done, whatever is remembered; in any case.
     pub no_cache: BTreeSet<String>,
+    /// Where times come from if neither a build argument nor the Dockerfile says it.
+    pub clock: Clock,
 }
 
 impl PlanRequest {
@@ -75,6 +78,7 @@ impl PlanRequest {
             networks: Networks::USUAL,
             run: RunSettings::usual(),
             no_cache: BTreeSet::new(),
+            clock: Clock::Machine,
         }
     }
 }
@@ -89,30 +93,21 @@ pub fn plan(
     ignore: &IgnoreRules,
     source: &dyn ImageSource,
 ) -> Result<Plan, BuildError> {
-    let mut planner = Planner {
-        file,
-        request,
-        ignore,
-        source,
-        globals: Arc::new(Globals::new(request.build_args.clone(), automatic(file, request))),
-        platform: Arc::new(request.platform.normalised.clone()),
-        froms: Vec::new(),
-        warnings: Vec::new(),
-        images: Vec::new(),
-        contexts: Vec::new(),
-        resolved: Vec::new(),
-        known: BTreeMap::new(),
-        triggers: BTreeMap::new(),
+    let mut planner = Planner::begin(file, request, ignore, source)?;
+    let (clock, epoch) = match planner.epoch()? {
+        Epoch::Clock(clock) => (clock, None),
+        Epoch::Source(source) => (request.clock, Some(source)),
+        Epoch::Stage(index) => {
+            planner.check_epoch_stage(index)?;
+            let mut alone = Planner::begin(file, request, ignore, source)?;
+            let needed = alone.needed(index)?;
+            let plan = alone.interpret(needed)?;
+            (request.clock, Some(planner.epoch_source(index, &plan)?))
+        }
     };
-    planner.check_frontend()?;
-    planner.declare_globals()?;
-    planner.check_defaults();
-    planner.froms = survey(file, &planner.globals, &request.host, &mut planner.warnings)?;
-    let bases = planner.froms.iter().map(|from| from.name.as_str());
-    check_circles(planner.names(), bases, &request.platform.normalised)?;
     let target = planner.target()?;
     let needed = planner.needed(target)?;
-    planner.interpret(needed)
+    Ok(Plan { clock, epoch, ..planner.interpret(needed)? })
 }
 
 /// The platform arguments and the name of the target.
@@ -147,6 +142,39 @@ pub(super) struct Planner<'a> {
     pub(super) known: BTreeMap<(ImageName, Platform, Asked), usize>,
     /// Triggers of stages of this file, by number.
     pub(super) triggers: BTreeMap<usize, Arc<[Trigger]>>,
+}
+
+impl<'a> Planner<'a> {
+    /// Everything that does not depend on which stages are needed.
+    fn begin(
+        file: &'a Dockerfile,
+        request: &'a PlanRequest,
+        ignore: &'a IgnoreRules,
+        source: &'a dyn ImageSource,
+    ) -> Result<Self, BuildError> {
+        let mut planner = Planner {
+            file,
+            request,
+            ignore,
+            source,
+            globals: Arc::new(Globals::new(request.build_args.clone(), automatic(file, request))),
+            platform: Arc::new(request.platform.normalised.clone()),
+            froms: Vec::new(),
+            warnings: Vec::new(),
+            images: Vec::new(),
+            contexts: Vec::new(),
+            resolved: Vec::new(),
+            known: BTreeMap::new(),
+            triggers: BTreeMap::new(),
+        };
+        planner.check_frontend()?;
+        planner.declare_globals()?;
+        planner.check_defaults();
+        planner.froms = survey(file, &planner.globals, &request.host, &mut planner.warnings)?;
+        let bases = planner.froms.iter().map(|from| from.name.as_str());
+        check_circles(planner.names(), bases, &request.platform.normalised)?;
+        Ok(planner)
+    }
 }
 
 impl Planner<'_> {
@@ -265,28 +293,11 @@ impl Planner<'_> {
         let given = self.request.build_args.keys();
         given.filter(|name| !declared.contains(*name) && !means_something(name)).cloned().collect()
     }
-
-    /// `SOURCE_DATE_EPOCH`, as a build argument or as the default of a global ARG, is the time of everything new.
-    pub(super) fn clock(&self) -> Result<Clock, BuildError> {
-        let name = "SOURCE_DATE_EPOCH";
-        let given = self.globals.build_arg(name);
-        let Some(text) = given.or_else(|| self.globals.lookup(name)).filter(|text| !text.is_empty()) else {
-            return Ok(Clock::Machine);
-        };
-        text.parse().ok().and_then(Clock::fixed).ok_or_else(|| {
-            let declares = |argument: &&Located<Instruction>| match &argument.value {
-                Instruction::Arg(names) => names.iter().any(|(declared, _)| *declared == name),
-                _ => false,
-            };
-            let place = self.file.global_args.iter().find(declares).filter(|_| given.is_none());
-            BuildError::at(place.map(|argument| argument.span), BuildErrorKind::Epoch(text.to_owned()))
-        })
-    }
 }
 
 /// Build arguments that act without being declared.
 const EFFECTIVE_ARGS: [&str; 5] = [
-    "SOURCE_DATE_EPOCH",
+    epoch::NAME,
     "BUILDKIT_DOCKERFILE_CHECK",
     "BUILDKIT_SYNTAX",
     "BUILDKIT_CACHE_MOUNT_NS",

@@ -15,6 +15,7 @@ use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::layer;
+use crate::layer::form::LayerForm;
 use crate::limit::Limit;
 use crate::sandbox::{Agent, Cancel, ResourceLimit, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
@@ -123,6 +124,8 @@ pub struct Services<'a> {
     pub sandbox: Option<&'a dyn Sandbox>,
     /// Where layers go.
     pub blobs: &'a BlobStore,
+    /// How they are written there.
+    pub form: LayerForm,
     /// What was built before.
     pub cache: &'a dyn LayerCache,
     /// Whether that is used.

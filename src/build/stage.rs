@@ -17,8 +17,8 @@ use super::progress::{Event, Place};
 use super::recall::{GroupKey, Recalled, TakenOver, Work};
 use super::stages::stages_read;
 use super::step::{PlannedStep, StageBase, StagePlan, Step};
-use crate::cache::{CacheKey, RememberedLayer};
-use crate::image::descriptor::{Descriptor, media_type};
+use crate::cache::CacheKey;
+use crate::image::descriptor::Descriptor;
 use crate::image::manifest::{Image, Layer, Origin};
 use crate::image::platform::Platform;
 use crate::layer;
@@ -188,7 +188,7 @@ impl Executor<'_> {
             self.tell_steps(run, group, Telling::Found);
             let Some(made) = layers.next() else { continue };
             self.count.add_found();
-            let created = self.created(&made);
+            let created = self.shown_time(&made.created);
             append_rows(run, group, Some(made.layer.clone()), Some(created));
             run.done.made.push(made);
         }
@@ -197,10 +197,10 @@ impl Executor<'_> {
         end
     }
 
-    /// The time that the row of a layer shows.
-    pub(super) fn created(&self, made: &RememberedLayer) -> String {
+    /// The time that the row of a layer shows that was made at the time `made`.
+    pub(super) fn shown_time(&self, made: &str) -> String {
         match self.plan.clock {
-            Clock::Machine => made.created.clone(),
+            Clock::Machine => made.to_owned(),
             Clock::Fixed(_) => rfc3339(self.plan.clock.now()),
         }
     }
@@ -251,9 +251,10 @@ impl Executor<'_> {
             elapsed: began.elapsed(),
             layer: size,
         });
-        let created = rfc3339(self.plan.clock.now());
-        let kept = self.remember(run, group, work, &layer, &created);
-        append_rows(run, group, Some(layer), Some(created));
+        // What is remembered is when it really was: another build may have another epoch, or none.
+        let made = rfc3339(Clock::Machine.now());
+        let kept = self.remember(run, group, work, &layer, &made);
+        append_rows(run, group, Some(layer), Some(self.shown_time(&made)));
         run.done.files = Files::Chain(if kept { self.keep(&run.done.image, chain) } else { chain });
         Ok(())
     }
@@ -295,12 +296,12 @@ impl Executor<'_> {
         let recorded = recording.finish()?;
         let mut writer = self.services.blobs.writer()?;
         let mut out = Cancellable { inner: &mut writer, cancel: &self.cancel };
-        let bytes = self.services.limits.layers.written;
-        let options = layer::WriteOptions { bytes, ..layer::WriteOptions::default() };
+        let (form, bytes) = (self.services.form, self.services.limits.layers.written);
+        let options = layer::WriteOptions { form, bytes, ..layer::WriteOptions::default() };
         let written = layer::write_with(&recorded.changes, &recorded.files, &mut out, &options)?;
         self.stop_if_cancelled()?;
         let (digest, size) = writer.finish()?;
-        let blob = Descriptor::new(media_type::OCI_LAYER_GZIP, digest, size);
+        let blob = form.noted_at(Descriptor::new(form.compression().media_type(), digest, size));
         let layer = Layer { blob, diff_id: written.diff_id, origin: Origin::Stored };
         Ok((layer, recorded.chain))
     }

@@ -14,6 +14,7 @@ use crate::sandbox::{Network, ResourceLimit, Security};
 
 use super::clock::Clock;
 use super::copy::Parents;
+use super::epoch::EpochSource;
 use super::mount::MountStep;
 use super::remote::RemoteStep;
 use super::run_settings::ExtraHost;
@@ -43,6 +44,8 @@ pub struct Plan {
     pub unknown_stages: Vec<String>,
     /// Where times come from.
     pub clock: Clock,
+    /// Whose time that is, where it can't be known without asking: `clock` is what counts if it has none.
+    pub epoch: Option<EpochSource>,
     /// Which steps make a layer.
     pub layering: Layering,
 }

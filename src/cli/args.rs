@@ -209,6 +209,18 @@ pub(super) struct BuildArgs {
     #[arg(long, visible_alias = "tarPath", value_name = "FILE")]
     pub(super) tar_path: Option<PathBuf>,
 
+    /// How new layers are compressed: gzip, zstd or uncompressed [default: gzip]
+    #[arg(long, value_name = "NAME")]
+    pub(super) compression: Option<String>,
+
+    /// Effort of the compression: 0 to 9 for gzip, 0 to 22 for zstd [default: 6 for gzip, 3 for zstd]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub(super) compression_level: Option<String>,
+
+    /// Same image from same input: every time in what is new is SOURCE_DATE_EPOCH, or 1970 where that is not set
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(super) reproducible: bool,
+
     /// Write the image's digest to a file
     #[arg(long, value_name = "FILE")]
     pub(super) digest_file: Option<PathBuf>,

@@ -31,6 +31,7 @@ use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::Span;
 use crate::image::manifest::Image;
 use crate::layer::Marks;
+use crate::layer::form::LayerRequest;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
 use crate::sandbox::{Agent, ResourceLimit, SandboxError, Secret, Strategy};
@@ -170,7 +171,7 @@ impl Build<'_> {
                 .check_push(destination)
                 .map_err(|error| service_failure(&error).of_flag("--destination"))?;
         }
-        let plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
+        let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
         warn(&plan, progress);
         self.isolation.check(&plan, found)?;
         if isolation::runs(&plan) {
@@ -189,6 +190,7 @@ impl Build<'_> {
             }
         }
         let remotes = self.remotes(&images, workspace);
+        plan.clock = contexts::clock(&plan, settings, &remotes, &self.stop.cancel)?;
         let named = contexts::used(&plan, &mut places.named, settings, &remotes, &self.stop.cancel)?;
         let (empty, _scratch);
         let context = match &places.context {
@@ -200,7 +202,15 @@ impl Build<'_> {
         };
         let input = Input { found, context, named: &named, remotes: &remotes };
         let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
+        let image = images
+            .in_form(&image, &self.layers(&plan), &self.stop.cancel)
+            .map_err(|error| service_failure(&*error))?;
         publish(settings, &images, &image, plan.clock)
+    }
+
+    /// What the layers are to be like in the end.
+    fn layers(&self, plan: &Plan) -> LayerRequest {
+        LayerRequest::own(self.settings.form, self.settings.times, plan.clock.epoch())
     }
 
     /// How many stages are built at once. While a step runs in place, the container's root is an image's, and nobody but the
@@ -221,6 +231,7 @@ impl Build<'_> {
             workspace,
             secrets: &self.secrets,
             limit: self.settings.limits.download,
+            git_limits: self.settings.limits.git,
             progress: images.progress,
             known: Known::default(),
         }
@@ -241,6 +252,7 @@ impl Build<'_> {
             snapshotter,
             sandbox: sandbox.as_deref(),
             blobs: images.store.blobs(),
+            form: self.layers(plan).written_form(),
             cache: &Local::new(images.store),
             reuse: self.settings.reuse,
             jobs: self.jobs(),

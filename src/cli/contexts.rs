@@ -10,7 +10,10 @@ use super::hints::service_failure;
 use super::outputs::hide_outputs;
 use super::settings::Settings;
 use crate::build::Plan;
-use crate::build::named_contexts::{ContextValue, LayoutImageName, NamedContexts};
+use crate::build::clock::Clock;
+use crate::build::epoch::EpochSource;
+use crate::build::named_contexts::{Added, ContextValue, LayoutImageName, NamedContexts};
+use crate::build::remote::Remote;
 use crate::build::services::ServiceError;
 use crate::build::step::UsedContext;
 use crate::context::{Context, ContextError, GitSource, UrlSource};
@@ -39,6 +42,8 @@ pub(super) struct GivenContexts {
     pub(super) names: NamedContexts,
     /// Where the files are of those that are files, by number.
     pub(super) files: BTreeMap<usize, GivenFiles>,
+    /// What to warn about.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Where the files of a context are.
@@ -79,13 +84,18 @@ pub(super) fn parse(flags: &[OsString], host: &Platform) -> Result<GivenContexts
             Ok(read) => read,
             Err(failure) => return Err(failure.of_flag(FLAG)),
         };
-        let number = given
-            .names
-            .add(&String::from_utf8_lossy(name), value, host)
-            .map_err(|error| Failure::from_error(&error).of_flag(FLAG))?;
-        if let Some(files) = files {
-            given.files.insert(number, files);
+        let name = String::from_utf8_lossy(name);
+        let Added { number, replaced } =
+            given.names.add(&name, value, host).map_err(|error| Failure::from_error(&error).of_flag(FLAG))?;
+        if let Some(first) = replaced {
+            let spelled =
+                if first == name { String::new() } else { format!(" (`{first}` is the same name)") };
+            given.warnings.push(format!("{FLAG} {name} is given twice, the last one counts{spelled}"));
         }
+        match files {
+            Some(files) => given.files.insert(number, files),
+            None => given.files.remove(&number),
+        };
     }
     Ok(given)
 }
@@ -210,7 +220,8 @@ pub(super) fn used(
         let context = match (contexts.remove(number), settings.context_files.get(number)) {
             (Some(mut context), _) => {
                 context.read_ignore_rules(None).map_err(|error| of_context(&error, settings, *number))?;
-                hide_outputs(&mut context, settings)?;
+                let hidden = hide_outputs(&mut context, settings);
+                hidden.map_err(|failure| failure.of_flag(&format!("{FLAG} {name}")))?;
                 context
             }
             (None, Some(GivenFiles::Git(source))) => {
@@ -218,7 +229,8 @@ pub(super) fn used(
                 fetched(name, source.shown(), tree)?
             }
             (None, Some(GivenFiles::Url(url))) => {
-                let file = remotes.file(url, None).and_then(|file| remotes.place(&file, FILE));
+                let file = remotes.file(url, None, cancel);
+                let file = file.and_then(|file| remotes.place(&file, FILE, cancel));
                 fetched(name, url.shown(), file)?
             }
             (None, _) => return Err(Failure::new(format!("the build context `{name}` is not open"))),
@@ -226,6 +238,32 @@ pub(super) fn used(
         used.push(context);
     }
     Ok(used)
+}
+
+/// The time that `plan` takes for the present, asked for where it is that of something elsewhere.
+pub(super) fn clock(
+    plan: &Plan,
+    settings: &Settings,
+    remotes: &Remotes<'_>,
+    cancel: &Cancel,
+) -> Result<Clock, Failure> {
+    let remote = match &plan.epoch {
+        None => return Ok(plan.clock),
+        Some(EpochSource::Remote(remote)) => remote.clone(),
+        Some(EpochSource::Files(number)) => match settings.context_files.get(number) {
+            Some(GivenFiles::Git(source)) => Remote::Git(source.clone()),
+            Some(GivenFiles::Url(url)) => Remote::File { url: url.clone(), checksum: None },
+            // A directory of this machine has no time of its own.
+            Some(GivenFiles::Directory(_)) | None => return Ok(plan.clock),
+        },
+    };
+    let changed = remotes.changed(&remote, &settings.limits.layers, cancel).map_err(|error| {
+        let failure = service_failure(&*error);
+        let causes = std::iter::once(failure.message).chain(failure.causes).collect();
+        let message = format!("SOURCE_DATE_EPOCH: cannot tell when `{}` was changed", remote.shown());
+        Failure { message, causes, ..failure }
+    })?;
+    Ok(changed.and_then(Clock::fixed).unwrap_or(plan.clock))
 }
 
 /// The context called `name`, whose files were fetched from `place`.
@@ -311,8 +349,19 @@ mod tests {
             let told = failure.hint.unwrap_or_default();
             assert!(told.contains(hint), "{text}: {told}");
         }
-        let twice = parsed(&["a=x", "docker.io/library/a:latest=y"]).unwrap_err();
-        assert!(twice.message.contains("is given twice: `a` is the same name"), "{}", twice.message);
+    }
+
+    #[test]
+    fn the_last_of_two_contexts_with_one_name_counts_whatever_they_are() {
+        let again = "--build-context a is given twice, the last one counts";
+        let twice = parsed(&["a=x", "a=docker-image://scratch", "b=z"]).unwrap();
+        assert_eq!(twice.names.all()[0].value, ContextValue::Scratch);
+        let files: Vec<usize> = twice.files.keys().copied().collect();
+        assert_eq!((files, twice.warnings), (vec![1], vec![again.to_owned()]));
+        let twice = parsed(&["a=docker-image://scratch", "docker.io/library/a:latest=y"]).unwrap();
+        assert_eq!(twice.names.all()[0].value, ContextValue::Files);
+        assert_eq!(twice.files.get(&0), Some(&GivenFiles::Directory(PathBuf::from("y"))));
+        assert!(twice.warnings[0].ends_with("counts (`a` is the same name)"), "{:?}", twice.warnings);
     }
 
     #[test]

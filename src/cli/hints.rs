@@ -31,7 +31,9 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
             failure.trouble = Some(Trouble::Step(*free));
         }
         BuildErrorKind::Epoch(_) => {
-            failure = failure.hint("give seconds since 1970 as one number");
+            failure = failure.hint(
+                "give seconds since 1970 as one number, or the name of a context or stage that has a time",
+            );
             if error.span.is_none() {
                 failure = failure.of_flag("--build-arg");
             }

@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use crate::build::services::BuildLimits;
-use crate::context::{ContextLimits, DOWNLOAD_LIMIT, ignore};
+use crate::context::{ContextLimits, DOWNLOAD_LIMIT, GitLimits, ignore};
 use crate::dockerfile::suggest;
 use crate::image::document::DocumentLimits;
 use crate::layer;
@@ -20,6 +20,8 @@ pub(super) struct Limits {
     pub(super) context: ContextLimits,
     /// Of files that are fetched from URLs.
     pub(super) download: Limit,
+    /// Of git repositories.
+    pub(super) git: GitLimits,
     /// Of `/etc/passwd` and `/etc/group`.
     pub(super) users: Limit,
 }
@@ -31,6 +33,7 @@ impl Default for Limits {
             layers: layer::Limits::default(),
             context: ContextLimits::default(),
             download: DOWNLOAD_LIMIT,
+            git: GitLimits::default(),
             users: DATABASE_LIMIT,
         }
     }
@@ -64,7 +67,7 @@ const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Lim
 }
 
 /// All of them, in the order of the documentation.
-const SETTINGS: [Setting; 16] = [
+const SETTINGS: [Setting; 23] = [
     bytes(
         layer::Limits::BYTES,
         "a layer or an archive for ADD, uncompressed, and all its files together, holes included",
@@ -116,6 +119,25 @@ const SETTINGS: [Setting; 16] = [
     bytes(DOWNLOAD_LIMIT, "a file that is fetched from a URL, for ADD or as a named context", |limits| {
         &mut limits.download
     }),
+    bytes(
+        GitLimits::BYTES,
+        "a git repository on disk: its files, those of its submodules, and what git keeps of them",
+        |limits| &mut limits.git.bytes,
+    ),
+    count(GitLimits::ENTRIES, "files and directories of a git repository on disk, likewise", |limits| {
+        &mut limits.git.entries
+    }),
+    count(GitLimits::SECONDS, "seconds that a git repository may take as a whole", |limits| {
+        &mut limits.git.seconds
+    }),
+    count(GitLimits::IDLE, "seconds in which nothing comes of a git repository", |limits| {
+        &mut limits.git.idle
+    }),
+    bytes(GitLimits::MEMORY, "memory of one process of git", |limits| &mut limits.git.memory),
+    count(GitLimits::SUBMODULES, "submodules of a git repository, and theirs", |limits| {
+        &mut limits.git.submodules
+    }),
+    count(GitLimits::NESTING, "submodules within submodules: how deep", |limits| &mut limits.git.nesting),
     bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
 ];
 

@@ -20,6 +20,7 @@ use super::secrets;
 use super::snapshotter::{self, Preference, word};
 use super::ssh;
 use crate::build::PlanRequest;
+use crate::build::clock::Clock;
 use crate::build::network::{HostNetwork, Networks};
 use crate::build::services::Reuse;
 use crate::build::step::Layering;
@@ -29,6 +30,7 @@ use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
+use crate::layer::form::{Compression, LayerForm, Times};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
@@ -111,6 +113,10 @@ pub(super) struct Settings {
     pub(super) archive: Option<PathBuf>,
     /// File for the digest.
     pub(super) digest_file: Option<PathBuf>,
+    /// How the layers of the build are compressed.
+    pub(super) form: LayerForm,
+    /// What becomes of the times in them.
+    pub(super) times: Times,
     /// The store.
     pub(super) store: PathBuf,
     /// How steps are kept apart.
@@ -216,7 +222,8 @@ impl Settings {
         let build_args = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
-        let contexts = contexts::parse(&args.build_context, &host)?;
+        let mut contexts = contexts::parse(&args.build_context, &host)?;
+        warnings.append(&mut contexts.warnings);
         let (context, dockerfile) = sources(args)?;
         let client = client(args, environment)?;
         let agents = ssh::parse(&args.ssh, environment)?;
@@ -235,6 +242,7 @@ impl Settings {
                 networks: networks(args, &allowed)?,
                 run: run_settings::parse(args, &allowed)?,
                 no_cache: no_cache_filter(args)?,
+                clock: if args.reproducible { Clock::Fixed(0) } else { Clock::Machine },
             },
             context,
             context_given: match (&args.context, &args.positional_context) {
@@ -248,6 +256,8 @@ impl Settings {
             layout: args.oci_layout_path.clone(),
             archive: args.tar_path.clone(),
             digest_file: args.digest_file.clone(),
+            form: layer_form(args)?,
+            times: if args.reproducible { Times::Replaced } else { Times::Kept },
             store: store(args.store.as_deref(), environment)?,
             isolation: isolation_preference(args.isolation.as_deref(), environment)?,
             hints: environment.hints(),
@@ -411,6 +421,17 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
         values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
     }
     Ok(values)
+}
+
+/// As kaniko has it, the level -1 is the usual one.
+fn layer_form(args: &BuildArgs) -> Result<LayerForm, Failure> {
+    let named = args.compression.as_deref().filter(|name| !name.is_empty());
+    let compression: Result<Compression, _> =
+        named.map(str::parse).transpose().map(Option::unwrap_or_default);
+    let compression = compression.map_err(|error| Failure::from_error(&error).of_flag("--compression"))?;
+    let level = args.compression_level.as_deref().filter(|level| *level != "-1");
+    LayerForm::new(compression, level)
+        .map_err(|error| Failure::from_error(&error).of_flag("--compression-level"))
 }
 
 fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {

@@ -117,7 +117,7 @@ pub enum ContextError {
     #[error("the build context `{}` was replaced by another directory meanwhile", .0.display())]
     Replaced(PathBuf),
     /// A store or output that is the context itself.
-    #[error("`{}` is the build context itself; choose another directory", .0.display())]
+    #[error("`{}`, where the build writes, is the build context itself; choose another directory", .0.display())]
     IsContext(PathBuf),
 }
 

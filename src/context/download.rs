@@ -4,15 +4,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, InvalidHeaderValue};
 use url::Url;
 
-use super::git_source::decoded;
+use super::url::{basic_authorization, decoded, host};
 use crate::http::{Client, Failure, Method, Request, Response};
 use crate::limit::Limit;
-use crate::text::without_credentials;
+use crate::text::one_url;
 
 /// What a file is called whose URL has no path, as under BuildKit.
 const UNNAMED: &[u8] = b"__unnamed__";
@@ -47,13 +45,27 @@ pub enum DownloadError {
     /// No answer, or half of one.
     #[error(transparent)]
     Failure(#[from] Failure),
+    /// It was tried as often as that makes sense.
+    #[error("{error}, {times} times{}", asked_for(*.asked))]
+    GaveUp {
+        /// What came of the last try.
+        error: Box<DownloadError>,
+        /// How often it was tried.
+        times: u32,
+        /// How long the server wants to be left alone.
+        asked: Option<Duration>,
+    },
     /// What came could not be kept.
     #[error("cannot write what comes")]
     Write(#[source] io::Error),
 }
 
+fn asked_for(wait: Option<Duration>) -> String {
+    wait.map_or_else(String::new, |wait| format!("; it asks for a wait of {} seconds", wait.as_secs()))
+}
+
 /// An http or https URL, as somebody wrote it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UrlSource(String);
 
 /// There may be a password in it.
@@ -77,10 +89,10 @@ impl UrlSource {
         &self.0
     }
 
-    /// Without credentials, for messages.
+    /// For messages: without credentials and query.
     #[must_use]
     pub fn shown(&self) -> String {
-        without_credentials(&self.0).into_owned()
+        one_url(&self.0)
     }
 
     /// The name of the file: the last element of the path, whatever the server says.
@@ -100,7 +112,7 @@ impl UrlSource {
     /// The host without a port: secrets are named by it.
     #[must_use]
     pub fn host(&self) -> Option<String> {
-        Url::parse(&self.0).ok()?.host_str().map(str::to_owned)
+        host(&self.0)
     }
 
     /// The URL to ask for, and what its user name and password are shown as.
@@ -115,16 +127,6 @@ impl UrlSource {
         url.set_fragment(None);
         Ok((url, authorization.map(|text| sensitive(text.as_bytes())).transpose()?))
     }
-}
-
-/// The `Authorization` that a URL with a user name stands for.
-pub(super) fn basic_authorization(url: &Url) -> Option<String> {
-    if url.username().is_empty() && url.password().is_none() {
-        return None;
-    }
-    let user = decoded(url.username());
-    let password = decoded(url.password().unwrap_or_default());
-    Some(format!("Basic {}", STANDARD.encode([&user[..], b":", &password[..]].concat())))
 }
 
 fn sensitive(text: &[u8]) -> Result<HeaderValue, DownloadError> {
@@ -247,7 +249,8 @@ pub fn download<W: Write>(
             ));
         };
         if !client.wait(&mut attempts, asked, before)? {
-            return Err(failed.error);
+            let (error, times) = (Box::new(failed.error), attempts.failed());
+            return Err(DownloadError::GaveUp { error, times, asked });
         }
     }
 }
@@ -347,10 +350,67 @@ mod tests {
         let authorization = authorization.unwrap();
         assert_eq!(authorization.as_bytes(), b"Basic bWU6cEBzcw==");
         assert!(authorization.is_sensitive());
-        assert_eq!(source.shown(), "https://xxxxx:xxxxx@h:8443/x?y#z");
+        assert_eq!(source.shown(), "https://xxxxx:xxxxx@h:8443/x?…");
         assert!(!format!("{source:?}").contains("p%40ss"));
         assert_eq!(source.host().as_deref(), Some("h"));
         assert!(matches!(UrlSource::parse("http://").unwrap().request(), Err(DownloadError::Url)));
+    }
+
+    /// Waits for nothing.
+    struct Still;
+
+    impl crate::http::Clock for Still {
+        #[expect(clippy::disallowed_methods, reason = "as good as any")]
+        fn now(&self) -> std::time::SystemTime {
+            std::time::SystemTime::now()
+        }
+        fn sleep(&self, _: Duration, _: &dyn Fn() -> bool) {}
+        fn jitter(&self, _: Duration) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// What is said of a file whose server always gives this answer, and how often it was asked.
+    fn answered(answer: &'static str) -> (String, u64) {
+        use std::io::{BufRead as _, BufReader};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let head = BufReader::new(&stream).lines().map_while(Result::ok);
+                assert!(head.take_while(|line| !line.is_empty()).count() > 0);
+                let _ = (&stream).write_all(answer.as_bytes());
+            }
+        });
+        let options = crate::http::Options { clock: std::sync::Arc::new(Still), ..Default::default() };
+        let client = Client::new(options).unwrap();
+        let source = UrlSource::parse(&format!("http://{address}/x")).unwrap();
+        let wanted = Download { source: &source, authorization: None, known: None, limit: DOWNLOAD_LIMIT };
+        let error = download(&client, &wanted, &mut || Ok(Vec::new()), &|_| ()).unwrap_err();
+        (error.to_string(), client.requests())
+    }
+
+    #[test]
+    fn the_error_says_how_often_a_server_was_asked_and_what_it_wants() {
+        let busy = "HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(answered(busy), ("invalid response status 503, 5 times".to_owned(), 5));
+        let later =
+            "HTTP/1.1 503 x\r\nRetry-After: 99999999\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        let said = "invalid response status 503, 2 times; it asks for a wait of 99999999 seconds";
+        assert_eq!(answered(later), (said.to_owned(), 2));
+    }
+
+    #[test]
+    fn what_is_no_http_is_not_asked_for_again() {
+        for answer in [
+            "HTTP/1.1 200 x\r\nContent-Length: -3\r\n\r\n",
+            "HTTP/1.1 200 x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+            "HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        ] {
+            let (said, requests) = answered(answer);
+            assert_eq!(requests, 1, "{answer:?}: {said}");
+            assert!(said.contains("does not speak HTTP"), "{answer:?}: {said}");
+        }
     }
 
     #[test]

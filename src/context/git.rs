@@ -1,18 +1,63 @@
 //! Repositories, checked out by the `git` command, which is given no more than it needs.
 
 mod command;
+mod complaint;
+mod directories;
 mod finish;
+mod limits;
 mod listing;
+mod submodules;
+mod watch;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::git_source::{FileTimes, GitSource, Pinned, Submodules, is_commit};
+use crate::limit::Limit;
 use crate::rootfs::{GuestPath, GuestPathError, Rootfs, RootfsError};
 use command::Session;
+use complaint::Cause;
 use finish::{Finish, finish};
 
 pub use command::{Git, GitOptions};
+pub use limits::GitLimits;
+
+/// What a repository takes too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exceeded {
+    /// Room on disk, in bytes.
+    Bytes(Limit),
+    /// Files, links and directories.
+    Entries(Limit),
+    /// Memory, in bytes.
+    Memory(Limit),
+    /// Time.
+    Seconds(Limit),
+    /// Time in which nothing came.
+    Idle(Limit),
+    /// Repositories within it.
+    Submodules(Limit),
+    /// How deep those are.
+    Nesting(Limit),
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (limit, what) = match self {
+            Self::Bytes(limit) => (limit, "bytes on disk"),
+            Self::Entries(limit) => (limit, "files, links and directories"),
+            Self::Memory(limit) => (limit, "bytes of memory"),
+            Self::Seconds(limit) => (limit, "seconds"),
+            Self::Idle(limit) => {
+                return write!(f, "nothing has come of the repository for {} seconds; {limit}", limit.value);
+            }
+            Self::Submodules(limit) => (limit, "submodules"),
+            Self::Nesting(limit) => (limit, "submodules within each other"),
+        };
+        write!(f, "the repository takes more than {} {what}; {limit}", limit.value)
+    }
+}
 
 /// Why a repository could not be checked out.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +85,11 @@ pub enum GitError {
     /// There is no such branch or tag. BuildKit's words.
     #[error("repository does not contain ref {0}")]
     NoReference(String),
+    /// There is none, and it is the beginning of the id of a commit.
+    #[error(
+        "repository does not contain ref {0}; where no branch or tag is named, a commit is by its whole id"
+    )]
+    PartOfCommit(String),
     /// The repository has no default branch.
     #[error("could not find default branch for repository: {0}")]
     NoDefault(String),
@@ -86,6 +136,20 @@ pub enum GitError {
         #[source]
         source: io::Error,
     },
+    /// More than there may be.
+    #[error("{0}")]
+    Exceeded(Exceeded),
+    /// More than is read of what git prints.
+    #[error("git prints more than {most} bytes, when it is to {action}")]
+    LongAnswer {
+        /// What it was to do.
+        action: String,
+        /// How much is read.
+        most: u64,
+    },
+    /// A path that ssh cannot be told.
+    #[error("`{}` cannot be told to ssh: it has characters that mean something to it", .0.display())]
+    SshPath(PathBuf),
     /// The build was told to stop.
     #[error("cancelled")]
     Cancelled,
@@ -110,6 +174,16 @@ impl Commit {
 }
 
 impl GitSource {
+    /// Why there is nothing that `reference` stands for.
+    fn no_reference(&self, reference: &str) -> GitError {
+        let reference = reference.to_owned();
+        // As under BuildKit, a commit that is named in the query is the reference where there is no other.
+        if self.checksum.as_ref() == Some(&reference) {
+            return GitError::PartOfCommit(reference);
+        }
+        GitError::NoReference(reference)
+    }
+
     /// Whether `commit` is the one that is wanted.
     ///
     /// # Errors
@@ -147,6 +221,8 @@ pub struct Repository<'a> {
     pub authorization: Option<&'a [u8]>,
     /// A directory of one's own, empty before the first use. It stays as long as the tree is needed.
     pub directory: &'a Path,
+    /// What it may take.
+    pub limits: GitLimits,
     /// Whether to stop; asked often.
     pub stopped: &'a dyn Fn() -> bool,
 }
@@ -182,7 +258,7 @@ impl Repository<'_> {
         };
         let peeled = format!("{reference}^{{}}");
         let said = session.run(&action, &["ls-remote", "--", session.url(), reference, &peeled])?;
-        listing::find(&said, reference).ok_or_else(|| GitError::NoReference(reference.clone()))
+        listing::find(&said, reference).ok_or_else(|| source.no_reference(reference))
     }
 
     /// Checks out `commit`: files with the modes 0644 and 0755, directories 0755.
@@ -208,8 +284,16 @@ impl Repository<'_> {
         } else {
             remove(self.directory, "git")?;
         }
+        // What came since the last look.
+        session.watch.room()?;
         let root = Rootfs::open(&tree).map_err(writing(&tree))?;
-        finish(&root, &Finish { git_directory: source.git_directory, modified, stopped: self.stopped })?;
+        let wanted = Finish {
+            git_directory: source.git_directory,
+            modified,
+            entries: self.limits.entries,
+            stopped: self.stopped,
+        };
+        finish(&root, &wanted)?;
         self.subdirectory(root, &tree)
     }
 
@@ -276,12 +360,12 @@ impl Inside<'_> {
             }
         }
         let by_id = self.fetch_shallow(commit.object());
-        if matches!(by_id, Err(GitError::Cancelled)) {
+        if !matches!(by_id, Ok(()) | Err(GitError::Failed { .. })) {
             return by_id;
         }
         if by_id.is_err() {
             // Not every server gives a commit by its id: then all that has names is fetched.
-            self.run(&self.fetching(), &["fetch", "-q", "--tags", "-u", "origin"])?;
+            self.run(&self.fetching(), &["fetch", "-q", "--progress", "--tags", "-u", "origin"])?;
         }
         if !self.has(commit)? {
             return Err(match (&commit.reference, by_id) {
@@ -308,25 +392,23 @@ impl Inside<'_> {
     /// Fetches without history; from a server that cannot do that, with it.
     fn fetch_shallow(&self, refspec: &str) -> Result<(), GitError> {
         let fetch = |depth: &[&str]| {
-            let arguments = [&["fetch", "-q"], depth, &["--no-tags", "-u", "--", "origin", refspec]].concat();
-            self.run(&self.fetching(), &arguments).map(|_| ())
+            let what = ["--no-tags", "-u", "--", "origin", refspec];
+            let arguments = [&["fetch", "-q", "--progress"], depth, &what].concat();
+            self.session.try_in(Some((self.repository, self.tree)), &arguments)
         };
-        match fetch(&["--depth=1"]) {
-            Err(GitError::Failed { said, .. }) if said.contains("shallow") || said.contains("--depth") => {
-                fetch(&[])
-            }
-            result => result,
+        let mut fetched = fetch(&["--depth=1"])?;
+        if fetched.as_ref().is_err_and(|ended| ended.cause == Cause::Shallow) {
+            fetched = fetch(&[])?;
         }
+        fetched.map(|_| ()).map_err(|ended| ended.when(&self.fetching()))
     }
 
     /// Whether the commit is there.
     fn has(&self, commit: &Commit) -> Result<bool, GitError> {
         let object = format!("{}^{{commit}}", commit.object());
-        match self.run("look for a commit", &["rev-parse", "-q", "--verify", &object]) {
-            Ok(said) => Ok(said.trim_ascii() == commit.id.as_bytes()),
-            Err(GitError::Failed { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let arguments = ["rev-parse", "-q", "--verify", &object];
+        let found = self.session.try_in(Some((self.repository, self.tree)), &arguments)?;
+        Ok(found.is_ok_and(|said| said.trim_ascii() == commit.id.as_bytes()))
     }
 
     fn stands_for(&self, reference: &str, commit: &Commit) -> Result<bool, GitError> {
@@ -336,12 +418,8 @@ impl Inside<'_> {
 
     fn check_out(&self, commit: &Commit) -> Result<(), GitError> {
         let action = format!("check out {} of {}", commit.id, self.source.shown());
-        self.run(&action, &["checkout", "-q", "-f", "--detach", &commit.id])?;
-        if self.source.submodules == Submodules::Recursive && self.tree.join(".gitmodules").is_file() {
-            let action = format!("check out the submodules of {}", self.source.shown());
-            self.run(&action, &["submodule", "-q", "update", "--init", "--recursive", "--depth=1"])?;
-        }
-        Ok(())
+        self.run(&action, &["checkout", "-q", "--progress", "-f", "--detach", &commit.id])?;
+        if self.source.submodules == Submodules::Recursive { self.check_out_submodules() } else { Ok(()) }
     }
 
     /// When the commit was made, in seconds since 1970.

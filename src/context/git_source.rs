@@ -4,10 +4,11 @@ use std::fmt;
 
 use url::form_urlencoded;
 
-use crate::text::without_credentials;
+use super::url::{decoded, host_and_port};
+use crate::text::{one_url, without_credentials};
 
 /// How a repository is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// `http://`
     Http,
@@ -20,7 +21,7 @@ pub enum Transport {
 }
 
 /// What becomes of `.git`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GitDirectory {
     /// It stays, as large as it has to be for one commit.
     Keep,
@@ -29,7 +30,7 @@ pub enum GitDirectory {
 }
 
 /// Whether the repositories that a repository points to are checked out as well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Submodules {
     /// They are, and theirs.
     Recursive,
@@ -38,12 +39,34 @@ pub enum Submodules {
 }
 
 /// Which times files get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileTimes {
     /// That of the checkout.
     Checkout,
     /// That of the commit.
     Commit,
+}
+
+impl Submodules {
+    /// The word for it in what is remembered of earlier builds: it never changes.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Recursive => "Recursive",
+            Self::Skip => "Skip",
+        }
+    }
+}
+
+impl FileTimes {
+    /// The word for it in what is remembered of earlier builds: it never changes.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Checkout => "Checkout",
+            Self::Commit => "Commit",
+        }
+    }
 }
 
 /// Why a name is not that of a repository that can be used. BuildKit's words, where it has some.
@@ -96,7 +119,7 @@ pub enum GitSourceError {
 }
 
 /// A repository, and what of it is wanted.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GitSource {
     /// The repository as git takes it. There may be credentials in it: [`GitSource::shown`] has none.
     pub remote: String,
@@ -119,7 +142,7 @@ pub struct GitSource {
 }
 
 /// Whether a branch or tag is asked for what it stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pinned {
     /// It is.
     No,
@@ -340,6 +363,13 @@ impl GitSource {
     /// The repository without credentials, for messages.
     #[must_use]
     pub fn shown(&self) -> String {
+        // The user of `user@host:path` is no secret.
+        if self.remote.contains("://") { one_url(&self.remote) } else { self.remote.clone() }
+    }
+
+    /// The repository as far as it tells one from another in what is remembered of earlier builds: it never changes.
+    #[must_use]
+    pub fn remembered(&self) -> String {
         without_credentials(&self.remote).into_owned()
     }
 
@@ -352,12 +382,7 @@ impl GitSource {
     /// The host, with its port if it has one: secrets are named by it.
     #[must_use]
     pub fn host(&self) -> &str {
-        let (rest, end) = match self.remote.split_once("://") {
-            Some((_, rest)) => (rest, '/'),
-            None => (self.remote.as_str(), ':'),
-        };
-        let authority = rest.split(end).next().unwrap_or_default();
-        authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+        host_and_port(&self.remote)
     }
 }
 
@@ -417,27 +442,6 @@ fn is_reference(text: &str) -> bool {
         && !text.contains("@{")
         && !text.contains(forbidden)
         && text.split('/').all(component)
-}
-
-/// `text` with its percent signs resolved, where two digits follow them.
-pub(super) fn decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        match (bytes[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            (byte, _, _) => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

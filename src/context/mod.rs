@@ -8,9 +8,10 @@ pub mod git_source;
 pub mod glob;
 pub mod ignore;
 mod stream;
+mod url;
 
 pub use dir::{Context, ContextError, ContextLimits, FoundDockerfile};
 pub use download::{DOWNLOAD_LIMIT, Download, DownloadError, Downloaded, UrlSource, Validators, download};
-pub use git::{Commit, Git, GitError, GitOptions, Repository, Tree};
+pub use git::{Commit, Git, GitError, GitLimits, GitOptions, Repository, Tree};
 pub use git_source::{FileTimes, GitDirectory, GitSource, GitSourceError, Pinned, Submodules, Transport};
 pub use ignore::{IgnoreError, IgnoreRules, Verdict};

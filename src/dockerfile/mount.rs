@@ -506,7 +506,8 @@ fn parse_sharing(text: &str) -> Result<Sharing, Problem> {
         "private" => Ok(Sharing::Private),
         "locked" => Ok(Sharing::Locked),
         _ => {
-            let message = format!("unsupported sharing value {}", quote(excerpt(text.as_bytes()).as_bytes()));
+            let quoted = quote(excerpt(text.as_bytes()).as_bytes());
+            let message = format!("unsupported sharing value {quoted} (there are {})", SHARING.join(", "));
             Err(Problem::suggesting(message, suggest(text, &SHARING)))
         }
     }
@@ -663,7 +664,10 @@ mod tests {
             ("type=bind,required", "unexpected key 'required' for mount type 'bind'"),
             ("target=/a,mode=1", "mode not allowed for \"bind\" type mounts"),
             ("type=tmpfs,uid=1", "uid not allowed for \"tmpfs\" type mounts"),
-            ("type=cache,sharing=foo", "unsupported sharing value \"foo\""),
+            (
+                "type=cache,sharing=foo",
+                "unsupported sharing value \"foo\" (there are locked, private, shared)",
+            ),
             ("type=bind,sharing=shared", "invalid cache sharing set for bind mount"),
             ("type=cache,mode=9", "invalid value 9 for mode"),
             ("type=cache,uid=-1", "invalid value -1 for uid"),

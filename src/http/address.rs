@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
@@ -149,14 +150,33 @@ impl Resolve for Guard {
     }
 }
 
+/// How long is waited before a name is looked for once more, where that may help. Longer waits help nobody: a machine
+/// without a network is as common as one whose network comes up a moment later.
+const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(1500)];
+
 /// All addresses of `host`, at least one.
 pub(super) async fn lookup(host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
     let unresolved = |reason| Unresolved { host: host.to_owned(), reason };
-    let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await.map_err(unresolved)?.collect();
+    let mut waits = AGAIN.into_iter();
+    let found: Vec<SocketAddr> = loop {
+        match tokio::net::lookup_host((host, 0)).await {
+            Ok(found) => break found.collect(),
+            Err(error) => match waits.next().filter(|_| may_be_found_later(&error.to_string())) {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => return Err(unresolved(error)),
+            },
+        }
+    };
     if found.is_empty() {
         return Err(unresolved(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
     }
     Ok(found)
+}
+
+/// Whether the resolver itself failed (`EAI_AGAIN`). Else it has said that there is no such name. The standard library
+/// keeps but the words: those of glibc, and those of musl.
+fn may_be_found_later(reason: &str) -> bool {
+    reason.contains("Temporary failure in name resolution") || reason.contains("Try again")
 }
 
 #[cfg(test)]
@@ -194,6 +214,19 @@ mod tests {
             ("http://example.com/", None),
         ] {
             assert_eq!(literal(&Url::parse(text).unwrap()), class, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_is_not_looked_for_again() {
+        for (reason, again) in [
+            ("failed to lookup address information: Name or service not known", false),
+            ("failed to lookup address information: Name does not resolve", false),
+            ("failed to lookup address information: No address associated with hostname", false),
+            ("failed to lookup address information: Temporary failure in name resolution", true),
+            ("failed to lookup address information: Try again", true),
+        ] {
+            assert_eq!(may_be_found_later(reason), again, "{reason}");
         }
     }
 

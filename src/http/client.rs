@@ -156,9 +156,15 @@ impl Drop for Inner {
     }
 }
 
+/// Whether somebody wants it to stop.
+type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How often that is asked.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// A blocking HTTP client; clones share connections. It must not be used on a thread of an asynchronous runtime.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client(Arc<Inner>, Option<Stop>);
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,7 +199,7 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|source| SetupError::Thread { source })?;
-        let client = Self(Arc::new(Inner {
+        let inner = Inner {
             runtime: Some(runtime),
             clients: Default::default(),
             tls: tls::config(&options.certificates)?,
@@ -204,9 +210,17 @@ impl Client {
             clock: options.clock,
             cancelled: watch::Sender::new(false),
             sent: AtomicU64::new(0),
-        }));
+        };
+        let client = Self(Arc::new(inner), None);
         client.client(Reach::Anywhere).map_err(|source| SetupError::Client { source })?;
         Ok(client)
+    }
+
+    /// The same client for a user of its own: what waits for that one ends with [`Failure::Cancelled`] once `stop` says so,
+    /// too.
+    #[must_use]
+    pub fn until(&self, stop: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::clone(&self.0), Some(Arc::new(stop)))
     }
 
     /// Makes everything that waits, now or later, end with [`Failure::Cancelled`].
@@ -239,7 +253,7 @@ impl Client {
     ) -> Result<bool, Failure> {
         let Some(wait) = attempts.after_failure(asked, &*self.0.clock) else { return Ok(false) };
         before(wait);
-        let cancelled = || *self.0.cancelled.borrow();
+        let cancelled = || *self.0.cancelled.borrow() || self.1.as_ref().is_some_and(|stop| stop());
         self.0.clock.sleep(wait, &cancelled);
         if cancelled() { Err(Failure::Cancelled) } else { Ok(true) }
     }
@@ -361,9 +375,18 @@ impl Client {
             tokio::select! {
                 biased;
                 _ = cancelled.wait_for(|cancelled| *cancelled) => Err(Failure::Cancelled),
+                () = stopped(self.1.as_ref()) => Err(Failure::Cancelled),
                 done = work => Ok(done),
             }
         })
+    }
+}
+
+/// Waits until `stop` says so.
+async fn stopped(stop: Option<&Stop>) {
+    let Some(stop) = stop else { return std::future::pending().await };
+    while !stop() {
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -423,5 +446,21 @@ mod tests {
         let request = Request::new(Method::GET, Url::parse("http://127.0.0.1:1/").unwrap());
         assert!(matches!(client.send(&request), Err(Failure::Cancelled)));
         assert!(matches!(client.wait(&mut client.attempts(), None, |_| ()), Err(Failure::Cancelled)));
+    }
+
+    #[test]
+    fn who_stops_waits_no_longer_and_nobody_else_is_stopped() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = Url::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let client = Client::new(Options::default()).unwrap();
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked);
+        // It waits for a server that never answers.
+        let one = client.until(move || counted.fetch_add(1, Ordering::Relaxed) >= 2);
+        let began = std::time::Instant::now();
+        assert!(matches!(one.send(&Request::new(Method::GET, url)), Err(Failure::Cancelled)));
+        assert!(matches!(one.wait(&mut one.attempts(), None, |_| ()), Err(Failure::Cancelled)));
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert!(client.block(async {}).is_ok());
     }
 }

@@ -54,7 +54,10 @@ pub enum RedirectProblem {
     /// From TLS to no TLS.
     #[error("it leads from https to http, to `{0}`")]
     Downgrade(String),
-    /// Neither http nor https, or not a URL, or with a user name in it.
+    /// With a user name in it: whose would it be?
+    #[error("it leads to `{0}` with a user name or a password of the server's own")]
+    User(String),
+    /// Neither http nor https, or not a URL.
     #[error("it leads to `{0}`, which is not a plain http or https URL")]
     Location(String),
     /// To another host, where that is not wanted.
@@ -170,13 +173,12 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the same request may work a moment later.
+    /// Whether the same request may work a moment later. A name is looked for more than once by itself.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::Refused { .. }
-                | Self::Unresolved { .. }
                 | Self::Closed { .. }
                 | Self::Stalled { .. }
                 | Self::Slow { .. }
@@ -201,10 +203,16 @@ impl Failure {
         if error.is_timeout() {
             return Self::Closed { host, reason: "timed out".to_owned() };
         }
-        if innermost.contains("HTTP version")
-            || innermost.contains("HTTP header")
-            || innermost.contains("status-code")
-        {
+        // What is no HTTP now will be none a moment later.
+        let nonsense = [
+            "HTTP version",
+            "HTTP header",
+            "status-code",
+            "content-length",
+            "chunk size",
+            "transfer-encoding",
+        ];
+        if nonsense.iter().any(|text| innermost.to_ascii_lowercase().contains(&text.to_ascii_lowercase())) {
             return Self::NotHttp { host, reason };
         }
         if innermost.contains("head is too large") {

@@ -19,7 +19,7 @@ pub use client::{Client, Options, Redirects, Request, Timeouts};
 pub use clock::{Clock, SystemClock};
 pub use failure::{Failure, RedirectProblem, SetupError};
 pub use proxy::Proxies;
-pub use redacted::{authority, escape, redact, redact_text};
+pub use redacted::{authority, escape};
 pub use reqwest::Method;
 pub use response::Response;
 pub use retry::{Attempts, Retries, retry_after};

@@ -9,8 +9,9 @@ use url::Url;
 
 use super::client::{Client, Redirects, Request, Timeouts};
 use super::failure::{Failure, RedirectProblem};
-use super::redacted::{authority, redact, redact_text};
+use super::redacted::authority;
 use super::retry::retry_after;
+use crate::text::{redact, redact_text};
 
 /// Where an answer sends us, if it does.
 pub(super) fn redirect(response: &Response, request: &Request<'_>) -> Result<Option<Url>, Failure> {
@@ -35,7 +36,7 @@ pub(super) fn locate(base: &Url, location: &str) -> Result<Url, RedirectProblem>
     let shown = || redact_text(location);
     let mut url = base.join(location).map_err(|_| RedirectProblem::Location(shown()))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(RedirectProblem::Location(redact(&url)));
+        return Err(RedirectProblem::User(redact(&url)));
     }
     url.set_fragment(None);
     match (base.scheme(), url.scheme()) {
@@ -202,6 +203,8 @@ mod tests {
         ] {
             assert_eq!(locate(&base, location).ok().as_ref().map(Url::as_str), expected, "{location}");
         }
+        let said = locate(&base, "https://me:pw@host/x?y").unwrap_err().to_string();
+        assert_eq!(said, "it leads to `https://host/x?…` with a user name or a password of the server's own");
     }
 
     #[test]

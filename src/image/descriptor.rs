@@ -79,6 +79,9 @@ pub mod media_type {
     }
 }
 
+/// The annotation that says in which form builder has written a layer. It is for the store alone: manifests are without it.
+pub const FORM: &str = "io.builder.layer-form";
+
 /// A descriptor that cannot be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {

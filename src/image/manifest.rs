@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::config::{History, ImageConfig};
-use super::descriptor::{Descriptor, media_type};
+use super::descriptor::{Descriptor, FORM, media_type};
 use super::digest::DiffId;
 use super::document::{self, Document, DocumentError, DocumentLimits};
 use super::json::{self, Encoded};
@@ -97,6 +97,8 @@ pub enum ImageError {
 pub struct Image {
     config: ImageConfig,
     layers: Vec<Layer>,
+    /// How many layers and history rows came from elsewhere.
+    base: (usize, usize),
     /// Goes into the manifest.
     pub annotations: BTreeMap<String, String>,
 }
@@ -105,7 +107,12 @@ impl Image {
     /// An image without layers, for nothing in particular yet.
     #[must_use]
     pub fn scratch() -> Self {
-        Self { config: ImageConfig::default(), layers: Vec::new(), annotations: BTreeMap::new() }
+        Self {
+            config: ImageConfig::default(),
+            layers: Vec::new(),
+            base: (0, 0),
+            annotations: BTreeMap::new(),
+        }
     }
 
     /// An image as it came from elsewhere, to be built on. History rows that are missing are added, surplus ones are
@@ -132,7 +139,8 @@ impl Image {
             let comment = Some("buildkit.exporter.image.v0".to_owned());
             config.history.push(History { created, comment, ..History::default() });
         }
-        Ok(Self { config, layers, annotations: BTreeMap::new() })
+        let base = (layers.len(), config.history.len());
+        Ok(Self { config, layers, base, annotations: BTreeMap::new() })
     }
 
     /// The config. Its `rootfs` and `history` agree with [`Image::layers`].
@@ -154,6 +162,27 @@ impl Image {
     #[must_use]
     pub fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// How many of the layers, from the bottom on, the image came with; the others were added.
+    #[must_use]
+    pub fn base_layers(&self) -> usize {
+        self.base.0
+    }
+
+    /// How many of the history rows, from the first on, the image came with.
+    #[must_use]
+    pub fn base_rows(&self) -> usize {
+        self.base.1
+    }
+
+    /// Puts `layer` in the place of the one at `position`, if there is one. It must hold the same files.
+    pub fn replace_layer(&mut self, position: usize, layer: Layer) {
+        let place = self.layers.get_mut(position).zip(self.config.rootfs.diff_ids.get_mut(position));
+        if let Some((old, diff_id)) = place {
+            diff_id.clone_from(&layer.diff_id);
+            *old = layer;
+        }
     }
 
     /// Adds a history row and, where the instruction made one, a layer.
@@ -213,7 +242,11 @@ fn as_oci(blob: &Descriptor) -> Descriptor {
     };
     let mut other = blob.other.clone();
     other.remove("urls");
-    Descriptor { media_type, other, ..blob.clone() }
+    let mut annotations = blob.annotations.clone();
+    if annotations.as_mut().is_some_and(|known| known.remove(FORM).is_some() && known.is_empty()) {
+        annotations = None;
+    }
+    Descriptor { media_type, other, annotations, ..blob.clone() }
 }
 
 #[cfg(test)]

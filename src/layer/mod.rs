@@ -6,6 +6,9 @@ pub mod apply;
 mod archive;
 pub mod changes;
 pub mod compression;
+pub mod compressor;
+pub mod convert;
+pub mod form;
 pub mod gzip;
 #[cfg(test)]
 #[path = "../../integration/hostile_layers/cases/mod.rs"]
@@ -18,11 +21,13 @@ mod packed;
 pub mod pax;
 mod sparse;
 pub mod tar;
+mod tar_writer;
 #[cfg(test)]
 pub(crate) mod test_support;
 pub mod write;
 mod xz;
 pub mod zstd;
+pub mod zstd_writer;
 
 use std::io;
 

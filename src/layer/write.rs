@@ -1,8 +1,7 @@
-//! Writing a changeset as a layer in one pass: tar, digest, gzip, output.
+//! Writing a changeset as a layer in one pass: tar, digest, compression, output.
 //!
-//! The archive is ustar where everything fits and PAX where it does not, as Go's `archive/tar` writes it for BuildKit:
-//! names without leading `/` or `./`, directories with a slash at their end, numeric owners only. Other than BuildKit,
-//! which drops fractions of a second, modification times are kept to the nanosecond.
+//! As in BuildKit, names have no leading `/` or `./`, directories a slash at their end, and owners are numbers. Other than
+//! BuildKit, which drops fractions of a second, modification times are kept to the nanosecond.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,10 +13,11 @@ use rustix::io::Errno;
 
 use super::apply::WHITEOUT_PREFIX;
 use super::changes::is_reserved;
-use super::gzip::GzipWriter;
-use super::tar::BLOCK;
-use super::{Change, Changeset, LayerError, Limits, WriteProblem, pax};
-use crate::image::digest::{Algorithm, DiffId, Hashing};
+use super::compressor::Compressor;
+use super::form::LayerForm;
+use super::tar_writer::{Head, TarWriter};
+use super::{Change, Changeset, LayerError, Limits, WriteProblem};
+use crate::image::digest::DiffId;
 use crate::limit::Limit;
 use crate::rootfs::{
     Attribute, Escaped, FileId, FileKind, GuestPath, Metadata, Owner, Rootfs, Timestamp, Xattrs, metadata_at,
@@ -27,8 +27,8 @@ use crate::rootfs::{
 /// How a layer is written.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
-    /// The effort of gzip, from 0 (none) to 9.
-    pub level: u32,
+    /// How the layer is compressed.
+    pub form: LayerForm,
     /// How many threads compress. The bytes do not depend on it.
     pub threads: NonZeroUsize,
     /// Later modification times are lowered to this one.
@@ -38,10 +38,10 @@ pub struct WriteOptions {
 }
 
 impl Default for WriteOptions {
-    /// Level 6, one thread a processor, all times as they are, 64 GiB.
+    /// Gzip at level 6, one thread a processor, all times as they are, 64 GiB.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        Self { level: 6, threads, latest: None, bytes: Limits::WRITTEN }
+        Self { form: LayerForm::default(), threads, latest: None, bytes: Limits::WRITTEN }
     }
 }
 
@@ -54,7 +54,7 @@ pub struct Written {
     pub entries: u64,
 }
 
-/// Writes `changes`, whose content is in `from`, to `out` as a gzip layer, with the default options. What the digest of the
+/// Writes `changes`, whose content is in `from`, to `out` as a layer, with the default options. What the digest of the
 /// compressed bytes is, `out` may find out.
 ///
 /// The root itself and sockets have no entry. The second and every later name of a file is a hard link to the first.
@@ -79,16 +79,16 @@ pub fn write_with(
     options: &WriteOptions,
 ) -> Result<Written, LayerError> {
     std::thread::scope(|scope| {
-        let gzip = GzipWriter::new(out, options.level, options.threads, scope).map_err(LayerError::Output)?;
+        let compressor =
+            Compressor::new(out, options.form, options.threads, scope).map_err(LayerError::Output)?;
         let mut writer = LayerWriter {
-            out: Hashing::new(gzip, Algorithm::Sha256),
+            out: TarWriter::new(compressor),
             from,
             latest: options.latest,
             limit: options.bytes,
             bytes: 0,
             directory: None,
             first_names: BTreeMap::new(),
-            entries: 0,
             buffer: vec![0; 1 << 17],
         };
         for change in changes.iter() {
@@ -97,30 +97,14 @@ pub fn write_with(
                 Change::Remove(path) => writer.whiteout(&path)?,
             }
         }
-        let entries = writer.entries;
-        let mut tar = writer.out;
-        tar.write_all(&[0; 2 * BLOCK]).map_err(LayerError::Output)?;
-        let (digest, gzip) = tar.finish();
-        gzip.finish().and_then(|out| out.flush()).map_err(LayerError::Output)?;
-        Ok(Written { diff_id: DiffId(digest), entries })
+        let (diff_id, entries, compressor) = writer.out.finish().map_err(LayerError::Output)?;
+        compressor.finish().and_then(|out| out.flush()).map_err(LayerError::Output)?;
+        Ok(Written { diff_id, entries })
     })
 }
 
-/// What a header says.
-struct Head<'a> {
-    name: &'a [u8],
-    type_flag: u8,
-    mode: u32,
-    owner: Owner,
-    size: u64,
-    mtime: Timestamp,
-    link: &'a [u8],
-    device: (u32, u32),
-    xattrs: &'a Xattrs,
-}
-
 struct LayerWriter<'a, W> {
-    out: Hashing<W>,
+    out: TarWriter<W>,
     from: &'a Rootfs,
     latest: Option<Timestamp>,
     limit: Limit,
@@ -130,7 +114,6 @@ struct LayerWriter<'a, W> {
     directory: Option<(GuestPath, OwnedFd)>,
     /// The first names of files with several names, by file system and number.
     first_names: BTreeMap<FileId, FirstName>,
-    entries: u64,
     buffer: Vec<u8>,
 }
 
@@ -248,7 +231,7 @@ impl<W: Write> LayerWriter<'_, W> {
         }
         head.name = &entry_name;
         head.link = &link;
-        self.head(&head).map_err(LayerError::Output)?;
+        self.out.head(&head).map_err(LayerError::Output)?;
         match file {
             Some(file) => self.content(&file, metadata.size, &unwritable),
             None => Ok(()),
@@ -294,9 +277,9 @@ impl<W: Write> LayerWriter<'_, W> {
                 break;
             }
             left -= count as u64;
-            self.out.write_all(&self.buffer[..count]).map_err(LayerError::Output)?;
+            self.out.content(&self.buffer[..count]).map_err(LayerError::Output)?;
         }
-        self.pad(size).map_err(LayerError::Output)
+        self.out.pad(size).map_err(LayerError::Output)
     }
 
     /// Writes the marker of a removed path: an empty file of nobody's, from 1970.
@@ -314,130 +297,13 @@ impl<W: Write> LayerWriter<'_, W> {
             mode: 0,
             owner: Owner::ROOT,
             size: 0,
-            mtime: Timestamp::default(),
+            mtime: self.latest.map_or(Timestamp::default(), |latest| latest.min(Timestamp::default())),
             link: &[],
             device: (0, 0),
             xattrs: &Xattrs::new(),
         };
-        self.head(&head).map_err(LayerError::Output)
+        self.out.head(&head).map_err(LayerError::Output)
     }
-
-    fn head(&mut self, head: &Head<'_>) -> io::Result<()> {
-        self.entries += 1;
-        let mut block = [0; BLOCK];
-        let mut records: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-        if !put_name(&mut block, head.name) {
-            records.insert(b"path".to_vec(), head.name.to_vec());
-        }
-        if !put_text(&mut block[157..257], head.link) {
-            records.insert(b"linkpath".to_vec(), head.link.to_vec());
-        }
-        for (key, value, start, width) in [
-            (&b"uid"[..], u64::from(head.owner.uid), 108, 8),
-            (b"gid", u64::from(head.owner.gid), 116, 8),
-            (b"size", head.size, 124, 12),
-        ] {
-            if !put_octal(&mut block[start..start + width], value) {
-                records.insert(key.to_vec(), value.to_string().into_bytes());
-            }
-        }
-        let whole_seconds = u64::try_from(head.mtime.seconds).unwrap_or(0);
-        let exact = put_octal(&mut block[136..148], whole_seconds);
-        if !exact || head.mtime.seconds < 0 || head.mtime.nanoseconds != 0 {
-            records.insert(b"mtime".to_vec(), pax::format_time(head.mtime));
-        }
-        for (key, value) in head.xattrs {
-            records.insert([pax::XATTR_PREFIX, key].concat(), value.clone());
-        }
-        if !records.is_empty() {
-            self.extended_header(head.name, &records)?;
-        }
-        put_octal(&mut block[100..108], head.mode.into());
-        put_octal(&mut block[329..337], head.device.0.into());
-        put_octal(&mut block[337..345], head.device.1.into());
-        self.block(block, head.type_flag)
-    }
-
-    /// Writes the PAX records of the entry that follows.
-    fn extended_header(&mut self, name: &[u8], records: &BTreeMap<Vec<u8>, Vec<u8>>) -> io::Result<()> {
-        let mut body = Vec::new();
-        for (key, value) in records {
-            pax::push_record(&mut body, key, value);
-        }
-        let mut block = [0; BLOCK];
-        let name = name.strip_suffix(b"/").unwrap_or(name);
-        let slash = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-        // Only readers without PAX see this name.
-        let shown = [&name[..slash], b"PaxHeaders.0/", &name[slash..]].concat();
-        put_shortened(&mut block[..100], &shown);
-        put_octal(&mut block[100..108], 0);
-        put_octal(&mut block[108..116], 0);
-        put_octal(&mut block[116..124], 0);
-        put_octal(&mut block[124..136], body.len() as u64);
-        put_octal(&mut block[136..148], 0);
-        self.block(block, b'x')?;
-        self.out.write_all(&body)?;
-        self.pad(body.len() as u64)
-    }
-
-    /// Completes a header with type, signature and checksum.
-    fn block(&mut self, mut block: [u8; BLOCK], type_flag: u8) -> io::Result<()> {
-        block[156] = type_flag;
-        block[257..265].copy_from_slice(b"ustar\x0000");
-        block[148..156].fill(b' ');
-        let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
-        put_octal(&mut block[148..155], sum);
-        self.out.write_all(&block)
-    }
-
-    fn pad(&mut self, size: u64) -> io::Result<()> {
-        let padding = (size.wrapping_neg() % BLOCK as u64) as usize;
-        self.out.write_all(&[0; BLOCK][..padding])
-    }
-}
-
-/// Puts a number and its final NUL into a field; if it does not fit, a 0.
-fn put_octal(field: &mut [u8], number: u64) -> bool {
-    let width = field.len() - 1;
-    let text = format!("{number:0width$o}");
-    let fits = text.len() == width;
-    if fits {
-        field[..width].copy_from_slice(text.as_bytes())
-    } else {
-        field[..width].fill(b'0')
-    }
-    fits
-}
-
-fn put_shortened(field: &mut [u8], text: &[u8]) {
-    let ascii = text.iter().filter(|byte| byte.is_ascii());
-    for (place, byte) in field.iter_mut().zip(ascii) {
-        *place = *byte;
-    }
-}
-
-/// Puts a text into a field; if it does not fit, or is not ASCII and so depends on the reader's character set, as much
-/// as possible.
-fn put_text(field: &mut [u8], text: &[u8]) -> bool {
-    put_shortened(field, text);
-    text.is_ascii() && text.len() <= field.len()
-}
-
-/// Puts a name into the name field, or into name and prefix.
-fn put_name(block: &mut [u8; BLOCK], name: &[u8]) -> bool {
-    if name.is_ascii() && name.len() > 100 {
-        // The last slash that leaves a prefix of at most 155 bytes; one at the very end separates nothing.
-        let end = name.len().min(156);
-        let search = if end == name.len() && name.ends_with(b"/") { &name[..end - 1] } else { &name[..end] };
-        if let Some(slash) = search.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0) {
-            let rest = &name[slash + 1..];
-            if !rest.is_empty() && rest.len() <= 100 {
-                put_shortened(&mut block[345..500], &name[..slash]);
-                return put_text(&mut block[..100], rest);
-            }
-        }
-    }
-    put_text(&mut block[..100], name)
 }
 
 #[cfg(test)]
@@ -452,7 +318,7 @@ mod tests {
     use super::super::{Limits, Whiteouts, decompress};
     use super::*;
     use crate::layer::Formats;
-    use crate::layer::tar::{EntryKind, Reader};
+    use crate::layer::tar::{BLOCK, EntryKind, Reader};
     use crate::rootfs::testing::inside;
     use crate::rootfs::{DirectoryEntry, Overrides, set_times_at, set_xattr_at};
 
@@ -479,7 +345,7 @@ mod tests {
 
     fn options(threads: usize) -> WriteOptions {
         WriteOptions {
-            level: 6,
+            form: LayerForm::default(),
             threads: NonZeroUsize::new(threads).unwrap(),
             latest: None,
             bytes: Limits::WRITTEN,

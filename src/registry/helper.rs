@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::credentials::Secret;
-use crate::children::{Outcome, find_program, run_program};
+use crate::children::{Bounds, Outcome, find_program, run_program};
 use crate::http::escape;
 
 /// How credential helpers are found and run. Nothing is taken from this process's environment.
@@ -89,7 +89,7 @@ pub(super) fn get(
     }
     let program =
         find_program(&helpers.path, &format!("docker-credential-{name}")).ok_or(HelperError::Missing)?;
-    let Outcome { status, stdout: output, stderr: complaint } = run(helpers, &program, server)?;
+    let Outcome { status, stdout: output, stderr: complaint, .. } = run(helpers, &program, server)?;
     if status.success() {
         let answer: Answer = serde_json::from_slice(&output).map_err(|_| HelperError::Answer)?;
         return Ok((!answer.secret.is_empty()).then(|| (answer.username, Secret::new(answer.secret))));
@@ -112,8 +112,8 @@ fn run(helpers: &Helpers, program: &Path, server: &str) -> Result<Outcome, Helpe
     let mut command = Command::new(program);
     command.arg("get").env_clear().envs(helpers.environment.iter().map(|(name, value)| (name, value)));
     let end = Instant::now() + helpers.limit;
-    let outcome =
-        run_program(&mut command, format!("{server}\n").as_bytes(), LONGEST, &|| Instant::now() >= end);
+    let bounds = Bounds { kept: LONGEST, memory: None, stopped: &|_| Instant::now() >= end };
+    let outcome = run_program(&mut command, format!("{server}\n").as_bytes(), &bounds);
     outcome.map_err(|source| HelperError::Run { source })?.ok_or(HelperError::Slow(helpers.limit))
 }
 

@@ -2,7 +2,8 @@
 
 use url::{Host, Url};
 
-use crate::http::{self, Class, Reach, redact, redact_text};
+use crate::http::{self, Class, Reach};
+use crate::text::{redact, redact_text};
 
 /// Why a token realm is not asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,8 @@ use super::error::{Problem, Words, is_transient};
 use super::realm::{self, RealmError};
 use super::session::{Scope, Session, Token};
 use super::statistics::Kind;
-use crate::http::{Class, Content, Method, Redirects, Request, Response, authority, redact};
+use crate::http::{Class, Content, Method, Redirects, Request, Response, authority};
+use crate::text::redact;
 
 /// Tokens with everything in them have some kilobytes.
 const LONGEST: u64 = 1024 * 1024;

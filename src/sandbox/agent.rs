@@ -54,8 +54,30 @@ impl Agent {
         Ok(Self(Arc::new(socket)))
     }
 
-    fn connect(&self) -> io::Result<UnixStream> {
-        UnixStream::connect(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    /// A connection. An agent that takes none for the moment is asked again until `stop` is on.
+    fn connect(&self, stop: &Cancel) -> io::Result<UnixStream> {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()))?;
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => break,
+                // Its queue is full (unix(7)); nothing tells when that has changed.
+                Err(Errno::AGAIN) => {
+                    let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if stop.is_cancelled() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(stream)
     }
 }
 
@@ -190,7 +212,7 @@ impl Server {
     fn connect(&self, number: u64, client: UnixStream) -> io::Result<()> {
         // Waits for the other end, and ends with it.
         client.set_nonblocking(false)?;
-        let agent = self.agent.connect()?;
+        let agent = self.agent.connect(&self.stop)?;
         if self.note(number, &agent) { relay(&client, &agent) } else { Ok(()) }
     }
 }
@@ -338,6 +360,41 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_takes_no_connections_does_not_keep_a_step_from_ending() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("outside");
+        // Its queue holds a few, and nobody takes them out.
+        let _listener = UnixListener::bind(&path).unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        let mut queued = Vec::new();
+        loop {
+            use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+            let flags = SocketFlags::NONBLOCK;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            match connect(&socket, &address) {
+                Ok(()) => queued.push(socket),
+                Err(Errno::AGAIN) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let place = directory.path().join("step");
+        std::fs::create_dir(&place).unwrap();
+        let owner =
+            Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+        let forwarding = Forwarding::begin(Agent::at(&path).unwrap(), &place, owner, 0o600).unwrap();
+        let connect = || UnixStream::connect(place.join(NAME)).unwrap();
+        let _waiting: Vec<UnixStream> = (0..CONNECTIONS).map(|_| connect()).collect();
+        // One too many, which is closed when all others have been taken.
+        assert!(!matches!(connect().read_to_end(&mut Vec::new()), Ok(1..)));
+        let (ended, end) = channel();
+        std::thread::spawn(move || {
+            drop(forwarding);
+            ended.send(()).unwrap();
+        });
+        end.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+    }
+
+    #[test]
     fn an_agent_is_a_socket_and_may_be_moved() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
@@ -346,6 +403,6 @@ mod tests {
         assert_eq!(Agent::at(&directory.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         let (agent, _told) = agent(directory.path());
         std::fs::rename(directory.path().join("outside"), directory.path().join("moved")).unwrap();
-        assert_eq!(ask(&agent.connect().unwrap(), &[1, 2]), [2, 1]);
+        assert_eq!(ask(&agent.connect(&Cancel::new().unwrap()).unwrap(), &[1, 2]), [2, 1]);
     }
 }

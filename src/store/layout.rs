@@ -171,11 +171,22 @@ fn remove_others(plan: &Plan<'_>, dest: &Path) -> Result<(), ExportError> {
     Ok(())
 }
 
+fn no_layout(path: &Path, name: &str, source: &io::Error) -> String {
+    let path = path.display();
+    match source.kind() {
+        io::ErrorKind::NotFound if name == "." => format!("there is no directory `{path}`"),
+        io::ErrorKind::NotADirectory if name == "." => {
+            format!("`{path}` is not a directory, and an OCI layout is one")
+        }
+        _ => format!("`{path}` is not an OCI layout: cannot read `{name}`"),
+    }
+}
+
 /// What is wrong with a layout.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     /// There is no layout.
-    #[error("`{}` is not an OCI layout: cannot read `{name}`", path.display())]
+    #[error("{}", no_layout(path, name, source))]
     NotALayout {
         /// The directory.
         path: PathBuf,
@@ -239,6 +250,14 @@ pub enum LayoutError {
     NoSuchName {
         /// What was looked for.
         name: String,
+        /// What there is.
+        available: String,
+    },
+    /// There is no image of that digest.
+    #[error("no image of the layout has the digest `{digest}`: it has {available}")]
+    NoSuchDigest {
+        /// What was looked for.
+        digest: Digest,
         /// What there is.
         available: String,
     },
@@ -363,10 +382,24 @@ impl Layout {
         };
         let entries: Vec<&Descriptor> = self.entries().iter().filter(has_name).collect();
         if entries.is_empty() {
+            if let Ok(digest) = name.parse() {
+                return Err(LayoutError::NoSuchDigest { digest, available: self.listed_digests() });
+            }
             let available = self.listed_names();
             return Err(LayoutError::NoSuchName { name: shown(name), available });
         }
         Ok(entries)
+    }
+
+    /// The digests of the images, as a message lists them.
+    fn listed_digests(&self) -> String {
+        let listed: Vec<String> =
+            self.entries().iter().take(10).map(|entry| format!("`{}`", entry.digest)).collect();
+        match self.entries().len() - listed.len() {
+            0 if listed.is_empty() => "none".to_owned(),
+            0 => listed.join(", "),
+            more => format!("{} and {more} more", listed.join(", ")),
+        }
     }
 
     /// The names of the images, as a message lists them.
@@ -583,6 +616,14 @@ mod tests {
         assert_eq!(layout.find(Some("1")).unwrap().digest, image.manifest.digest);
         assert_eq!(layout.find(Some("docker.io/library/x:1")).unwrap(), layout.find(None).unwrap());
         assert!(matches!(layout.find(Some("2")), Err(LayoutError::NoSuchName { .. })));
+        let other = Digest::of(b"other").to_string();
+        let said = layout.find(Some(&other)).unwrap_err().to_string();
+        let there = &image.manifest.digest;
+        assert_eq!(said, format!("no image of the layout has the digest `{other}`: it has `{there}`"));
+        let said = |path: &Path| Layout::open(path, &DocumentLimits::default()).unwrap_err().to_string();
+        let (missing, file) = (dest.join("missing"), dest.join("oci-layout"));
+        assert_eq!(said(&missing), format!("there is no directory `{}`", missing.display()));
+        assert!(said(&file).contains("is not a directory"), "{}", said(&file));
         let mut expected: Vec<_> = [&image.config.digest, &image.manifest.digest]
             .into_iter()
             .chain([&layer(&ground.store, "a").blob.digest, &layer(&ground.store, "b").blob.digest])

@@ -2,6 +2,8 @@
 
 pub mod remote;
 
+mod changed;
+mod forms;
 mod layouts;
 
 use std::fs::File;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,12 +15,12 @@ use crate::build::progress::{Event, Progress, size as shown_size};
 use crate::build::remote::{Remote, RemoteFiles};
 use crate::build::services::ServiceError;
 use crate::context::{
-    Commit, Download, Downloaded, Git, GitSource, Pinned, Repository, Transport, UrlSource, Validators,
-    download,
+    Commit, Download, Downloaded, Git, GitLimits, GitSource, Pinned, Repository, Transport, UrlSource,
+    Validators, download,
 };
 use crate::http;
 use crate::image::descriptor::Descriptor;
-use crate::image::digest::{Digest, Mismatch};
+use crate::image::digest::{Digest, Mismatch, VerifyingReader};
 use crate::limit::Limit;
 use crate::rootfs::{Rootfs, Timestamp, set_mode_at, set_times_at};
 use crate::sandbox::{Cancel, Secret};
@@ -54,6 +54,8 @@ pub struct Remotes<'a> {
     pub secrets: &'a BTreeMap<String, Secret>,
     /// How large a file may be.
     pub limit: Limit,
+    /// What a repository may take.
+    pub git_limits: GitLimits,
     /// Who is told.
     pub progress: &'a dyn Progress,
     /// What this build knows already.
@@ -63,10 +65,29 @@ pub struct Remotes<'a> {
 /// What a build knows of each source. Who asks for one that somebody else asks for waits for that.
 #[derive(Debug, Default)]
 pub struct Known {
-    files: Mutex<BTreeMap<String, Arc<Mutex<Option<FetchedFile>>>>>,
-    repositories: Mutex<BTreeMap<String, Arc<Mutex<KnownRepository>>>>,
+    files: Mutex<BTreeMap<WantedFile, Slot<Option<FetchedFile>>>>,
+    repositories: Mutex<BTreeMap<GitSource, Slot<KnownRepository>>>,
     /// What branches and tags stand for: the same for all steps, even while somebody pushes.
-    commits: Mutex<BTreeMap<String, Arc<Mutex<Option<Commit>>>>>,
+    commits: Mutex<BTreeMap<Named, Slot<Option<Commit>>>>,
+}
+
+/// What is known, and a turn for whoever finds it out.
+type Slot<T> = Arc<Mutex<T>>;
+
+/// All that decides whether a file will do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct WantedFile {
+    url: UrlSource,
+    checksum: Option<Digest>,
+}
+
+/// All that decides which commit is meant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    remote: String,
+    reference: Option<String>,
+    /// The commit that is fetched whatever the reference stands for.
+    pinned: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -107,7 +128,7 @@ impl RemoteFiles for Remotes<'_> {
                 Ok(identity(&("file", url.file_name(), checksum, None::<i64>)))
             }
             Remote::File { url, checksum: None } => {
-                let file = self.file(url, None)?;
+                let file = self.file(url, None, cancel)?;
                 Ok(identity(&("file", url.file_name(), file.digest, file.modified)))
             }
             Remote::Git(source) => Ok(git_identity(source, &self.commit(source, cancel)?)),
@@ -117,11 +138,15 @@ impl RemoteFiles for Remotes<'_> {
     fn fetch(&self, remote: &Remote, cancel: &Cancel) -> Result<Rootfs, ServiceError> {
         match remote {
             Remote::File { url, checksum } => {
-                let file = self.file(url, checksum.as_ref())?;
-                self.place(&file, &url.file_name()).or_else(|error| {
-                    // What the store had was damaged, and is gone by now.
-                    let again = self.ask(url, checksum.as_ref())?;
-                    if again == file { self.place(&file, &url.file_name()) } else { Err(error) }
+                let file = self.file(url, checksum.as_ref(), cancel)?;
+                self.place(&file, &url.file_name(), cancel).or_else(|error| {
+                    // What the store had was damaged, and is gone by now. Anything else would only go wrong again.
+                    let is_damaged = error.downcast_ref().is_some_and(StoreError::is_absent);
+                    if is_damaged && self.ask(url, checksum.as_ref(), cancel)? == file {
+                        self.place(&file, &url.file_name(), cancel)
+                    } else {
+                        Err(error)
+                    }
                 })
             }
             Remote::Git(source) => self.tree(source, cancel),
@@ -137,8 +162,8 @@ fn identity(value: &impl Serialize) -> Digest {
 
 /// What decides about the files of a checkout: not where it is from, unless that is among them.
 fn git_identity(source: &GitSource, commit: &Commit) -> Digest {
-    let kept = source.keeps_git_directory().then(|| (source.shown(), &commit.tag, &commit.reference));
-    let words = (format!("{:?}", source.submodules), format!("{:?}", source.times));
+    let kept = source.keeps_git_directory().then(|| (source.remembered(), &commit.tag, &commit.reference));
+    let words = (source.submodules.word(), source.times.word());
     identity(&("git", &commit.id, &source.subdirectory, words, kept))
 }
 
@@ -147,23 +172,32 @@ impl Remotes<'_> {
     /// store has. It is in the store then.
     ///
     /// # Errors
-    /// When it cannot be had, or is something else.
-    pub fn file(&self, url: &UrlSource, checksum: Option<&Digest>) -> Result<FetchedFile, ServiceError> {
+    /// When it cannot be had, or is something else; when `cancel` is on.
+    pub fn file(
+        &self,
+        url: &UrlSource,
+        checksum: Option<&Digest>,
+        cancel: &Cancel,
+    ) -> Result<FetchedFile, ServiceError> {
         let slot = {
-            let mut files = lock(&self.known.files);
-            let key = format!("{checksum:?} {}", url.written());
-            Arc::clone(files.entry(key).or_default())
+            let key = WantedFile { url: url.clone(), checksum: checksum.cloned() };
+            Arc::clone(lock(&self.known.files).entry(key).or_default())
         };
         let mut slot = lock(&slot);
         if let Some(file) = &*slot {
             return Ok(file.clone());
         }
-        let file = self.ask(url, checksum)?;
+        let file = self.ask(url, checksum, cancel)?;
         *slot = Some(file.clone());
         Ok(file)
     }
 
-    fn ask(&self, url: &UrlSource, checksum: Option<&Digest>) -> Result<FetchedFile, ServiceError> {
+    fn ask(
+        &self,
+        url: &UrlSource,
+        checksum: Option<&Digest>,
+        cancel: &Cancel,
+    ) -> Result<FetchedFile, ServiceError> {
         let name = Digest::of(without_credentials(url.written()).as_bytes());
         let records = self.store.records(RECORDS);
         let record = records.get(&name).unwrap_or_else(|error| {
@@ -180,7 +214,7 @@ impl Remotes<'_> {
             return Ok(FetchedFile { digest: record.digest.clone(), size: record.size, modified });
         }
         let known = record.as_ref().filter(|_| checksum.is_none()).map(|record| &record.validators);
-        match (self.download(url, known)?, &record) {
+        match (self.download(url, known, cancel)?, &record) {
             (Downloaded::Unchanged, Some(Record { validators, digest, size })) => {
                 self.tell(&format!("{}: not changed", url.shown()));
                 Ok(FetchedFile { digest: digest.clone(), size: *size, modified: validators.modified() })
@@ -207,6 +241,7 @@ impl Remotes<'_> {
         &self,
         url: &UrlSource,
         known: Option<&Validators>,
+        cancel: &Cancel,
     ) -> Result<Downloaded<BlobWriter>, ServiceError> {
         let authorization = self.url_authorization(url);
         let wanted =
@@ -223,7 +258,9 @@ impl Remotes<'_> {
             self.blobs().writer().map_err(io::Error::other)
         };
         let tell = |line: &str| self.progress.tell(&Event::Note(line));
-        Ok(download(self.client, &wanted, &mut open, &tell)?)
+        let cancel = cancel.clone();
+        let client = self.client.until(move || cancel.is_cancelled());
+        Ok(download(&client, &wanted, &mut open, &tell)?)
     }
 
     /// As BuildKit has it: a token comes before a header.
@@ -242,8 +279,8 @@ impl Remotes<'_> {
     /// Puts a file that is in the store into a directory of its own, under `name`: 0600, with the time of its last change.
     ///
     /// # Errors
-    /// When there is no room, or the file in the store was damaged.
-    pub fn place(&self, file: &FetchedFile, name: &[u8]) -> Result<Rootfs, ServiceError> {
+    /// When there is no room, or the file in the store was damaged; when `cancel` is on.
+    pub fn place(&self, file: &FetchedFile, name: &[u8], cancel: &Cancel) -> Result<Rootfs, ServiceError> {
         use std::os::fd::AsFd as _;
         let path = self.workspace.directory("download")?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -252,12 +289,17 @@ impl Remotes<'_> {
         let copy = rustix::fs::openat(&directory, name, flags, Mode::RUSR | Mode::WUSR)?;
         let blob = blob(&file.digest, file.size);
         let mut reader = self.blobs().reader(&blob)?;
-        io::copy(&mut reader, &mut File::from(copy))
-            .map_err(|error| self.blobs().read_error(&file.digest, error))?;
+        let damaged = |error| self.blobs().read_error(&file.digest, error);
+        copy_unless(cancel, &mut reader, &mut File::from(copy), &damaged)?;
         set_mode_at(directory.as_fd(), name, 0o600)?;
         let modified = Timestamp { seconds: file.modified.unwrap_or(0), nanoseconds: 0 };
         set_times_at(directory.as_fd(), name, modified)?;
         Ok(Rootfs::open(&path)?)
+    }
+
+    /// The content of a file that was fetched.
+    pub(super) fn stored(&self, file: &FetchedFile) -> Result<VerifyingReader<File>, StoreError> {
+        self.blobs().reader(&blob(&file.digest, file.size))
     }
 
     fn blobs(&self) -> &BlobStore {
@@ -268,13 +310,9 @@ impl Remotes<'_> {
         self.progress.tell(&Event::Detail(text));
     }
 
-    fn known_repository(&self, source: &GitSource) -> Arc<Mutex<KnownRepository>> {
+    fn known_repository(&self, source: &GitSource) -> Slot<KnownRepository> {
         // All that is different gives different files.
-        let key = format!(
-            "{} {source:?} {:?} {:?} {:?}",
-            source.remote, source.git_directory, source.submodules, source.times
-        );
-        Arc::clone(lock(&self.known.repositories).entry(key).or_default())
+        Arc::clone(lock(&self.known.repositories).entry(source.clone()).or_default())
     }
 
     /// Which commit `source` stands for: asked for once a build.
@@ -297,8 +335,8 @@ impl Remotes<'_> {
             return Ok(commit.clone());
         }
         let named = {
-            let pinned = (source.pinned == Pinned::Yes).then_some(&source.checksum);
-            let key = format!("{} {:?} {pinned:?}", source.remote, source.reference);
+            let pinned = source.checksum.clone().filter(|_| source.pinned == Pinned::Yes);
+            let key = Named { remote: source.remote.clone(), reference: source.reference.clone(), pinned };
             Arc::clone(lock(&self.known.commits).entry(key).or_default())
         };
         let mut named = lock(&named);
@@ -351,6 +389,7 @@ impl Remotes<'_> {
             source,
             authorization: authorization.as_deref(),
             directory: &directory,
+            limits: self.git_limits,
             stopped: &|| cancel.is_cancelled(),
         })?;
         known.directory = Some(directory);
@@ -373,6 +412,27 @@ impl Remotes<'_> {
     }
 }
 
+/// Copies to the end. `damaged` says what it means that the source cannot be read.
+fn copy_unless(
+    cancel: &Cancel,
+    from: &mut impl Read,
+    to: &mut File,
+    damaged: &dyn Fn(io::Error) -> StoreError,
+) -> Result<(), ServiceError> {
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        if cancel.is_cancelled() {
+            return Err("cancelled".into());
+        }
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&buffer[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(damaged(error).into()),
+        }
+    }
+}
+
 fn blob(digest: &Digest, size: u64) -> Descriptor {
     Descriptor::new("application/octet-stream", digest.clone(), size)
 }
@@ -387,5 +447,69 @@ fn finish(file: BlobWriter, checksum: Option<&Digest>) -> Result<Digest, Service
             Err(WrongDigest { expected, actual }.into())
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_of_a_repository_is_found_again_by_later_versions() {
+        let commit = Commit {
+            id: "1".repeat(40),
+            tag: Some("2".repeat(40)),
+            reference: Some("refs/tags/v1".to_owned()),
+        };
+        let identity =
+            |text: &str| git_identity(&GitSource::parse(text).unwrap().unwrap(), &commit).to_string();
+        // What they are hashes of is what earlier versions have written down.
+        for (text, written) in [
+            (
+                "https://me:pw@h/r.git#v1:sub",
+                format!(r#"["git","{}","sub",["Recursive","Checkout"],null]"#, commit.id),
+            ),
+            (
+                "https://me:pw@h/r.git?keep-git-dir=1&submodules=0&mtime=commit",
+                format!(
+                    r#"["git","{}",null,["Skip","Commit"],["https://xxxxx:xxxxx@h/r.git","{}","refs/tags/v1"]]"#,
+                    commit.id,
+                    "2".repeat(40)
+                ),
+            ),
+        ] {
+            assert_eq!(identity(text), Digest::of(written.as_bytes()).to_string(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_copy_ends_when_it_is_told_to_and_what_is_damaged_is_told_from_a_full_disk() {
+        let damaged = |error: io::Error| StoreError::Missing(Digest::of(error.to_string().as_bytes()));
+        let cancel = Cancel::new().unwrap();
+        let (mut endless, mut file) = (io::repeat(0), tempfile::tempfile().unwrap());
+        let mut asked = 0;
+        let mut stopping = |buffer: &mut [u8]| {
+            asked += 1;
+            if asked == 3 {
+                cancel.cancel("enough");
+            }
+            endless.read(buffer)
+        };
+        struct Source<'a>(&'a mut dyn FnMut(&mut [u8]) -> io::Result<usize>);
+        impl Read for Source<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                (self.0)(buffer)
+            }
+        }
+        let error = copy_unless(&cancel, &mut Source(&mut stopping), &mut file, &damaged).unwrap_err();
+        assert_eq!((error.to_string().as_str(), asked), ("cancelled", 3));
+        let cancel = Cancel::new().unwrap();
+        let is_absent = |error: ServiceError| error.downcast_ref().is_some_and(StoreError::is_absent);
+        let mut failing = |_: &mut [u8]| Err(io::Error::other("x"));
+        let error = copy_unless(&cancel, &mut Source(&mut failing), &mut file, &damaged).unwrap_err();
+        assert!(is_absent(error));
+        let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
+        let error = copy_unless(&cancel, &mut io::repeat(0), &mut full, &damaged).unwrap_err();
+        assert!(!is_absent(error));
     }
 }

@@ -2,27 +2,27 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use url::Url;
 
-use super::{GitError, Repository, writing};
-use crate::children::{Outcome, find_program, run_program};
-use crate::context::download::basic_authorization;
+use super::complaint::{Cause, cause, complaint};
+use super::watch::Watch;
+use super::{Exceeded, GitError, GitLimits, Repository, writing};
+use crate::children::{Bounds, Outcome, find_program, run_program};
 use crate::context::git_source::Transport;
+use crate::context::url::basic_authorization;
 use crate::http::{Pem, Proxies, pem_bundle};
-use crate::text::{line, without_credentials};
+use crate::text::line;
 
 /// How much of what git prints is kept, in bytes: a list of branches and tags that fit a name.
 const LONGEST: u64 = 4 << 20;
-/// How many lines of its complaints are shown, and how long.
-const SHOWN_LINES: usize = 6;
-const SHOWN_CHARACTERS: usize = 300;
 
 /// What every call is told, whatever repository and machine would say. A repository is data: no program that it names runs.
-const SETTINGS: [&str; 17] = [
+const SETTINGS: [&str; 18] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.logAllRefUpdates=false",
@@ -41,6 +41,8 @@ const SETTINGS: [&str; 17] = [
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
     "checkout.workers=1",
+    // Larger files are not held in memory: without it, a file of half a gigabyte would take as much, and twice that as a delta.
+    "core.bigFileThreshold=64m",
 ];
 
 /// Transports that a repository, or a submodule of it, may be fetched by: neither files of this machine nor programs.
@@ -92,6 +94,25 @@ pub(super) struct Session<'a> {
     url: String,
     /// Settings that nobody else may see.
     secret: Vec<(String, OsString)>,
+    /// Looks at what git takes.
+    pub(super) watch: Watch<'a>,
+}
+
+/// How git ended, where that was no success.
+pub(super) struct Ended {
+    /// Its exit code; none if it was killed.
+    pub(super) status: Option<i32>,
+    /// What its words mean.
+    pub(super) cause: Cause,
+    /// Its words, in one line.
+    said: String,
+}
+
+impl Ended {
+    /// The error, when it was to do `action`.
+    pub(super) fn when(self, action: &str) -> GitError {
+        GitError::Failed { action: action.to_owned(), said: self.said }
+    }
 }
 
 impl<'a> Session<'a> {
@@ -104,7 +125,8 @@ impl<'a> Session<'a> {
             Err(error) => return Err(writing(&home)(error.into())),
         }
         let (url, secret) = credentials(repository)?;
-        let session = Self { repository, program, home, url, secret };
+        let watch = Watch::begin(repository.directory, repository.limits, repository.stopped);
+        let session = Self { repository, program, home, url, secret, watch };
         if repository.source.transport == Transport::Https {
             let path = session.certificates();
             std::fs::write(&path, pem_bundle(&options.certificates)).map_err(writing(&path))?;
@@ -116,6 +138,10 @@ impl<'a> Session<'a> {
     /// The repository's address, without credentials but the user of ssh.
     pub(super) fn url(&self) -> &str {
         &self.url
+    }
+
+    pub(super) fn limits(&self) -> GitLimits {
+        self.repository.limits
     }
 
     fn certificates(&self) -> PathBuf {
@@ -136,7 +162,7 @@ impl<'a> Session<'a> {
         let mut numbers = said.split(' ').nth(2).unwrap_or_default().split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (2, 31) => Ok(()),
-            _ => Err(GitError::TooOld(line(said.as_bytes(), SHOWN_CHARACTERS))),
+            _ => Err(GitError::TooOld(line(said.as_bytes(), 300))),
         }
     }
 
@@ -151,8 +177,23 @@ impl<'a> Session<'a> {
         place: Option<(&Path, &Path)>,
         arguments: &[&str],
     ) -> Result<Vec<u8>, GitError> {
+        match self.try_in(place, arguments) {
+            Ok(done) => done.map_err(|ended| ended.when(action)),
+            Err(GitError::LongAnswer { most, .. }) => {
+                Err(GitError::LongAnswer { action: action.to_owned(), most })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs git likewise, where its failing may be an answer.
+    pub(super) fn try_in(
+        &self,
+        place: Option<(&Path, &Path)>,
+        arguments: &[&str],
+    ) -> Result<Result<Vec<u8>, Ended>, GitError> {
         let mut command = Command::new(&self.program);
-        command.env_clear().envs(self.environment()).current_dir(&self.home);
+        command.env_clear().envs(self.environment()?).current_dir(&self.home);
         for setting in SETTINGS {
             command.args(["-c", setting]);
         }
@@ -164,17 +205,27 @@ impl<'a> Session<'a> {
             command.arg("--git-dir").arg(repository).arg("--work-tree").arg(tree).current_dir(tree);
         }
         command.args(arguments);
-        let outcome = run_program(&mut command, b"", LONGEST, self.repository.stopped);
-        let Outcome { status, stdout, stderr } =
-            outcome.map_err(GitError::Run)?.ok_or(GitError::Cancelled)?;
-        if status.success() {
-            return Ok(stdout);
+        let memory = self.limits().memory;
+        let Outcome { status, stdout, whole, stderr } = self.watch.over(|stopped| {
+            let bounds = Bounds { kept: LONGEST, memory: Some(memory.value), stopped };
+            run_program(&mut command, b"", &bounds)
+        })?;
+        if !status.success() {
+            let cause = cause(&stderr);
+            if cause == Cause::Memory {
+                return Err(GitError::Exceeded(Exceeded::Memory(memory)));
+            }
+            return Ok(Err(Ended { status: status.code(), cause, said: complaint(&stderr, status) }));
         }
-        Err(GitError::Failed { action: action.to_owned(), said: complaint(&stderr, status) })
+        if whole {
+            Ok(Ok(stdout))
+        } else {
+            Err(GitError::LongAnswer { action: String::new(), most: LONGEST })
+        }
     }
 
     /// All that git and what it starts find in their environment.
-    fn environment(&self) -> Vec<(OsString, OsString)> {
+    fn environment(&self) -> Result<Vec<(OsString, OsString)>, GitError> {
         let options = &self.repository.git.options;
         let mut all: Vec<(OsString, OsString)> = Vec::new();
         let mut set = |name: &str, value: &OsStr| all.push((name.into(), value.to_owned()));
@@ -187,7 +238,7 @@ impl<'a> Session<'a> {
         set("GIT_ATTR_NOSYSTEM", OsStr::new("1"));
         set("GIT_TERMINAL_PROMPT", OsStr::new("0"));
         set("GIT_ALLOW_PROTOCOL", OsStr::new(PROTOCOLS));
-        set("GIT_SSH_COMMAND", &self.ssh());
+        set("GIT_SSH_COMMAND", &self.ssh()?);
         if self.repository.source.transport == Transport::Https {
             set("GIT_SSL_CAINFO", self.certificates().as_os_str());
         }
@@ -209,22 +260,49 @@ impl<'a> Session<'a> {
                 set(&format!("GIT_CONFIG_VALUE_{number}"), value);
             }
         }
-        all
+        Ok(all)
     }
 
     /// How ssh is run: it asks nobody. A host that it does not know yet is believed the first time.
-    fn ssh(&self) -> OsString {
+    fn ssh(&self) -> Result<OsString, GitError> {
+        let mut known = ssh_file(&self.home.join("known_hosts"))?;
+        if let Some(of_user) = &self.repository.git.options.known_hosts {
+            known.push(" ");
+            known.push(ssh_file(of_user)?);
+        }
         let mut command =
             OsString::from("ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new");
-        command.push(" -o ConnectTimeout=30 -o ServerAliveInterval=15 -o UserKnownHostsFile='");
-        command.push(self.home.join("known_hosts"));
-        if let Some(known) = &self.repository.git.options.known_hosts {
-            command.push(" ");
-            command.push(known);
-        }
-        command.push("'");
-        command
+        command.push(" -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ");
+        let option = [b"UserKnownHostsFile=", known.as_encoded_bytes()].concat();
+        command.push(for_shell(&option));
+        Ok(command)
     }
+}
+
+/// `text` as one word of a shell.
+fn for_shell(text: &[u8]) -> OsString {
+    let mut word = vec![b'\''];
+    for byte in text {
+        match byte {
+            b'\'' => word.extend_from_slice(b"'\\''"),
+            byte => word.push(*byte),
+        }
+    }
+    word.push(b'\'');
+    OsString::from_vec(word)
+}
+
+/// `path` as one of the files that an option of ssh names (ssh_config(5)): in quotes, since blanks part one from the next, and
+/// with percent signs doubled, since they stand for other things.
+fn ssh_file(path: &Path) -> Result<OsString, GitError> {
+    let bytes = path.as_os_str().as_bytes();
+    // Old versions know no way to write a quote. What stands in `${}` is taken from the environment, always.
+    let has_variable = bytes.windows(2).any(|pair| pair == b"${");
+    if has_variable || bytes.iter().any(|byte| matches!(byte, b'"' | b'\\') || byte.is_ascii_control()) {
+        return Err(GitError::SshPath(path.to_owned()));
+    }
+    let doubled = bytes.iter().flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == b'%')));
+    Ok(OsString::from_vec([b"\"", doubled.collect::<Vec<u8>>().as_slice(), b"\""].concat()))
 }
 
 /// The address to ask, and what git is told of the credentials for it.
@@ -257,43 +335,39 @@ fn credentials(repository: &Repository<'_>) -> Result<(String, Vec<(String, OsSt
         return Err(GitError::Secret);
     }
     let header = [b"Authorization: ", &value[..]].concat();
-    let header = std::os::unix::ffi::OsStringExt::from_vec(header);
+    let header = OsString::from_vec(header);
     Ok((url.into(), vec![(format!("http.{scope}.extraHeader"), header)]))
-}
-
-/// What git has to say of a failure, in one line and without secrets.
-fn complaint(stderr: &[u8], status: std::process::ExitStatus) -> String {
-    let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> = text
-        .split(['\n', '\r'])
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("hint:"))
-        .collect();
-    let first = lines.len().saturating_sub(SHOWN_LINES);
-    let shown: Vec<String> = lines[first..]
-        .iter()
-        .map(|text| line(without_credentials(text).as_bytes(), SHOWN_CHARACTERS))
-        .collect();
-    if shown.is_empty() { format!("it ended with {status}") } else { shown.join("; ") }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-    use std::process::ExitStatus;
-
     use super::*;
 
     #[test]
-    fn a_complaint_is_one_line_without_passwords_and_control_characters() {
-        let status = ExitStatus::from_raw(128 << 8);
-        let said = "remote: \u{1b}[31mno\nhint: try\nfatal: unable to access 'https://me:pw@h/x/': 403\n";
-        assert_eq!(
-            complaint(said.as_bytes(), status),
-            "remote: \\u{1b}[31mno; fatal: unable to access 'https://xxxxx:xxxxx@h/x/': 403"
-        );
-        assert_eq!(complaint(b"\n", status), "it ended with exit status: 128");
-        let many = "x\n".repeat(100);
-        assert_eq!(complaint(many.as_bytes(), status), "x; x; x; x; x; x");
+    fn paths_reach_ssh_whatever_they_are_called() {
+        let written = |path: &str| {
+            let file = ssh_file(Path::new(path)).ok()?;
+            Some(for_shell(&[b"x=", file.as_bytes()].concat()).into_string().unwrap())
+        };
+        assert_eq!(written("/a b/it's").as_deref(), Some(r#"'x="/a b/it'\''s"'"#));
+        assert_eq!(written("/100%d").as_deref(), Some(r#"'x="/100%%d"'"#));
+        assert_eq!(written("/$HOME").as_deref(), Some(r#"'x="/$HOME"'"#));
+        for path in ["/a\"b", "/a\\b", "/${HOME}", "/a\nb"] {
+            assert_eq!(written(path), None, "{path}");
+        }
+        // ssh itself reads them back.
+        let path = "/it's a %h 100%";
+        let line = format!("ssh -F /dev/null -G -o {} host", {
+            let option = [b"UserKnownHostsFile=", ssh_file(Path::new(path)).unwrap().as_bytes()].concat();
+            for_shell(&option).into_string().unwrap()
+        });
+        let Ok(output) = Command::new("sh").arg("-c").arg(&line).output() else { return };
+        let said = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            eprintln!("skipped: ssh is not installed: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        let found = said.lines().find_map(|line| line.strip_prefix("userknownhostsfile "));
+        assert_eq!(found.map(|found| found.replace("%%", "%")).as_deref(), Some(path), "{said}");
     }
 }
