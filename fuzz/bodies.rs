@@ -62,7 +62,8 @@ pub(super) fn parser(data: &[u8]) {
 /// Whether a here-document is announced in a flag: quotes mean one thing to flags (`'\'` has an escape in it) and another to
 /// the words of a shell, so a flag may end behind what a shell takes for a word. Such an instruction cannot be printed.
 fn is_announced_by_flags(instruction: &Instruction) -> bool {
-    let Instruction::Run(Run { command: Command::Shell(text), heredocs, .. }) = instruction else {
+    let Instruction::Run(run) = instruction else { return false };
+    let Run { command: Command::Shell(text), heredocs, .. } = &**run else {
         return false;
     };
     text.windows(2).filter(|pair| pair == b"<<").count() < heredocs.len()
@@ -192,7 +193,7 @@ pub(super) fn plan(data: &[u8]) {
     let bare = PlanRequest { build_args: BTreeMap::new(), contexts, asked, ..request.clone() };
     for request in [request, bare] {
         match build::plan(&file, &request, &IgnoreRules::default(), &Nothing) {
-            Ok(plan) => assert!(preview::document(&plan).is_object()),
+            Ok(plan) => assert!(preview::write(&plan, std::io::sink()).is_ok()),
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }

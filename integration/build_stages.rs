@@ -35,6 +35,16 @@ fn meeting() -> String {
 }
 
 #[test]
+fn more_stages_at_once_than_there_can_be_are_refused() {
+    let context = Context::new("FROM scratch\n");
+    for many in ["65", "18446744073709551615"] {
+        let finished = build(&Builder::new(), &context, &["--jobs", many]).exited(1);
+        let said = "stages cannot be built at once, at most 64 can";
+        assert!(finished.stderr.contains(said) && finished.stderr.contains("--jobs"), "{finished:?}");
+    }
+}
+
+#[test]
 fn stages_that_do_not_need_each_other_run_at_the_same_time() {
     let meet = meeting();
     let context = context(&format!(

@@ -77,7 +77,9 @@ fn plan_with(case: &Value, ignore: &IgnoreRules) -> Result<Value, BuildError> {
     let base = case.get("base").map(|base| serde_json::from_value(base.clone()).expect("base config"));
     let file = dockerfile::parse(text.as_bytes())?;
     let plan = build::plan(&file, &request, ignore, &OneBase(base))?;
-    Ok(preview::document(&plan))
+    let mut document = Vec::new();
+    preview::write(&plan, &mut document).expect("written");
+    Ok(serde_json::from_slice(&document).expect("JSON"))
 }
 
 /// What is wrong with the plan of a case.

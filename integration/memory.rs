@@ -42,14 +42,17 @@ fn peak_of(process: &Path, program: &Path) -> Option<u64> {
     value.trim().trim_end_matches(" kB").parse().ok()
 }
 
+/// Where programs are.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Builds in an empty store, in a control group that has no more than `most` kB; gives the peak. Where there can be no such
 /// group, the peak alone tells.
 fn build(context: &Context, most: u64, arguments: &[&str]) -> u64 {
-    build_with("/usr/sbin:/usr/bin:/sbin:/bin", context, most, arguments)
+    run(PATH, &["build"], context, most, arguments)
 }
 
-/// The same with other programs.
-fn build_with(path: &str, context: &Context, most: u64, arguments: &[&str]) -> u64 {
+/// The same with other programs, or with another command.
+fn run(path: &str, command: &[&str], context: &Context, most: u64, arguments: &[&str]) -> u64 {
     let (store, home) = (scratch(), scratch());
     // A name of its own: other builds are running.
     let program = store.path().with_extension("builder");
@@ -59,9 +62,10 @@ fn build_with(path: &str, context: &Context, most: u64, arguments: &[&str]) -> u
     let mut child = Command::new("sh")
         .env_clear()
         .env("HOME", home.path())
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("PATH", PATH)
         .args(["-euc", &format!("{enter}\nPATH={path} exec \"$@\""), "sh"])
         .arg(&program)
+        .args(command)
         .args([
             "--store".as_ref(),
             store.path().as_os_str(),
@@ -111,6 +115,52 @@ fn large_files_and_layers_are_never_in_memory() {
     let context = Context::new(&format!("FROM {made}\nRUN test -s /copied && echo one more >>/made\n"));
     let unpacking = build(&context, MOST, &["--destination", &ground.name("memory-more:large")]);
     eprintln!("making {making} kB, unpacking {unpacking} kB");
+}
+
+#[test]
+fn four_stages_at_once_need_no_more_than_one() {
+    let ground = ground();
+    let base = ground.name("busybox:latest");
+    let stage = |name: &str| {
+        format!(
+            "FROM {base} AS {name}\nCOPY large /copied\nRUN dd if=/copied of=/made bs=1000000 2>/dev/null\n"
+        )
+    };
+    let stages: String = ["a", "b", "c", "d"].map(stage).concat();
+    let copies =
+        "COPY --from=a /made /a\nCOPY --from=b /made /b\nCOPY --from=c /made /c\nCOPY --from=d /made /d\n";
+    let context = Context::new(&format!("{stages}FROM scratch\n{copies}"));
+    let mut large = fs::File::create(context.path().join("large")).expect("make");
+    let random = fs::File::open("/dev/urandom").expect("open");
+    io::copy(&mut random.take(LARGE / 4), &mut large).expect("write");
+    let peak = build(&context, MOST, &["--no-push", "--jobs=4"]);
+    eprintln!("four stages at once: {peak} kB");
+}
+
+#[test]
+fn dockerfiles_of_the_largest_size_are_planned() {
+    const INSTRUCTIONS: usize = 99_000;
+    let lines = |line: &dyn Fn(usize) -> String, count: usize| (0..count).map(line).collect::<String>();
+    let chain = |number: usize| format!("FROM s{number} AS s{}\nENV a{number}=b\n", number + 1);
+    // Each has all variables of the first, and something of its own.
+    let fork = |number: usize| format!("FROM s0 AS t{number}\nENV a=b\n");
+    let from_all =
+        format!("FROM scratch\nRUN {} x\n", lines(&|n| format!("--mount=from=t{n},target=/{n} "), 90));
+    for (what, text) in [
+        ("ENV", lines(&|number| format!("ENV a{number}=b\n"), INSTRUCTIONS)),
+        ("ARG", lines(&|number| format!("ARG a{number}=b\n"), INSTRUCTIONS)),
+        ("LABEL", lines(&|number| format!("LABEL a{number}=b\n"), INSTRUCTIONS)),
+        ("USER", lines(&|_| "USER u\n".to_owned(), INSTRUCTIONS)),
+        ("ENV of 4 MB", format!("ENV all={}\n", vec!["x".repeat(60_000); 65].join("\\\n"))),
+        ("RUN of 4 MB", format!("RUN {}\n", vec!["x".repeat(60_000); 65].join("\\\n"))),
+        ("a here-document", format!("RUN <<E\n{}E\n", "0123456789\n".repeat(370_000))),
+        ("stages", lines(&chain, INSTRUCTIONS / 2)),
+        ("stages on one", [lines(&|n| format!("ENV v{n}=1\n"), 40_000), lines(&fork, 90), from_all].concat()),
+    ] {
+        let context = Context::new(&format!("FROM scratch AS s0\n{text}"));
+        let peak = run(PATH, &["plan"], &context, MOST, &[]);
+        eprintln!("{what}: {peak} kB");
+    }
 }
 
 #[test]
@@ -245,6 +295,6 @@ fn a_repository_is_fetched_without_the_git_command_in_little_memory() {
     let out = scratch();
     let layout = format!("--oci-layout-path={}", out.path().join("layout").display());
     let arguments = ["--no-push", "--destination=x.example/x:1", layout.as_str()];
-    let peak = build_with("/nonexistent", &context, MOST, &arguments);
+    let peak = run("/nonexistent", &["build"], &context, MOST, &arguments);
     eprintln!("{peak} kB");
 }

@@ -205,8 +205,8 @@ fn a_variable_without_a_value_is_none() {
     let file = builder::dockerfile::parse(b"FROM base\nRUN true\n").unwrap();
     let plan = build::plan(&file, &request, &IgnoreRules::default(), &image).unwrap();
     let Step::Run(run) = &plan.stages[0].steps[0].step else { panic!("no RUN") };
-    let env: Vec<(&str, &str)> =
-        run.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let variables = run.env.list();
+    let env: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (&**name, &**value)).collect();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     assert_eq!(env, [("A", "1"), ("C", ""), ("PATH", path)]);
 }

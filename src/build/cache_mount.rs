@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::bases::Purpose;
 use super::copy::{OwnerPolicy, SourceTree, find};
 use super::error::BuildErrorKind;
-use super::execute::Executor;
+use super::execute::{Executor, locked};
 use super::mount::{CacheStep, Made};
 use super::mounted::writes;
 use super::progress::{Event, Place};
@@ -65,8 +65,16 @@ impl Executor<'_> {
         stage: &StagePlan,
     ) -> Result<String, BuildErrorKind> {
         if self.context_of(from).is_some() {
-            let selection = Selection::Mount { from, source: &step.source };
-            return Ok(format!("files {}", self.fingerprint(&selection, stage)?.content));
+            let known = locked(&self.seeds).get(&(from.clone(), step.source.clone())).cloned();
+            let content = match known {
+                Some(content) => content,
+                // The step has no key.
+                None => {
+                    let selection = Selection::Mount { from, source: &step.source };
+                    self.fingerprint(&selection, stage)?.content
+                }
+            };
+            return Ok(format!("files {content}"));
         }
         Ok(self.tree_of(from)?.map_or_else(String::new, |tree| tree.digest().to_string()))
     }

@@ -3,7 +3,6 @@
 use super::clock::Clock;
 use super::error::{BuildError, BuildErrorKind};
 use super::named_contexts::ContextValue;
-use super::origin::stage_named;
 use super::plan::Planner;
 use super::remote::{Remote, RemoteStep};
 use super::step::{CopyStep, Plan, StageBase, Step};
@@ -55,7 +54,7 @@ impl Planner<'_> {
             },
             None => text,
         };
-        let stage = stage_named(self.file, &stage.to_lowercase(), self.file.stages.len());
+        let stage = self.file.stage_named(&stage.to_lowercase(), self.file.stages.len());
         stage.map(Epoch::Stage).ok_or_else(|| self.no_epoch(text))
     }
 
@@ -108,7 +107,7 @@ impl Planner<'_> {
                 _ => None,
             })
         });
-        let copies: Vec<&CopyStep> = copies.into_iter().flatten().collect();
+        let copies: Vec<&CopyStep> = copies.into_iter().flatten().map(|copy| &**copy).collect();
         match copies[..] {
             [CopyStep { remotes, sources, inline, .. }] if sources.is_empty() && inline.is_empty() => {
                 match &remotes[..] {

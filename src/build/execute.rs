@@ -1,6 +1,6 @@
 //! Running a plan: its stages, side by side where none needs the other, into an image.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,6 +22,7 @@ use crate::cache::{CacheKey, RememberedLayer};
 use crate::context::Context;
 use crate::image::digest::Digest;
 use crate::image::manifest::{Image, Origin};
+use crate::rootfs::GuestPath;
 use crate::sandbox::{Cancel, emulation};
 use crate::store::unpacked::Chain;
 
@@ -111,6 +112,9 @@ pub(super) struct Executor<'a> {
     context: ContextViews<'a>,
     /// The named contexts of the plan as mounts show them.
     named: Vec<ContextViews<'a>>,
+    /// What files of build contexts that caches begin with were when a step's key was made. The cache goes by that, too:
+    /// they are read once, and stand for the same in both.
+    pub(super) seeds: Mutex<BTreeMap<(CopyFrom, GuestPath), Digest>>,
     /// Held by a RUN that could see those of other stages.
     pub(super) alone: Mutex<()>,
 }
@@ -135,6 +139,7 @@ impl<'a> Executor<'a> {
                 .iter()
                 .map(|context| ContextViews::new(context, services.workspace))
                 .collect(),
+            seeds: Mutex::default(),
             alone: Mutex::default(),
         })
     }

@@ -21,17 +21,18 @@ pub(super) fn finished(
     first_row: usize,
     time: impl FnOnce() -> String,
 ) -> Image {
-    image.edit(|config| describe(config, stage, plan));
+    image.edit(|config| {
+        describe(config, plan);
+        config.config = plan.config.clone();
+    });
     image.annotations = annotations(plan, stage);
     fill_times(&mut image, first_row, time);
     image
 }
 
-/// Puts everything that planning has found out into `config`.
-pub(super) fn describe(config: &mut ImageConfig, stage: &StagePlan, plan: &Plan) {
-    config.config = stage.config.clone();
-    config.config.labels.extend(plan.labels.iter().cloned());
-    config.author.clone_from(&stage.author);
+/// Puts everything that planning has found out into `config`, but for [`Plan::config`], which may be large.
+pub(super) fn describe(config: &mut ImageConfig, plan: &Plan) {
+    config.author.clone_from(&plan.author);
     config.architecture.clone_from(&plan.platform.architecture);
     config.os.clone_from(&plan.platform.os);
     config.variant.clone_from(&plan.platform.variant);

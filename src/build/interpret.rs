@@ -36,23 +36,70 @@ const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
 /// ask for gigabytes. No registry takes a config of this size.
 const MOST_HISTORY: usize = 32 << 20;
 
+/// The most bytes that all steps may hold of what variables have made of here-documents and mounts, which no row shows: one
+/// large variable could stand in each of very many.
+const MOST_HELD: usize = 32 << 20;
+
 /// What tells programs where the agent listens.
 const AGENT_VARIABLE: &str = "SSH_AUTH_SOCK";
 
 /// How many ports one instruction may expose: all of every protocol.
 const MOST_PORTS: usize = 3 * 65536;
 
+/// What a stage hands on to those that stand on it. A copy shares it: very many stages may stand on one.
+#[derive(Debug, Clone)]
+pub(super) struct Inherited {
+    pub(super) scope: Scope,
+    /// USER.
+    pub(super) user: Arc<str>,
+    /// WORKDIR, as the config has it.
+    pub(super) working_dir: Arc<str>,
+    /// SHELL.
+    pub(super) shell: Option<Arc<[String]>>,
+}
+
+/// What the image says of itself besides what is [`Inherited`]. Nobody asks for that of a stage that the result does not
+/// stand on.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Described {
+    pub(super) config: RunConfig,
+    pub(super) author: Option<String>,
+}
+
+impl Described {
+    /// With what the stage handed on: the config of its image.
+    pub(super) fn finish(self, inherited: &Inherited) -> (RunConfig, Option<String>) {
+        let Inherited { scope, user, working_dir, shell } = inherited;
+        let config = RunConfig {
+            env: scope.config_env(),
+            user: user.to_string(),
+            working_dir: working_dir.to_string(),
+            shell: shell.as_ref().map(|shell| shell.to_vec()),
+            ..self.config
+        };
+        (config, self.author)
+    }
+}
+
+/// How much the steps take that were made so far, those of earlier stages included.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sizes {
+    /// Bytes of the history rows.
+    history: usize,
+    /// Bytes of here-documents and mounts that were made of variables.
+    held: usize,
+}
+
 /// A stage while its instructions are read.
 pub(super) struct Interpreter<'a> {
     escape: Escape,
-    scope: Scope,
-    config: RunConfig,
-    author: Option<String>,
+    inherited: Inherited,
+    described: Described,
+    /// WORKDIR as a path, when somebody has asked for it.
+    workdir: Option<Arc<GuestPath>>,
     /// Whether this stage has a CMD: then ENTRYPOINT leaves it alone.
     has_cmd: bool,
-    steps: Vec<PlannedStep>,
-    /// Bytes of the history rows so far, those of earlier stages included.
-    history: usize,
+    sizes: Sizes,
     checks: StageChecks<'a>,
     sources: Sources<'a>,
 }
@@ -70,72 +117,55 @@ pub(super) struct Sources<'a> {
     pub(super) run: &'a RunSettings,
 }
 
-/// What became of a stage.
-pub(super) struct Interpreted {
-    pub(super) scope: Scope,
-    pub(super) config: RunConfig,
-    pub(super) author: Option<String>,
-    pub(super) steps: Vec<PlannedStep>,
-    /// Bytes of the history rows, those of earlier stages included.
-    pub(super) history: usize,
-    /// What build checks of the stages on it want to know.
-    pub(super) handed_on: HandedOn,
-}
-
 impl<'a> Interpreter<'a> {
-    /// Begins a stage on a base with `config`; `scope` has its environment, earlier stages have `history` bytes of rows.
+    /// Begins a stage on one, or on an image, that hands on `inherited` and is `described` so; the steps so far have `sizes`.
     pub(super) fn new(
         escape: Escape,
-        scope: Scope,
-        config: RunConfig,
-        author: Option<String>,
-        history: usize,
+        inherited: Inherited,
+        described: Described,
+        sizes: Sizes,
         checks: StageChecks<'a>,
         sources: Sources<'a>,
     ) -> Self {
-        Self { escape, scope, config, author, has_cmd: false, steps: Vec::new(), history, checks, sources }
+        Self { escape, inherited, described, workdir: None, has_cmd: false, sizes, checks, sources }
     }
 
     /// The end of the stage.
-    pub(super) fn finish(mut self) -> Interpreted {
-        self.config.env = self.scope.config_env();
-        Interpreted {
-            scope: self.scope,
-            config: self.config,
-            author: self.author,
-            steps: self.steps,
-            history: self.history,
-            handed_on: self.checks.handed_on,
-        }
+    pub(super) fn finish(self) -> (Inherited, Described, Sizes, HandedOn) {
+        (self.inherited, self.described, self.sizes, self.checks.handed_on)
     }
 
     /// Reads one instruction; `shown` is its text for people.
     pub(super) fn instruction(
         &mut self,
         span: Span,
-        shown: &str,
+        shown: String,
         instruction: &Instruction,
-    ) -> Result<(), BuildError> {
-        self.checks.begin(span, shown);
+    ) -> Result<PlannedStep, BuildError> {
+        self.checks.begin(span, &shown);
         let (created_by, step) =
             self.interpret(span, instruction).map_err(|kind| BuildError::at(Some(span), kind))?;
-        self.history += created_by.as_ref().map_or(0, String::len);
+        self.sizes.history += created_by.as_ref().map_or(0, String::len);
         self.check_size().map_err(|kind| BuildError::at(Some(span), kind))?;
-        let row = Row::Instruction;
-        self.steps.push(PlannedStep { span, instruction: shown.to_owned(), created_by, row, step });
-        Ok(())
+        Ok(PlannedStep { span, instruction: shown, created_by, row: Row::Instruction, step })
     }
 
     fn check_size(&self) -> Result<(), BuildErrorKind> {
-        if self.scope.is_too_large() {
+        if self.inherited.scope.is_too_large() {
             let message = format!(
                 "ENV and ARG have more than {LARGEST_ENVIRONMENT} bytes together: no process can be given them"
             );
             return Err(BuildErrorKind::Invalid(message));
         }
-        if self.history > MOST_HISTORY {
+        if self.sizes.history > MOST_HISTORY {
             let message = format!(
                 "the image's history would have more than {MOST_HISTORY} bytes: each RUN has all ARGs in it"
+            );
+            return Err(BuildErrorKind::Invalid(message));
+        }
+        if self.sizes.held > MOST_HELD {
+            let message = format!(
+                "here-documents and mounts have more than {MOST_HELD} bytes together when their variables are replaced"
             );
             return Err(BuildErrorKind::Invalid(message));
         }
@@ -156,37 +186,37 @@ impl<'a> Interpreter<'a> {
             Instruction::Add(transfer) => return self.transfer(span, TransferKind::Add, transfer),
             Instruction::Workdir(text) => return self.workdir(span, text),
             Instruction::Onbuild(text) => {
-                self.config.on_build.push(text.to_string());
+                self.described.config.on_build.push(text.to_string());
                 return Ok((None, Step::Config));
             }
             Instruction::Env(assignments) => self.env(span, assignments)?,
             Instruction::Label(assignments) => self.label(span, assignments)?,
             Instruction::Arg(names) => self.arg(span, names)?,
             Instruction::User(text) => {
-                self.config.user = self.expanded(span, text)?.to_string();
-                format!("USER {}", self.config.user)
+                self.inherited.user = self.expanded(span, text)?.to_string().into();
+                format!("USER {}", self.inherited.user)
             }
             Instruction::Expose(words) => self.expose(words)?,
             Instruction::Volume(paths) => self.volume(span, paths)?,
             Instruction::Cmd(command) => self.cmd(command),
             Instruction::Entrypoint(command) => self.entrypoint(command),
             Instruction::Shell(words) => {
-                self.config.shell = Some(strings(words));
+                self.inherited.shell = Some(strings(words).into());
                 format!("SHELL {}", history::plain_list(words))
             }
             Instruction::StopSignal(text) => {
                 let signal = self.expanded(span, text)?.to_string();
                 signal_number(&signal)?;
-                self.config.stop_signal = Some(signal.clone());
+                self.described.config.stop_signal = Some(signal.clone());
                 format!("STOPSIGNAL {signal}")
             }
             Instruction::Healthcheck(check) => {
                 self.checks.once(Once::Healthcheck);
-                self.config.healthcheck = Some(healthcheck(check));
+                self.described.config.healthcheck = Some(healthcheck(check));
                 history::healthcheck(check)
             }
             Instruction::Maintainer(text) => {
-                self.author = Some(text.to_string());
+                self.described.author = Some(text.to_string());
                 format!("MAINTAINER {text}")
             }
         };
@@ -194,8 +224,12 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Expands `text` and notes what was undefined.
-    fn expanded(&mut self, span: Span, text: &[u8]) -> Result<Text, BuildErrorKind> {
-        let expanded = expand(text, self.escape, &|name| lookup(&self.scope, name))?;
+    fn expanded(&mut self, span: Span, text: &Text) -> Result<Text, BuildErrorKind> {
+        // As nearly everything is; it then shares the bytes with the Dockerfile.
+        if !text.iter().any(|byte| matches!(byte, b'$' | b'\'' | b'"' | b'\\' | b'`')) {
+            return Ok(text.clone());
+        }
+        let expanded = expand(text, self.escape, &|name| lookup(&self.inherited.scope, name))?;
         Ok(self.noted(span, expanded))
     }
 
@@ -207,10 +241,10 @@ impl<'a> Interpreter<'a> {
     fn note_undefined(&mut self, span: Span, names: &[String]) {
         // An ARG without a value is no mistake: someone may give it one.
         let is_known = self.checks.handed_on.environment == Environment::Known;
-        for name in names.iter().filter(|name| is_known && !self.scope.is_declared(name)) {
-            let near = resembling(name, self.scope.names(), self.checks.count()).map(str::to_owned);
-            let elsewhere =
-                if self.scope.is_global(name) { Elsewhere::BeforeFrom } else { Elsewhere::Nowhere };
+        let scope = &self.inherited.scope;
+        for name in names.iter().filter(|name| is_known && !scope.is_declared(name)) {
+            let near = resembling(name, scope.names(), self.checks.count()).map(str::to_owned);
+            let elsewhere = if scope.is_global(name) { Elsewhere::BeforeFrom } else { Elsewhere::Nowhere };
             let finding = Finding::UndefinedVar { name: name.clone(), near, elsewhere };
             self.checks.warn_at(span, finding);
         }
@@ -238,14 +272,14 @@ impl<'a> Interpreter<'a> {
         let pairs = self.pairs(span, "ENV", written)?;
         for (name, value) in &pairs {
             self.checks.variable("ENV", name);
-            self.scope.set_env(name, value);
+            self.inherited.scope.set_env(name, value);
         }
         Ok(history::assignments("ENV", &pairs))
     }
 
     fn label(&mut self, span: Span, written: &Assignments) -> Result<String, BuildErrorKind> {
         let pairs = self.pairs(span, "LABEL", written)?;
-        self.config.labels.extend(pairs.iter().cloned());
+        self.described.config.labels.extend(pairs.iter().cloned());
         Ok(history::assignments("LABEL", &pairs))
     }
 
@@ -255,12 +289,12 @@ impl<'a> Interpreter<'a> {
             let name = name.to_string();
             self.checks.variable("ARG", &name);
             let default = match default {
-                Some(default) if self.scope.build_arg(&name).is_none() => {
+                Some(default) if self.inherited.scope.build_arg(&name).is_none() => {
                     Some(self.expanded(span, default)?.to_string())
                 }
                 _ => None,
             };
-            let value = self.scope.declare(&name, default);
+            let value = self.inherited.scope.declare(&name, default);
             row.push(' ');
             row.push_str(&name);
             if let Some(value) = value {
@@ -279,30 +313,36 @@ impl<'a> Interpreter<'a> {
         } else if written.starts_with(b"/") {
             written.to_string()
         } else {
-            let previous = GuestPath::clamp(self.workdir_text().as_bytes())?;
+            let previous = self.current_workdir()?;
             String::from_utf8_lossy(previous.join(&written)?.as_bytes()).into_owned()
         };
         let path = GuestPath::clamp(directory.as_bytes())?;
-        self.config.working_dir.clone_from(&directory);
         let row = Some(format!("WORKDIR {directory}"));
+        self.inherited.working_dir = directory.into();
+        self.workdir = Some(Arc::new(path.clone()));
         if path.is_root() {
             return Ok((row, Step::Config));
         }
-        Ok((row, Step::Workdir(WorkdirStep { path, user: self.config.user.clone() })))
+        let step = WorkdirStep { path, user: self.inherited.user.clone() };
+        Ok((row, Step::Workdir(Box::new(step))))
     }
 
     fn workdir_text(&self) -> &str {
-        if self.config.working_dir.is_empty() { "/" } else { &self.config.working_dir }
+        if self.inherited.working_dir.is_empty() { "/" } else { &self.inherited.working_dir }
     }
 
-    fn current_workdir(&self) -> Result<GuestPath, BuildErrorKind> {
-        Ok(GuestPath::clamp(self.workdir_text().as_bytes())?)
+    fn current_workdir(&mut self) -> Result<Arc<GuestPath>, BuildErrorKind> {
+        if let Some(path) = &self.workdir {
+            return Ok(Arc::clone(path));
+        }
+        let path = Arc::new(GuestPath::clamp(self.workdir_text().as_bytes())?);
+        Ok(Arc::clone(self.workdir.insert(path)))
     }
 
     fn expose(&mut self, words: &[Text]) -> Result<String, BuildErrorKind> {
         let mut ranges = Vec::new();
         for word in words {
-            let expanded = expand_words(word, self.escape, &|name| lookup(&self.scope, name))?;
+            let expanded = expand_words(word, self.escape, &|name| lookup(&self.inherited.scope, name))?;
             for word in expanded.words.iter().filter(|word| !word.is_empty()) {
                 let word = word.to_string_lossy();
                 let range = parse_ports(&word)?;
@@ -314,7 +354,7 @@ impl<'a> Interpreter<'a> {
             return Err(BuildErrorKind::Invalid(format!("EXPOSE names more than {MOST_PORTS} ports")));
         }
         for name in ranges.iter().flat_map(crate::dockerfile::PortRange::names) {
-            self.config.exposed_ports.insert(name, empty_object());
+            self.described.config.exposed_ports.insert(name, empty_object());
         }
         Ok(history::expose(&ranges))
     }
@@ -328,14 +368,17 @@ impl<'a> Interpreter<'a> {
                     "VOLUME specified can not be an empty string".to_owned(),
                 ));
             }
-            self.config.volumes.insert(path.to_string(), empty_object());
+            self.described.config.volumes.insert(path.to_string(), empty_object());
             expanded.push(path);
         }
         Ok(format!("VOLUME {}", history::plain_list(&expanded)))
     }
 
     fn shell(&self) -> Vec<String> {
-        self.config.shell.clone().unwrap_or_else(|| DEFAULT_SHELL.map(str::to_owned).to_vec())
+        match &self.inherited.shell {
+            Some(shell) => shell.to_vec(),
+            None => DEFAULT_SHELL.map(str::to_owned).to_vec(),
+        }
     }
 
     fn words(&self, command: &Command) -> Vec<String> {
@@ -351,23 +394,23 @@ impl<'a> Interpreter<'a> {
 
     fn cmd(&mut self, command: &Command) -> String {
         self.checks.once(Once::Cmd);
-        self.checks.command(command, self.config.shell.as_deref());
+        self.checks.command(command, self.inherited.shell.as_deref());
         let words = self.words(command);
         let row = format!("CMD {}", history::quoted_list(&words));
-        self.config.cmd = Some(words).filter(|words| !words.is_empty());
-        self.config.args_escaped = true;
+        self.described.config.cmd = Some(words).filter(|words| !words.is_empty());
+        self.described.config.args_escaped = true;
         self.has_cmd = true;
         row
     }
 
     fn entrypoint(&mut self, command: &Command) -> String {
         self.checks.once(Once::Entrypoint);
-        self.checks.command(command, self.config.shell.as_deref());
+        self.checks.command(command, self.inherited.shell.as_deref());
         let words = self.words(command);
         let row = format!("ENTRYPOINT {}", history::quoted_list(&words));
-        self.config.entrypoint = Some(words).filter(|words| !words.is_empty());
+        self.described.config.entrypoint = Some(words).filter(|words| !words.is_empty());
         if !self.has_cmd {
-            self.config.cmd = None;
+            self.described.config.cmd = None;
         }
         row
     }
@@ -378,7 +421,7 @@ impl<'a> Interpreter<'a> {
         }
         let settings = self.sources.run;
         let security = settings.security(run.security)?;
-        let hostname = hostname(self.scope.build_arg("BUILDKIT_SANDBOX_HOSTNAME"))?;
+        let hostname = hostname(self.inherited.scope.build_arg("BUILDKIT_SANDBOX_HOSTNAME"))?;
         let network = self.sources.networks.of(run.network)?;
         let (mounts, agent) = self.mounts(span, run)?;
         let with_shell = |last: &[u8]| {
@@ -399,24 +442,21 @@ impl<'a> Interpreter<'a> {
                 (with_shell(&path), Some((name, content)))
             }
         };
-        let row = history::run(&self.scope.history_args(), &args);
+        let row = history::run(self.inherited.scope.history_args(), &args);
         let shown =
             args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<Cow<'_, str>>>().join(" ");
-        let RunEnv { declared: env, proxies } = self.scope.run_env();
+        let RunEnv { declared: env, proxies } = self.inherited.scope.run_env();
         let env = match agent {
             // As under BuildKit also where no agent is forwarded.
-            Some(socket) if !env.iter().any(|(name, _)| name == AGENT_VARIABLE) => {
-                let socket = String::from_utf8_lossy(socket.as_bytes()).into_owned();
-                env.iter().cloned().chain([(AGENT_VARIABLE.to_owned(), socket)]).collect()
-            }
-            _ => env,
+            Some(socket) => env.with(AGENT_VARIABLE, &String::from_utf8_lossy(socket.as_bytes())),
+            None => env,
         };
         let step = RunStep {
             args,
             env,
             proxies,
             workdir: self.current_workdir()?,
-            user: self.config.user.clone(),
+            user: self.inherited.user.clone(),
             script,
             mounts,
             network,
@@ -427,7 +467,7 @@ impl<'a> Interpreter<'a> {
             limits: Arc::clone(&settings.limits),
             shown,
         };
-        Ok((row, Step::Run(step)))
+        Ok((row, Step::Run(Box::new(step))))
     }
 
     /// What is mounted, and the socket of the first agent.
@@ -439,11 +479,14 @@ impl<'a> Interpreter<'a> {
         let workdir = self.current_workdir()?;
         let named = self.sources.from;
         let from = |name: &Text| named(Reader::Mount, name);
-        let namespace = self.scope.build_arg("BUILDKIT_CACHE_MOUNT_NS").unwrap_or_default().to_owned();
+        let namespace =
+            self.inherited.scope.build_arg("BUILDKIT_CACHE_MOUNT_NS").unwrap_or_default().to_owned();
         let mut expand = |text: &Text| self.expanded(span, text);
         let mut resolver =
             Resolver { expand: &mut expand, from: &from, workdir: &workdir, namespace: &namespace };
-        resolver.resolve(&run.mounts)
+        let (mounts, agent) = resolver.resolve(&run.mounts)?;
+        self.sizes.held += mounts.iter().map(MountStep::held).sum::<usize>();
+        Ok((mounts, agent))
     }
 
     fn transfer(
@@ -457,8 +500,9 @@ impl<'a> Interpreter<'a> {
             match source {
                 Source::Path(path) => *path = self.expanded(span, path)?,
                 Source::Heredoc(heredoc) if heredoc.expansion == Expansion::Variables => {
-                    let body = expand_body(&heredoc.content(), &|name| lookup(&self.scope, name))?;
+                    let body = expand_body(&heredoc.content(), &|name| lookup(&self.inherited.scope, name))?;
                     heredoc.body = self.noted(span, body);
+                    self.sizes.held += heredoc.body.len();
                 }
                 Source::Heredoc(heredoc) => heredoc.body = heredoc.content(),
             }
@@ -492,7 +536,7 @@ impl<'a> Interpreter<'a> {
             // As in BuildKit, which then copies as if it were not there.
             onto: if written.link && expanded.chmod.is_none() { Onto::Nothing } else { Onto::Stage },
         };
-        Ok((Some(row), Step::Copy(step)))
+        Ok((Some(row), Step::Copy(Box::new(step))))
     }
 
     /// An empty value is as good as none.
@@ -592,7 +636,11 @@ mod tests {
             ..PlanRequest::usual(platform, host, 100)
         };
         let file = dockerfile::parse(text.as_bytes())?;
-        plan(&file, &request, &IgnoreRules::default(), &Nothing).map(|plan| preview::document(&plan))
+        plan(&file, &request, &IgnoreRules::default(), &Nothing).map(|plan| {
+            let mut document = Vec::new();
+            preview::write(&plan, &mut document).unwrap();
+            serde_json::from_slice(&document).unwrap()
+        })
     }
 
     /// Texts of history rows, `-` in front of those without a layer.
@@ -657,6 +705,40 @@ mod tests {
         let error = planned(&format!("FROM scratch AS s\n{args}{}", "RUN x\n".repeat(40))).unwrap_err();
         assert!(error.to_string().contains("the image's history would have more than"), "{error}");
         assert_eq!(error.span.map(|span| span.first_line), Some(2_001 + 16));
+    }
+
+    #[test]
+    fn one_large_variable_in_very_many_places_is_refused() {
+        let big = vec!["x".repeat(60_000); 17].join("\\\n");
+        for (instruction, message) in [
+            ("COPY <<E /x\n$big\nE\n", "here-documents and mounts have more than 33554432 bytes together"),
+            (
+                "RUN --mount=type=cache,id=$big,target=/x y\n",
+                "here-documents and mounts have more than 33554432",
+            ),
+        ] {
+            let text = |times| format!("FROM scratch\nENV big={big}\n{}", instruction.repeat(times));
+            assert!(planned(&text(30)).is_ok());
+            let error = planned(&text(40)).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+            let lines = instruction.lines().count();
+            assert_eq!(error.span.map(|span| span.first_line), Some(19 + 32 * lines), "{instruction}");
+        }
+    }
+
+    #[test]
+    fn very_many_triggers_in_very_many_stages_are_refused() {
+        let triggers = "ONBUILD ENV a=b\n".repeat(5_000);
+        let text = |stages: usize| {
+            let all: String = (0..stages).map(|number| format!("FROM s AS t{number}\n")).collect();
+            let mounts: String =
+                (0..stages).map(|number| format!("--mount=from=t{number},target=/{number} ")).collect();
+            planned(&format!("FROM scratch AS s\n{triggers}{all}FROM scratch\nRUN {mounts} x\n"))
+        };
+        assert!(text(2).is_ok());
+        let error = text(40).unwrap_err();
+        assert!(error.to_string().contains("more than 200000 instructions together"), "{error}");
+        assert_eq!(error.span.map(|span| span.first_line), Some(5_002 + 39));
     }
 
     #[test]

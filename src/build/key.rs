@@ -9,7 +9,7 @@ use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsSte
 use super::remote::RemoteStep;
 use super::step::{Archives, CopyFrom, CopyStep, PlannedStep, RunStep, Step, WorkdirStep};
 use crate::cache::{CacheKey, KeyHasher};
-use crate::dockerfile::{Access, Mode, Need, Sharing};
+use crate::dockerfile::{Mode, Need};
 use crate::image::digest::{ChainId, DiffId, Digest};
 use crate::image::manifest::{Image, Layer};
 use crate::image::platform::Platform;
@@ -133,7 +133,7 @@ pub fn time<'a>(start: &CacheKey, steps: impl IntoIterator<Item = &'a PlannedSte
 fn of_workdir(step: &WorkdirStep) -> KeyHasher {
     let WorkdirStep { path, user } = step;
     // What is made belongs to the user, whatever number that is in the files below.
-    keyed("workdir").value("path", path.as_bytes()).value("user", user)
+    keyed("workdir").value("path", path.as_bytes()).value("user", user.as_bytes())
 }
 
 fn of_copy(step: &CopyStep, files: &Elsewhere<'_>) -> KeyHasher {
@@ -256,11 +256,12 @@ fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_
         View::WithoutMounts => ("without mounts", [].as_slice()),
         View::Container { mounts } => ("container", mounts.as_slice()),
     };
+    let env = env.list();
     let key = keyed("run")
         .list("args", args)
-        .list("env", env.iter().flat_map(|(name, value)| [name, value]))
+        .list("env", env.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]))
         .value("workdir", workdir.as_bytes())
-        .value("user", user)
+        .value("user", user.as_bytes())
         .value("network", network)
         .value("security", security)
         .value("hostname", hostname)
@@ -290,24 +291,19 @@ fn of_mount<'f>(
             let key = key
                 .value("bind", target.as_bytes())
                 .value("origin", origin(from))
-                .value("access", word_of(*access));
+                .value("access", access.word());
             of_files(key, known.next().unwrap_or(&Elsewhere::Nothing), [source.as_bytes()])
         }
         // What is in the cache is nobody's business either: only what a new one begins with counts.
         MountStep::Cache(CacheStep { id, namespace, seed, source, target, sharing, made, access }) => {
-            let sharing = match sharing {
-                Sharing::Shared => "shared",
-                Sharing::Private => "private",
-                Sharing::Locked => "locked",
-            };
             let made = made.iter().flat_map(|made| [made.mode, made.owner.uid, made.owner.gid]);
             let key = key
                 .value("cache", target.as_bytes())
                 .value("namespace", namespace)
                 .value("id", id)
-                .value("sharing", sharing)
+                .value("sharing", sharing.word())
                 .list("made", made.map(u32::to_le_bytes))
-                .value("access", word_of(*access));
+                .value("access", access.word());
             match seed {
                 None => key.value("source", source.as_bytes()),
                 Some(from) => {
@@ -342,13 +338,6 @@ fn necessity(need: Need) -> &'static str {
     }
 }
 
-fn word_of(access: Access) -> &'static str {
-    match access {
-        Access::ReadOnly => "ro",
-        Access::ReadWrite => "rw",
-    }
-}
-
 fn keyed(kind: &str) -> KeyHasher {
     KeyHasher::new(kind).value("version", VERSION)
 }
@@ -372,10 +361,11 @@ mod tests {
     use super::super::remote::Remote;
     use super::super::run_settings::ExtraHost;
     use super::*;
+    use crate::build::scope::Variables;
     use crate::build::step::{Exclude, Onto};
     use crate::context::IgnoreRules;
     use crate::context::UrlSource;
-    use crate::dockerfile::{Span, Text, TransferKind};
+    use crate::dockerfile::{Access, Sharing, Span, Text, TransferKind};
     use crate::image::descriptor::{Descriptor, media_type};
     use crate::image::manifest::Origin;
     use crate::rootfs::Owner;
@@ -385,8 +375,8 @@ mod tests {
         GuestPath::clamp(text.as_bytes()).unwrap()
     }
 
-    fn variables(pairs: &[(&str, &str)]) -> Arc<[(String, String)]> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>().into()
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        Variables::of(pairs.iter().copied())
     }
 
     fn run() -> RunStep {
@@ -394,8 +384,8 @@ mod tests {
             args: vec![b"/bin/sh".to_vec(), b"-c".to_vec(), b"make".to_vec()],
             env: variables(&[("PATH", "/bin"), ("A", "1")]),
             proxies: variables(&[("http_proxy", "p")]),
-            workdir: path("/w"),
-            user: "user".to_owned(),
+            workdir: path("/w").into(),
+            user: "user".into(),
             script: None,
             mounts: vec![bind(), tmpfs(), secret()],
             network: Network::Shared,
@@ -470,7 +460,7 @@ mod tests {
             remotes: Vec::new(),
             inline: vec![(Text::from("EOF"), Text::from("body"))],
             destination: Text::from("d/"),
-            workdir: path("/w"),
+            workdir: path("/w").into(),
             chown: None,
             chmod: None,
             exclude: exclude(&["*.o"]),
@@ -485,7 +475,7 @@ mod tests {
     }
 
     fn workdir() -> WorkdirStep {
-        WorkdirStep { path: path("/w"), user: "user".to_owned() }
+        WorkdirStep { path: path("/w"), user: "user".into() }
     }
 
     fn platform(text: &str) -> Platform {
@@ -556,9 +546,9 @@ mod tests {
             ("env: one more", true, |run| run.env = variables(&[("PATH", "/bin"), ("A", "1"), ("B", "")])),
             ("env: moved", true, |run| run.env = variables(&[("PATH", "/binA"), ("", "1")])),
             ("proxies: none", false, |run| run.proxies = variables(&[])),
-            ("workdir: another", true, |run| run.workdir = path("/w/w")),
-            ("user: the same by number", true, |run| run.user = "1000".to_owned()),
-            ("user: none", true, |run| run.user = String::new()),
+            ("workdir: another", true, |run| run.workdir = path("/w/w").into()),
+            ("user: the same by number", true, |run| run.user = "1000".into()),
+            ("user: none", true, |run| run.user = "".into()),
             ("script: one", true, |run| run.script = Some((Text::from("EOF"), Text::from("#!x")))),
             ("script: another", true, |run| run.script = Some((Text::from("EOF"), Text::from("#!y")))),
             ("script: another name", true, |run| run.script = Some((Text::from("E"), Text::from("OF#!x")))),
@@ -581,7 +571,7 @@ mod tests {
             ("limits: none", true, |run| run.limits = [limit("nofile", None)].into()),
             ("shown: other", false, |run| run.shown = "make".to_owned()),
         ];
-        check(&fields, changes, run, |run| key(&Step::Run(run), &Elsewhere::Nothing));
+        check(&fields, changes, run, |run| key(&Step::Run(Box::new(run)), &Elsewhere::Nothing));
     }
 
     #[test]
@@ -600,7 +590,7 @@ mod tests {
             ]
         };
         let of = |mount: MountStep, files: &Elsewhere<'_>| {
-            key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Mounts(&[*files]))
+            key(&Step::Run(Box::new(RunStep { mounts: vec![mount], ..run() })), &Elsewhere::Mounts(&[*files]))
         };
         let content = Digest::of(b"1");
         check(&bind_fields, &bind_changes(false), bind_step, |bind| {
@@ -616,7 +606,8 @@ mod tests {
             ("size: zero", true, |tmpfs| tmpfs.size = Some(0)),
             ("size: one", true, |tmpfs| tmpfs.size = Some(1)),
         ];
-        let alone = |mount| key(&Step::Run(RunStep { mounts: vec![mount], ..run() }), &Elsewhere::Nothing);
+        let alone =
+            |mount| key(&Step::Run(Box::new(RunStep { mounts: vec![mount], ..run() })), &Elsewhere::Nothing);
         check(&["target", "size"], changes, tmpfs_step, |tmpfs| alone(MountStep::Tmpfs(tmpfs)));
         let CacheStep { id: _, namespace: _, seed: _, source: _, target: _, sharing: _, made: _, access: _ } =
             cache_step();
@@ -674,7 +665,7 @@ mod tests {
     fn what_one_mount_shows_is_not_taken_for_what_another_does() {
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
         let chain = ChainId::base(&DiffId(one.clone()));
-        let step = Step::Run(RunStep { mounts: vec![bind(), secret(), bind()], ..run() });
+        let step = Step::Run(Box::new(RunStep { mounts: vec![bind(), secret(), bind()], ..run() }));
         let (one, two, tree) =
             (Elsewhere::Content(&one), Elsewhere::Content(&two), Elsewhere::Tree(Some(&chain)));
         let all = [[one, two], [two, one], [one, one], [tree, one], [one, tree], [tree, tree]];
@@ -699,9 +690,9 @@ mod tests {
                 .collect();
             keys.len()
         };
-        assert_eq!(keys(&Step::Run(run())), 5);
-        assert_eq!(keys(&Step::Copy(copy())), 1);
-        assert_eq!(keys(&Step::Workdir(workdir())), 1);
+        assert_eq!(keys(&Step::Run(Box::new(run()))), 5);
+        assert_eq!(keys(&Step::Copy(Box::new(copy()))), 1);
+        assert_eq!(keys(&Step::Workdir(Box::new(workdir()))), 1);
     }
 
     #[test]
@@ -722,9 +713,9 @@ mod tests {
                 views.iter().map(|view| of(view).definition).collect();
             keys.len()
         };
-        assert_eq!(keys(&Step::Run(run())), views.len());
-        assert_eq!(keys(&Step::Copy(copy())), 1);
-        assert_eq!(keys(&Step::Workdir(workdir())), 1);
+        assert_eq!(keys(&Step::Run(Box::new(run()))), views.len());
+        assert_eq!(keys(&Step::Copy(Box::new(copy()))), 1);
+        assert_eq!(keys(&Step::Workdir(Box::new(workdir()))), 1);
     }
 
     fn exclude(patterns: &[&str]) -> Exclude {
@@ -765,9 +756,9 @@ mod tests {
             ("destination: another", true, |copy| copy.destination = Text::from("e/")),
             ("destination: not a directory", true, |copy| copy.destination = Text::from("d")),
             ("destination: the same", false, |copy| copy.destination = Text::from("/w/d/")),
-            ("workdir: another", true, |copy| copy.workdir = path("/v")),
+            ("workdir: another", true, |copy| copy.workdir = path("/v").into()),
             ("workdir: the same place", false, |copy| {
-                copy.workdir = path("/elsewhere");
+                copy.workdir = path("/elsewhere").into();
                 copy.destination = Text::from("/w/./d/");
             }),
             ("chown: empty", true, |copy| copy.chown = Some(String::new())),
@@ -809,19 +800,19 @@ mod tests {
             onto: _,
         } = copy();
         let [one, two] = [Digest::of(b"1"), Digest::of(b"2")];
-        let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
+        let by_content = |copy| key(&Step::Copy(Box::new(copy)), &Elsewhere::Content(&one));
         check(&COPY_FIELDS, &copy_changes(false), copy, by_content);
         let chain = ChainId::base(&DiffId(one.clone()));
-        let by_definition = |copy| key(&Step::Copy(copy), &Elsewhere::Tree(Some(&chain)));
+        let by_definition = |copy| key(&Step::Copy(Box::new(copy)), &Elsewhere::Tree(Some(&chain)));
         check(&COPY_FIELDS, &copy_changes(true), copy, by_definition);
 
         let remote_too = || CopyStep { remotes: vec![remote(1, Archives::Keep)], ..copy() };
         let changes: Vec<Change<CopyStep>> =
             copy_changes(true).into_iter().filter(|(what, _, _)| *what != "remotes: later").collect();
-        let by_content = |copy| key(&Step::Copy(copy), &Elsewhere::Content(&one));
+        let by_content = |copy| key(&Step::Copy(Box::new(copy)), &Elsewhere::Content(&one));
         check(&COPY_FIELDS, &changes, remote_too, by_content);
 
-        let step = Step::Copy(copy());
+        let step = Step::Copy(Box::new(copy()));
         let files = [
             Elsewhere::Nothing,
             Elsewhere::Content(&one),
@@ -850,9 +841,11 @@ mod tests {
         let WorkdirStep { path: _, user: _ } = workdir();
         let changes: &[Change<WorkdirStep>] = &[
             ("path: another", true, |workdir| workdir.path = path("/w/w")),
-            ("user: another", true, |workdir| workdir.user = "0".to_owned()),
+            ("user: another", true, |workdir| workdir.user = "0".into()),
         ];
-        check(&["path", "user"], changes, workdir, |step| key(&Step::Workdir(step), &Elsewhere::Nothing));
+        check(&["path", "user"], changes, workdir, |step| {
+            key(&Step::Workdir(Box::new(step)), &Elsewhere::Nothing)
+        });
     }
 
     #[test]
@@ -860,12 +853,12 @@ mod tests {
         let of = |step: &Step, files: &Elsewhere<'_>| {
             step_keys(&parent(), step, &platform("linux/amd64"), &View::Own, files).content.is_some()
         };
-        let step = Step::Copy(copy());
+        let step = Step::Copy(Box::new(copy()));
         assert!(of(&step, &Elsewhere::Content(&Digest::of(b"1"))) && of(&step, &Elsewhere::Nothing));
         assert!(!of(&step, &Elsewhere::Tree(None)));
         assert_eq!(key(&Step::Config, &Elsewhere::Nothing), parent());
         // What is below counts for every step.
-        for step in [Step::Run(run()), step, Step::Workdir(workdir())] {
+        for step in [Step::Run(Box::new(run())), step, Step::Workdir(Box::new(workdir()))] {
             let other = step_keys(
                 &keyed("x").finish(),
                 &step,

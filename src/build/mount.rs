@@ -148,6 +148,19 @@ impl MountStep {
         }
     }
 
+    /// Bytes of its texts, which may have come from variables.
+    pub(super) fn held(&self) -> usize {
+        let paths = self.target().map_or(0, |target| target.as_bytes().len());
+        paths
+            + match self {
+                Self::Bind(bind) => bind.source.as_bytes().len(),
+                Self::Cache(cache) => cache.id.len() + cache.source.as_bytes().len(),
+                Self::Tmpfs(_) => 0,
+                Self::Secret(secret) => secret.id.len() + secret.variable.as_ref().map_or(0, String::len),
+                Self::Ssh(ssh) => ssh.id.as_ref().map_or(0, String::len),
+            }
+    }
+
     /// Whose files are mounted.
     #[must_use]
     pub fn from(&self) -> Option<&CopyFrom> {

@@ -102,7 +102,8 @@ impl Executor<'_> {
                 MountStep::Ssh(ssh) => self.agent(ssh, &mut mounted)?,
             }
         }
-        // Last: while others wait for them, nothing is fetched or unpacked.
+        // Last: while others wait for a cache, nothing is fetched or unpacked but what it begins with, and that only when it
+        // is new: only whoever has it can know.
         let taken = self.cache_mounts(caches.iter().map(|(_, cache)| *cache), stage, place)?;
         for ((position, _), mount) in caches.iter().zip(taken).rev() {
             mounted.mounts.insert(*position, mount);

@@ -54,7 +54,7 @@ pub enum ContextValue {
 }
 
 /// An image of an OCI layout, by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LayoutImageName {
     /// The layout's directory.
     pub path: PathBuf,

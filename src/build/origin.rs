@@ -21,13 +21,13 @@ pub(super) enum Origin {
     /// A stage, by its number in the Dockerfile.
     Stage(usize),
     /// An image.
-    Image(ImageName),
+    Image(Box<ImageName>),
     /// The files of a named context, by its number.
     Files(usize),
 }
 
 /// An image that is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ImageName {
     /// One of a registry.
     Registry(Reference),
@@ -43,7 +43,7 @@ pub(super) struct Names<'a> {
 }
 
 /// Who uses the name: a number is a stage for COPY only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reader {
     /// COPY.
     Copy,
@@ -58,13 +58,6 @@ pub(super) struct Named<'a> {
     pub(super) name: &'a Text,
     /// Where a mount is to be, as written.
     pub(super) target: Option<&'a Text>,
-}
-
-impl Named<'_> {
-    /// Whether it is this name, used so.
-    pub(super) fn is(&self, reader: Reader, name: &Text) -> bool {
-        self.reader == reader && self.name == name
-    }
 }
 
 /// The stages and images whose files an instruction reads.
@@ -84,11 +77,6 @@ pub(super) fn named_by<'a>(instruction: &'a Instruction) -> Vec<Named<'a>> {
     }
 }
 
-/// The last stage called `name` among the first `before`.
-pub(super) fn stage_named(file: &Dockerfile, name: &str, before: usize) -> Option<usize> {
-    file.stage_named(name, before)
-}
-
 impl Names<'_> {
     /// The named context that `name` means for `platform`: it comes before any stage and image of that name.
     ///
@@ -103,13 +91,13 @@ impl Names<'_> {
         Ok(match &context.value {
             ContextValue::Files => Origin::Files(number),
             ContextValue::Scratch => Origin::Scratch,
-            ContextValue::Image(reference) => Origin::Image(ImageName::Registry(reference.clone())),
+            ContextValue::Image(reference) => Origin::Image(Box::new(ImageName::Registry(reference.clone()))),
             ContextValue::Layout(layout) => {
-                Origin::Image(ImageName::Layout(context.reference().clone(), layout.clone()))
+                Origin::Image(Box::new(ImageName::Layout(context.reference().clone(), layout.clone())))
             }
             ContextValue::Stage(stage) => {
                 let stages = &self.file.stages;
-                let number = stage_named(self.file, &stage.to_lowercase(), stages.len());
+                let number = self.file.stage_named(&stage.to_lowercase(), stages.len());
                 Origin::Stage(number.ok_or_else(|| {
                     let name = context.name.clone();
                     let available = available(self.file);
@@ -148,7 +136,7 @@ impl Names<'_> {
             return Ok(origin);
         }
         // Stages have lower-case names; as in BuildKit, `FROM Build` is not `build`.
-        match stage_named(self.file, name, index) {
+        match self.file.stage_named(name, index) {
             Some(base) => Ok(Origin::Stage(base)),
             None => image(name).map_err(|kind| self.no_image(name, kind)),
         }
@@ -158,7 +146,7 @@ impl Names<'_> {
     /// compares with what FROM says as it is written.
     fn no_image(&self, name: &str, kind: BuildErrorKind) -> BuildErrorKind {
         let lower = name.to_lowercase();
-        if lower == name || stage_named(self.file, &lower, self.file.stages.len()).is_none() {
+        if lower == name || self.file.stage_named(&lower, self.file.stages.len()).is_none() {
             return kind;
         }
         BuildErrorKind::Invalid(format!("{kind}; the stage is called `{lower}`, write it like that"))
@@ -196,13 +184,13 @@ impl Names<'_> {
         if let Some(origin) = self.context(&lower, platform)? {
             return Ok(origin);
         }
-        if let Some(number) = stage_named(file, &lower, index) {
+        if let Some(number) = file.stage_named(&lower, index) {
             return Ok(Origin::Stage(number));
         }
         if lower == own {
             return invalid(format!("circular dependency detected on stage: {own}"));
         }
-        if stage_named(file, &lower, file.stages.len()).is_some() {
+        if file.stage_named(&lower, file.stages.len()).is_some() {
             return invalid(match named.reader {
                 Reader::Copy => format!(
                     "cannot copy from stage `{lower}`, it needs to be defined before current stage `{own}`"
@@ -232,7 +220,7 @@ pub(super) fn check_circles<'n>(
     for (index, (stage, base)) in file.stages.iter().zip(bases).enumerate() {
         let named = stage.instructions.iter().flat_map(|located| named_by(&located.value));
         let read = named.filter_map(|named| reference(file, named, index));
-        let others = stage_named(file, base, index).into_iter().chain(read).collect();
+        let others = file.stage_named(base, index).into_iter().chain(read).collect();
         let is_replaced = stage.name.as_ref().is_some_and(|name| contexts.find(name, platform).is_some());
         needs.insert(index, if is_replaced { BTreeSet::new() } else { others });
     }
@@ -248,7 +236,7 @@ fn reference(file: &Dockerfile, named: Named<'_>, index: usize) -> Option<usize>
         return Some(number).filter(|number| *number < count);
     }
     let lower = name.to_lowercase();
-    stage_named(file, &lower, index).or_else(|| stage_named(file, &lower, count))
+    file.stage_named(&lower, index).or_else(|| file.stage_named(&lower, count))
 }
 
 /// Stage `index` needs itself, directly or through others: the line that says so, or else its FROM.
@@ -268,7 +256,7 @@ fn image(name: &str) -> Result<Origin, BuildErrorKind> {
     if name == "scratch" {
         Ok(Origin::Scratch)
     } else {
-        Ok(Origin::Image(ImageName::Registry(name.parse()?)))
+        Ok(Origin::Image(Box::new(ImageName::Registry(name.parse()?))))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::dockerfile::Text;
 use crate::image::platform::Platform;
 use crate::limit::Limit;
 use crate::rootfs::{
-    Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
+    GuestPath, Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
     set_times_at,
 };
 use crate::sandbox::emulation::{self, Emulation};
@@ -332,14 +332,14 @@ fn process(
     mounted: &Mounted,
 ) -> Process {
     let is_secret = |name: &str| mounted.variables.iter().any(|(secret, _)| secret == name.as_bytes());
-    let mut env: Vec<(Vec<u8>, Vec<u8>)> = step
-        .env
+    let declared = step.env.list();
+    let mut env: Vec<(Vec<u8>, Vec<u8>)> = declared
         .iter()
-        .chain(step.proxies.iter())
+        .chain(&step.proxies.list())
         .filter(|(name, _)| !is_secret(name))
-        .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
+        .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
         .collect();
-    if !step.env.iter().any(|(name, _)| name == "HOME") && !is_secret("HOME") {
+    if !declared.iter().any(|(name, _)| &**name == "HOME") && !is_secret("HOME") {
         env.push((b"HOME".to_vec(), user.home.clone()));
     }
     let usual = open_files.filter(|usual| !step.limits.iter().any(|limit| limit.name() == usual.name()));
@@ -349,7 +349,7 @@ fn process(
         args: step.args.clone(),
         env,
         secret_env: mounted.variables.clone(),
-        cwd: step.workdir.clone(),
+        cwd: GuestPath::clone(&step.workdir),
         user,
         hostname: step.hostname.clone(),
         hosts: hosts(&step.hostname, &step.hosts),

@@ -2,35 +2,29 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::checks::{Bases, Extent, HandedOn, StageChecks};
+use super::checks::{Bases, Extent};
 use super::clock::Clock;
 use super::epoch::{self, Epoch};
 use super::error::{BuildError, BuildErrorKind};
-use super::interpret::{Interpreted, Interpreter, Sources};
 use super::named_contexts::NamedContexts;
-use super::needed::{Needed, NeededBase, files_of_context};
+use super::needed::{Resolved, Trigger};
 use super::network::Networks;
-use super::origin::{ImageName, Named, Origin, Reader, available, check_circles, named_by, stage_named};
+use super::origin::{ImageName, available, check_circles};
 use super::run_settings::RunSettings;
-use super::scope::{self, Globals, Scope};
-use super::services::{Base, ImageSource, Reuse, Wanted};
-use super::step::{CopyFrom, Layering, Plan, StageBase, StagePlan, UsedContext};
+use super::scope::{self, Globals};
+use super::services::{Base, ImageSource};
+use super::step::{Layering, Plan, UsedContext};
 use super::survey::{Surveyed, survey};
 use crate::context::IgnoreRules;
 use crate::dockerfile::{
-    CheckDirective, Command, Dockerfile, ExpandError, Expanded, Finding, Heredoc, Instruction, Located, Text,
-    Violation, Warning, expand,
+    CheckDirective, Dockerfile, ExpandError, Expanded, Finding, Instruction, Text, Violation, Warning, expand,
 };
-use crate::image::config::RunConfig;
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::image::reference::Reference;
 use crate::image::target;
-use crate::text::without_credentials;
-
-/// The PATH of images whose base sets none (BuildKit's).
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What is to be built.
 #[derive(Debug, Clone)]
@@ -136,21 +130,26 @@ fn automatic(file: &Dockerfile, request: &PlanRequest) -> BTreeMap<String, Strin
 pub(super) struct Planner<'a> {
     pub(super) file: &'a Dockerfile,
     pub(super) request: &'a PlanRequest,
-    ignore: &'a IgnoreRules,
+    pub(super) ignore: &'a IgnoreRules,
     pub(super) source: &'a dyn ImageSource,
-    pub(super) globals: Globals,
+    /// What is built for, where FROM does not say it.
+    pub(super) platform: Arc<Platform>,
+    pub(super) globals: Arc<Globals>,
     /// The FROM of each stage.
     pub(super) froms: Vec<Surveyed>,
     /// What build checks have found so far.
     pub(super) warnings: BTreeSet<Warning>,
     /// Whether it goes on without a base.
     pub(super) bases: Bases<'a>,
-    /// Bytes of all history rows so far.
-    history: usize,
-    pub(super) images: Vec<Base>,
+    /// The images that steps read from.
+    pub(super) images: Vec<Arc<Base>>,
     pub(super) contexts: Vec<UsedContext>,
-    /// What was asked for so far.
-    pub(super) resolved: Vec<(ImageName, Wanted, Base)>,
+    /// The images that were asked for so far.
+    pub(super) resolved: Vec<Resolved>,
+    /// Their positions, by what was asked.
+    pub(super) known: BTreeMap<(ImageName, Platform, Asked), usize>,
+    /// Triggers of stages of this file, by number.
+    pub(super) triggers: BTreeMap<usize, Arc<[Trigger]>>,
 }
 
 impl<'a> Planner<'a> {
@@ -165,14 +164,16 @@ impl<'a> Planner<'a> {
             request,
             ignore,
             source,
-            globals: Globals::new(request.build_args.clone(), automatic(file, request)),
+            globals: Arc::new(Globals::new(request.build_args.clone(), automatic(file, request))),
+            platform: Arc::new(request.platform.normalised.clone()),
             froms: Vec::new(),
             warnings: file.warnings.iter().cloned().collect(),
             bases: Bases::Required,
-            history: 0,
             images: Vec::new(),
             contexts: Vec::new(),
             resolved: Vec::new(),
+            known: BTreeMap::new(),
+            triggers: BTreeMap::new(),
         }
     }
 
@@ -240,7 +241,7 @@ impl Planner<'_> {
                     }
                     _ => None,
                 };
-                self.globals.declare(&name, default);
+                Arc::make_mut(&mut self.globals).declare(&name, default);
             }
         }
         Ok(())
@@ -277,61 +278,14 @@ impl Planner<'_> {
         let last = self.file.stages.len().saturating_sub(1);
         let Some(name) = &self.request.target else { return Ok(last) };
         let wanted = name.to_lowercase();
-        stage_named(self.file, &wanted, self.file.stages.len()).ok_or_else(|| {
+        self.file.stage_named(&wanted, self.file.stages.len()).ok_or_else(|| {
             let available = available(self.file);
             BuildError::at(None, BuildErrorKind::Target { name: name.clone(), available })
         })
     }
 
-    /// Interprets the needed stages in their order.
-    fn interpret(&mut self, needed: Vec<(usize, Needed)>) -> Result<Plan, BuildError> {
-        let positions: BTreeMap<usize, usize> =
-            needed.iter().enumerate().map(|(position, (index, _))| (*index, position)).collect();
-        let mut users: BTreeMap<usize, usize> = BTreeMap::new();
-        for (_, stage) in &needed {
-            if let NeededBase::Stage(number) = stage.base {
-                *users.entry(number).or_default() += 1;
-            }
-        }
-        let mut stages: Vec<StagePlan> = Vec::with_capacity(needed.len());
-        let mut scopes: Vec<Scope> = Vec::with_capacity(needed.len());
-        let mut handed_on: Vec<HandedOn> = Vec::with_capacity(needed.len());
-        for (index, stage) in needed {
-            let (plan, scope, handed) = self.interpret_stage(
-                index,
-                stage,
-                &positions,
-                &mut Interpreting {
-                    stages: &mut stages,
-                    scopes: &mut scopes,
-                    handed_on: &handed_on,
-                    users: &mut users,
-                },
-            )?;
-            stages.push(plan);
-            scopes.push(scope);
-            handed_on.push(handed);
-        }
-        let unknown_stages = self.unknown_stages();
-        let mut plan = Plan {
-            platform: self.request.platform.normalised.clone(),
-            stages,
-            labels: self.request.labels.clone(),
-            warnings: self.checked()?,
-            unused_args: self.unused_args(),
-            unknown_stages,
-            clock: self.request.clock,
-            epoch: None,
-            layering: self.request.layering,
-            images: std::mem::take(&mut self.images),
-            contexts: std::mem::take(&mut self.contexts),
-        };
-        plan.platform = output_platform(self.request, &plan);
-        Ok(plan)
-    }
-
     /// The build checks that are not passed, in the order of their lines; an error if they are to be.
-    fn checked(&mut self) -> Result<Vec<Warning>, BuildError> {
+    pub(super) fn checked(&mut self) -> Result<Vec<Warning>, BuildError> {
         let directive = self.directive()?;
         if directive.violation == Violation::Warning {
             return Ok(self.allowed(&directive));
@@ -369,163 +323,15 @@ impl Planner<'_> {
         }
     }
 
-    fn interpret_stage(
-        &mut self,
-        index: usize,
-        needed: Needed,
-        positions: &BTreeMap<usize, usize>,
-        so_far: &mut Interpreting<'_>,
-    ) -> Result<(StagePlan, Scope, HandedOn), BuildError> {
-        // Everything that a needed stage refers to is needed, and interpreted before it.
-        let position_of = |number: usize| positions[&number];
-        let origins = self.origins(&needed.instructions, &needed.platform, index, &position_of)?;
-        let mut platform = needed.platform;
-        let mut layers = 0;
-        let files = match needed.base {
-            NeededBase::Files(position) => Some(position),
-            _ => None,
-        };
-        let handed_on = match needed.base {
-            NeededBase::Stage(number) => so_far.handed_on[position_of(number)],
-            NeededBase::Unknown => HandedOn::ON_UNKNOWN,
-            NeededBase::Scratch | NeededBase::Files(_) | NeededBase::Image(_) => HandedOn::default(),
-        };
-        let (base, scope, config, author) = match needed.base {
-            NeededBase::Scratch | NeededBase::Files(_) | NeededBase::Unknown => {
-                let config = RunConfig { working_dir: "/".to_owned(), ..RunConfig::default() };
-                let base = match files {
-                    Some(position) => StageBase::Files(self.contexts[position].name.clone()),
-                    None => StageBase::Scratch,
-                };
-                (base, self.scope_on(&config), config, None)
-            }
-            NeededBase::Image(base) => {
-                let config = RunConfig { on_build: Vec::new(), ..base.config().config.clone() };
-                let author = base.config().author.clone();
-                layers = base.image.layers().len();
-                (StageBase::Image(base), self.scope_on(&config), config, author)
-            }
-            NeededBase::Stage(number) => {
-                let position = position_of(number);
-                let below = &so_far.stages[position];
-                platform = below.platform.clone();
-                layers = below.layers;
-                let author = below.author.clone();
-                let (config, scope) = so_far.hand_on(number, position);
-                (StageBase::Stage(position), scope, RunConfig { on_build: Vec::new(), ..config }, author)
-            }
-        };
-        let from = |reader: Reader, name: &Text| {
-            let found = origins.iter().find(|(known, _)| known.is(reader, name));
-            let found = found.map(|(_, from)| from.clone());
-            found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `from={name}`")))
-        };
-        let mut interpreter = Interpreter::new(
-            self.file.escape,
-            scope,
-            config,
-            author,
-            self.history,
-            StageChecks::of(handed_on, &mut self.warnings),
-            Sources {
-                ignore: self.ignore,
-                from: &from,
-                networks: self.request.networks,
-                run: &self.request.run,
-            },
-        );
-        for (instruction, shown) in &needed.instructions {
-            interpreter.instruction(instruction.span, shown, &instruction.value)?;
-        }
-        let Interpreted { scope, config, author, mut steps, history, handed_on } = interpreter.finish();
-        self.history = history;
-        let stage = &self.file.stages[index];
-        if let Some(position) = files {
-            steps.insert(0, files_of_context(position, &self.contexts[position].name, stage.from.span));
-        }
-        let is_named =
-            |wanted: &String| stage.name.as_ref().is_some_and(|name| *name == wanted.to_lowercase());
-        let reuse = if self.request.no_cache.iter().any(is_named) { Reuse::No } else { Reuse::Yes };
-        let mut plan = StagePlan {
-            reuse,
-            index,
-            name: stage.name.clone().unwrap_or_else(|| format!("stage-{index}")),
-            span: stage.from.span,
-            instruction: one_line(&stage.from.text),
-            base,
-            platform,
-            steps,
-            config,
-            author,
-            layers,
-        };
-        for position in plan.layer_positions(self.request.layering) {
-            plan.layers += 1;
-            let most = self.request.most_layers;
-            if plan.layers > most {
-                let kind = BuildErrorKind::TooManyLayers { number: plan.layers, most };
-                return Err(BuildError::at(Some(plan.steps[position].span), kind));
-            }
-        }
-        Ok((plan, scope, handed_on))
-    }
-
-    /// Everything that the stage's instructions read from; images are resolved, each once.
-    fn origins<'n>(
-        &mut self,
-        needed: &'n [(Located<Instruction>, String)],
-        platform: &Platform,
-        index: usize,
-        position_of: &dyn Fn(usize) -> usize,
-    ) -> Result<Vec<(Named<'n>, CopyFrom)>, BuildError> {
-        let mut origins: Vec<(Named<'n>, CopyFrom)> = Vec::new();
-        for (instruction, _) in needed {
-            for named in named_by(&instruction.value) {
-                if origins.iter().any(|(known, _)| known.is(named.reader, named.name)) {
-                    continue;
-                }
-                let origin = self
-                    .names()
-                    .origin(named, index, platform)
-                    .map_err(|kind| BuildError::at(Some(instruction.span), kind))?;
-                let span = instruction.span;
-                let from = match origin {
-                    Origin::Scratch => CopyFrom::Scratch,
-                    Origin::Stage(number) => CopyFrom::Stage(position_of(number)),
-                    Origin::Files(number) => CopyFrom::Named(self.used_context(number)),
-                    Origin::Image(image) => {
-                        self.used_image(span, &named.name.to_string_lossy(), &image, platform)?
-                    }
-                };
-                origins.push((named, from));
-            }
-        }
-        Ok(origins)
-    }
-
-    /// The scope of a stage on `config`, with the default PATH where it has none.
-    fn scope_on(&self, config: &RunConfig) -> Scope {
-        // An entry without a name, or without `=`, is no definition; the host's value must never be taken for it.
-        let pairs = config.env.iter().filter_map(|entry| entry.split_once('='));
-        let named =
-            |(name, value): (&str, &str)| (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()));
-        let mut env: Vec<(String, String)> = pairs.filter_map(named).collect();
-        if !env.iter().any(|(name, _)| name == "PATH") {
-            env.push(("PATH".to_owned(), DEFAULT_PATH.to_owned()));
-        }
-        Scope::new(self.globals.clone(), env)
-    }
-
     /// Names among those of [`PlanRequest::no_cache`] that no stage has.
-    fn unknown_stages(&self) -> Vec<String> {
+    pub(super) fn unknown_stages(&self) -> Vec<String> {
         let stages = &self.file.stages;
-        let is_unknown =
-            |name: &&String| stage_named(self.file, &name.to_lowercase(), stages.len()).is_none();
+        let is_unknown = |name: &&String| self.file.stage_named(&name.to_lowercase(), stages.len()).is_none();
         self.request.no_cache.iter().filter(is_unknown).cloned().collect()
     }
 
     /// Build arguments that are not declared anywhere and mean nothing by themselves.
-    fn unused_args(&self) -> Vec<String> {
+    pub(super) fn unused_args(&self) -> Vec<String> {
         let own = self.file.stages.iter().flat_map(|stage| &stage.instructions);
         let mut declared: BTreeSet<String> = BTreeSet::new();
         for argument in self.file.global_args.iter().chain(own) {
@@ -550,7 +356,7 @@ const EFFECTIVE_ARGS: [&str; 5] =
     [epoch::NAME, CHECKS, "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS", "BUILDKIT_SANDBOX_HOSTNAME"];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
-fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
+pub(super) fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
     let base =
         plan.result().and_then(|stage| plan.descent(stage).1).map(|base| Platform::from(base.config()));
     match (request.asked, base) {
@@ -558,60 +364,5 @@ fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
             base
         }
         (_, base) => target::output_label(&request.platform, base.as_ref()),
-    }
-}
-
-/// At most this many characters of an instruction are shown.
-const LONGEST_SHOWN: usize = 160;
-
-/// An instruction of a Dockerfile for people. Of a RUN that is all here-document, with how that begins, as BuildKit has it.
-pub(super) fn shown(located: &Located<Instruction>) -> String {
-    let mut text = located.text.to_vec();
-    if let Instruction::Run(run) = &located.value
-        && let Command::Shell(command) = &run.command
-        && let [heredoc] = &run.heredocs[..]
-        && Heredoc::is_only(command)
-        && let Some(first) =
-            heredoc.body.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())
-    {
-        text.extend([b" (", &first[..first.len().min(LONGEST_SHOWN)], b"...)"].concat());
-    }
-    one_line(&text)
-}
-
-/// An instruction for people: one line, not too long, without passwords.
-pub(super) fn one_line(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    // Before it is cut: what is left of a URL then is none any more.
-    let text = without_credentials(&text);
-    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = words.char_indices().nth(LONGEST_SHOWN) {
-        words.truncate(end);
-        words.push('…');
-    }
-    words
-}
-
-/// What has been interpreted so far.
-struct Interpreting<'a> {
-    stages: &'a mut Vec<StagePlan>,
-    scopes: &'a mut Vec<Scope>,
-    handed_on: &'a [HandedOn],
-    /// How many stages still stand on the one with this number.
-    users: &'a mut BTreeMap<usize, usize>,
-}
-
-impl Interpreting<'_> {
-    /// Config and scope for a stage on the one with this number. The last one gets them for good: long chains of stages
-    /// must not have a copy for each.
-    fn hand_on(&mut self, number: usize, position: usize) -> (RunConfig, Scope) {
-        let left = self.users.entry(number).or_default();
-        *left = left.saturating_sub(1);
-        let (config, scope) = (&mut self.stages[position].config, &mut self.scopes[position]);
-        if *left == 0 {
-            (std::mem::take(config), std::mem::take(scope))
-        } else {
-            (config.clone(), scope.clone())
-        }
     }
 }

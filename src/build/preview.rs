@@ -1,74 +1,197 @@
 //! What an image will say of itself, without building it.
+//!
+//! It is written piece by piece: as one value in memory the plan of a large Dockerfile took hundreds of megabytes.
 
+use std::io;
+
+use serde::ser::{Error as _, SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::finished::{describe, history_row};
 use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
-use super::step::{CopyFrom, Plan, StageBase, StagePlan, Step};
-use crate::dockerfile::{Access, Need, Sharing};
+use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan, Step};
+use crate::dockerfile::{Need, Warning};
 use crate::image::config::{History, ImageConfig};
 use crate::sandbox::{Network, Security};
 
-/// The config of the image that `plan` gives, without times and with the diff ids of the base alone.
-#[must_use]
-pub fn config(plan: &Plan) -> ImageConfig {
-    let Some(result) = plan.result() else { return ImageConfig::default() };
-    let (stages, base) = plan.descent(result);
-    let mut config = base.map(|base| base.config().clone()).unwrap_or_default();
-    for stage in stages.iter().rev() {
-        let layers = stage.layer_positions(plan.layering);
-        for (position, step) in stage.steps.iter().enumerate() {
-            let empty_layer = !layers.contains(&position);
-            config.history.extend(history_row(step, None).map(|row| History { empty_layer, ..row }));
-        }
+/// Writes everything that `builder plan` prints: JSON with a line end.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(plan: &Plan, mut out: impl io::Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut out, &Document(plan))?;
+    out.write_all(b"\n")
+}
+
+/// All of it.
+struct Document<'p>(&'p Plan);
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(plan) = self;
+        let stages = plan.stages.iter().map(|stage| StageDocument::of(stage, plan));
+        let mut document = serializer.serialize_map(Some(3))?;
+        document.serialize_entry("image", &ImageDocument(plan))?;
+        document.serialize_entry("stages", &Each(|| stages.clone()))?;
+        document.serialize_entry("warnings", &Each(|| plan.warnings.iter().map(WarningDocument::of)))?;
+        document.end()
     }
-    describe(&mut config, result, plan);
-    config
 }
 
-/// The stages that would be built, for people and programs.
-#[must_use]
-pub fn stages(plan: &Plan) -> Value {
-    plan.stages.iter().map(|stage| stage_value(stage, plan)).collect()
+/// A list of what an iterator gives.
+struct Each<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
 }
 
-fn stage_value(stage: &StagePlan, plan: &Plan) -> Value {
-    let digest = match &stage.base {
-        StageBase::Image(base) => Some(base.digest.to_string()),
-        _ => None,
-    };
-    let steps: Vec<Value> = stage
-        .steps
-        .iter()
-        .map(|step| {
-            let mut value = json!({
-                "line": step.span.first_line,
-                "instruction": step.instruction,
-                "createdBy": step.created_by,
-                "step": kind(&step.step),
-            });
-            if let Step::Run(run) = &step.step {
-                if !run.mounts.is_empty() {
-                    value["mounts"] = run.mounts.iter().map(|mount| mount_value(mount, plan)).collect();
-                }
-                if run.network == Network::None {
-                    value["network"] = json!("none");
-                }
-                if run.security == Security::Unconfined {
-                    value["security"] = json!("insecure");
+/// The config of the image, without times and with the diff ids of the base alone.
+struct ImageDocument<'p>(&'p Plan);
+
+impl Serialize for ImageDocument<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(plan) = self;
+        let base = plan.result().and_then(|result| plan.descent(result).1).map(|base| base.config());
+        // Without what may be large.
+        let mut config = base.map_or_else(ImageConfig::default, ImageConfig::without_details);
+        describe(&mut config, plan);
+        let Ok(Value::Object(fields)) = serde_json::to_value(&config) else {
+            return Err(S::Error::custom("a config is an object"));
+        };
+        let history = HistoryDocument { plan, base: base.map_or(&[], |base| &base.history) };
+        let mut document = serializer.serialize_map(Some(fields.len()))?;
+        for (name, value) in &fields {
+            match name.as_str() {
+                "config" => document.serialize_entry(name, &plan.config)?,
+                "history" => document.serialize_entry(name, &history)?,
+                _ => document.serialize_entry(name, value)?,
+            }
+        }
+        document.end()
+    }
+}
+
+/// The rows of the base, and those that the steps will leave.
+struct HistoryDocument<'p> {
+    plan: &'p Plan,
+    base: &'p [History],
+}
+
+impl Serialize for HistoryDocument<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { plan, base } = self;
+        let mut rows = serializer.serialize_seq(None)?;
+        for row in *base {
+            rows.serialize_element(row)?;
+        }
+        let stages = plan.result().map(|result| plan.descent(result).0).unwrap_or_default();
+        for stage in stages.iter().rev() {
+            let layers = stage.layer_positions(plan.layering);
+            for (position, step) in stage.steps.iter().enumerate() {
+                let empty_layer = !layers.contains(&position);
+                if let Some(row) = history_row(step, None) {
+                    rows.serialize_element(&History { empty_layer, ..row })?;
                 }
             }
-            value
-        })
-        .collect();
-    json!({
-        "name": stage.name,
-        "line": stage.span.first_line,
-        "base": stage.base.shown(&plan.stages),
-        "baseDigest": digest,
-        "platform": stage.platform.to_string(),
-        "steps": steps,
-    })
+        }
+        rows.end()
+    }
+}
+
+#[derive(Serialize)]
+struct WarningDocument {
+    detail: String,
+    instead: String,
+    line: usize,
+    rule: &'static str,
+}
+
+impl WarningDocument {
+    fn of(warning: &Warning) -> Self {
+        Self {
+            detail: warning.detail(),
+            instead: warning.instead(),
+            line: warning.span.first_line,
+            rule: warning.rule().name(),
+        }
+    }
+}
+
+/// A stage that would be built, for people and programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StageDocument<'p> {
+    base: String,
+    base_digest: Option<String>,
+    line: usize,
+    name: &'p str,
+    platform: String,
+    steps: StepsDocument<'p>,
+}
+
+impl<'p> StageDocument<'p> {
+    fn of(stage: &'p StagePlan, plan: &'p Plan) -> Self {
+        let base_digest = match &stage.base {
+            StageBase::Image(base) => Some(base.digest.to_string()),
+            StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
+        };
+        Self {
+            base: stage.base.shown(&plan.stages),
+            base_digest,
+            line: stage.span.first_line,
+            name: &stage.name,
+            platform: stage.platform.to_string(),
+            steps: StepsDocument { steps: &stage.steps, plan },
+        }
+    }
+}
+
+struct StepsDocument<'p> {
+    steps: &'p [PlannedStep],
+    plan: &'p Plan,
+}
+
+impl Serialize for StepsDocument<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.steps.iter().map(|step| StepDocument::of(step, self.plan)))
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StepDocument<'p> {
+    created_by: Option<&'p str>,
+    instruction: &'p str,
+    line: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mounts: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    security: Option<&'static str>,
+    step: &'static str,
+}
+
+impl<'p> StepDocument<'p> {
+    fn of(step: &'p PlannedStep, plan: &Plan) -> Self {
+        let run = match &step.step {
+            Step::Run(run) => Some(run),
+            Step::Config | Step::Workdir(_) | Step::Copy(_) => None,
+        };
+        let mounts = run.into_iter().flat_map(|run| &run.mounts);
+        Self {
+            created_by: step.created_by.as_deref(),
+            instruction: &step.instruction,
+            line: step.span.first_line,
+            mounts: mounts.map(|mount| mount_value(mount, plan)).collect(),
+            network: run.filter(|run| run.network == Network::None).map(|_| "none"),
+            security: run.filter(|run| run.security == Security::Unconfined).map(|_| "insecure"),
+            step: kind(&step.step),
+        }
+    }
 }
 
 fn kind(step: &Step) -> &'static str {
@@ -87,7 +210,7 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
             "from": from_value(from, plan),
             "source": source.to_string(),
             "target": target.to_string(),
-            "access": access_value(*access),
+            "access": access.word(),
         }),
         MountStep::Cache(CacheStep { id, namespace, seed, source, target, sharing, made, access }) => json!({
             "type": "cache",
@@ -96,14 +219,10 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
             "from": seed.as_ref().map(|from| from_value(from, plan)),
             "source": source.to_string(),
             "target": target.to_string(),
-            "sharing": match sharing {
-                Sharing::Shared => "shared",
-                Sharing::Private => "private",
-                Sharing::Locked => "locked",
-            },
+            "sharing": sharing.word(),
             "mode": made.map(|made| format!("{:04o}", made.mode)),
             "owner": made.map(|made| format!("{}:{}", made.owner.uid, made.owner.gid)),
-            "access": access_value(*access),
+            "access": access.word(),
         }),
         MountStep::Tmpfs(TmpfsStep { target, size }) => {
             json!({ "type": "tmpfs", "target": target.to_string(), "size": size })
@@ -128,13 +247,6 @@ fn mount_value(mount: &MountStep, plan: &Plan) -> Value {
     }
 }
 
-fn access_value(access: Access) -> &'static str {
-    match access {
-        Access::ReadOnly => "ro",
-        Access::ReadWrite => "rw",
-    }
-}
-
 fn from_value(from: &CopyFrom, plan: &Plan) -> Value {
     match from {
         CopyFrom::Context => json!("context"),
@@ -146,22 +258,4 @@ fn from_value(from: &CopyFrom, plan: &Plan) -> Value {
             json!({ "image": image.reference.to_string(), "digest": image.digest.to_string() })
         }
     }
-}
-
-/// Everything that `builder plan` prints.
-#[must_use]
-pub fn document(plan: &Plan) -> Value {
-    let warnings: Vec<Value> = plan
-        .warnings
-        .iter()
-        .map(|warning| {
-            json!({
-                "rule": warning.rule().name(),
-                "line": warning.span.first_line,
-                "detail": warning.detail(),
-                "instead": warning.instead(),
-            })
-        })
-        .collect();
-    json!({ "image": config(plan), "warnings": warnings, "stages": stages(plan) })
 }

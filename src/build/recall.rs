@@ -232,6 +232,10 @@ impl Executor<'_> {
             if self.context_of(selection.from()).is_some() {
                 let fingerprint = self.fingerprint(selection, stage)?;
                 contents[number] = Some(fingerprint.content.clone());
+                if let Selection::Mount { from, source } = selection {
+                    let seed = ((*from).clone(), (*source).clone());
+                    locked(&self.seeds).insert(seed, fingerprint.content.clone());
+                }
                 taken.push(Taken { position, selection: number, fingerprint });
             }
         }

@@ -1,8 +1,10 @@
 //! The variables of a build: build arguments, platform arguments, ARG and ENV, each visible where Docker shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
+use super::shared_map::SharedMap;
 use crate::dockerfile::suggest;
 
 /// Proxy variables that RUN gets without an ARG when they are given as build arguments (Dockerfile reference,
@@ -100,26 +102,98 @@ impl Globals {
     }
 }
 
-/// What is visible within a stage. Of two statements about one name the later one counts, be it ARG or ENV.
+/// What is visible within a stage. Of two statements about one name the later one counts, be it ARG or ENV. A copy shares
+/// what it has in common with the original.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    globals: Globals,
-    /// The image's environment, in the order of the first definition.
-    env: Vec<(String, String)>,
-    /// What an expansion sees.
-    visible: BTreeMap<String, String>,
-    /// Declared ARGs in the order of their first declaration, with their newest value.
-    args: Vec<(String, Option<String>)>,
-    /// Where in `env` and in `args` a name is.
-    places: BTreeMap<String, Places>,
-    /// The environment of a RUN, made once for all that follow each other without a change.
-    run_env: Option<RunEnv>,
+    globals: Arc<Globals>,
+    variables: SharedMap<Arc<str>, Variable>,
+    /// The names of ARGs in the order of their first declaration, in blocks.
+    args: SharedMap<usize, Vec<Arc<str>>>,
+    /// How many different names ARG has declared.
+    arg_count: usize,
+    /// How many different names ENV has defined.
+    env_count: usize,
     /// Bytes of all names and values that a RUN would get.
     size: usize,
 }
 
-/// Variables of a RUN; cheap to clone.
-pub type Variables = Arc<[(String, String)]>;
+/// How many names of ARGs are in a block: fewer take more memory where nothing is shared, more where all is.
+const BLOCK: usize = 32;
+
+/// What is known of a name.
+#[derive(Debug, Clone, Default)]
+struct Variable {
+    /// What an expansion sees.
+    visible: Option<Arc<str>>,
+    /// What the image's environment has, and which of its variables it is, in the order of the first definition.
+    env: Option<(usize, Arc<str>)>,
+    /// If an ARG declares it: its newest value.
+    arg: Option<Option<Arc<str>>>,
+}
+
+/// Variables of a RUN. They are listed where somebody wants them: a list for each RUN would take the square of a file's
+/// size.
+#[derive(Clone, Default)]
+pub struct Variables {
+    variables: SharedMap<Arc<str>, Variable>,
+    /// What comes last, unless it is among the variables: a name and its value.
+    last: Option<(&'static str, Arc<str>)>,
+}
+
+impl Variables {
+    /// Those of an image with these, in this order.
+    #[must_use]
+    pub fn of<'p>(pairs: impl IntoIterator<Item = (&'p str, &'p str)>) -> Self {
+        let mut scope = Scope::default();
+        for (name, value) in pairs {
+            scope.set_env(name, value);
+        }
+        Self { variables: scope.variables, last: None }
+    }
+
+    /// With `name`, if it is not among them.
+    #[must_use]
+    pub fn with(self, name: &'static str, value: &str) -> Self {
+        Self { last: Some((name, value.into())), ..self }
+    }
+
+    /// Names and values, those of the image in the order of their first definition, ARGs behind them by name.
+    #[must_use]
+    pub fn list(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let (mut env, mut rest) = (Vec::new(), Vec::new());
+        for (name, Variable { visible, env: defined, arg }) in self.variables.iter() {
+            match (defined, arg, visible) {
+                (Some((position, value)), _, _) => {
+                    env.push((*position, (name.clone(), visible.as_ref().unwrap_or(value).clone())));
+                }
+                (None, Some(Some(_)), Some(visible)) => rest.push((name.clone(), visible.clone())),
+                _ => {}
+            }
+        }
+        env.sort_by_key(|(position, _)| *position);
+        let mut list: Vec<_> = env.into_iter().map(|(_, variable)| variable).chain(rest).collect();
+        if let Some((name, value)) = &self.last
+            && !list.iter().any(|(known, _)| **known == **name)
+        {
+            list.push(((*name).into(), value.clone()));
+        }
+        list
+    }
+
+    /// Whether a RUN gets a value for `name`, that of [`Variables::with`] apart.
+    fn has(&self, name: &str) -> bool {
+        self.variables.get(name).is_some_and(|variable| {
+            variable.env.is_some() || (matches!(variable.arg, Some(Some(_))) && variable.visible.is_some())
+        })
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.list()).finish()
+    }
+}
 
 /// The environment of a RUN.
 #[derive(Debug, Clone)]
@@ -133,19 +207,12 @@ pub struct RunEnv {
 /// More bytes of variables than this no process can be given: execve(2) takes a quarter of the stack, 2 MiB as a rule.
 pub const LARGEST_ENVIRONMENT: usize = 4 << 20;
 
-/// Positions of a name.
-#[derive(Debug, Clone, Copy, Default)]
-struct Places {
-    env: Option<usize>,
-    arg: Option<usize>,
-}
-
 impl Scope {
     /// The scope of a stage whose base has the environment `env`.
     #[must_use]
-    pub fn new(globals: Globals, env: Vec<(String, String)>) -> Self {
+    pub fn new<'p>(globals: Arc<Globals>, env: impl IntoIterator<Item = (&'p str, &'p str)>) -> Self {
         let mut scope = Self { globals, ..Self::default() };
-        for (name, value) in &env {
+        for (name, value) in env {
             scope.set_env(name, value);
         }
         scope
@@ -154,18 +221,19 @@ impl Scope {
     /// The value of `name`.
     #[must_use]
     pub fn lookup(&self, name: &str) -> Option<&str> {
-        self.visible.get(name).map(String::as_str)
+        self.variables.get(name)?.visible.as_deref()
     }
 
     /// The names that are visible, for suggestions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.visible.keys().map(String::as_str)
+        self.variables.iter().filter(|(_, variable)| variable.visible.is_some()).map(|(name, _)| &**name)
     }
 
     /// Whether an ARG of the stage names it; it may have no value all the same.
     #[must_use]
     pub fn is_declared(&self, name: &str) -> bool {
-        NOT_VARIABLES.contains(&name) || self.places.get(name).is_some_and(|places| places.arg.is_some())
+        NOT_VARIABLES.contains(&name)
+            || self.variables.get(name).is_some_and(|variable| variable.arg.is_some())
     }
 
     /// Whether an ARG in front of the first FROM names it, which stages do not see.
@@ -182,36 +250,36 @@ impl Scope {
 
     /// ENV: kept in the image.
     pub fn set_env(&mut self, name: &str, value: &str) {
-        let places = self.places.entry(name.to_owned()).or_default();
-        match places.env {
-            Some(position) => value.clone_into(&mut self.env[position].1),
-            None => {
-                places.env = Some(self.env.len());
-                self.env.push((name.to_owned(), value.to_owned()));
-            }
-        }
-        self.changed(name, value);
+        let (name, value): (Arc<str>, Arc<str>) = (name.into(), value.into());
+        let (length, next) = (name.len(), self.env_count);
+        let (before, is_new) = self.variables.change(name, |variable| {
+            let position = variable.env.as_ref().map(|(position, _)| *position);
+            variable.env = Some((position.unwrap_or(next), value.clone()));
+            (variable.visible.replace(value.clone()), position.is_none())
+        });
+        self.env_count += usize::from(is_new);
+        self.measure(length, before.as_deref(), &value);
     }
 
     /// ARG: build argument, else own default, else global value, else nothing new. Gives the value, which is what the
     /// history shows.
-    pub fn declare(&mut self, name: &str, default: Option<String>) -> Option<String> {
-        let value = self
-            .globals
-            .build_arg(name)
-            .map(str::to_owned)
-            .or(default)
-            .or_else(|| self.globals.lookup(name).map(str::to_owned));
-        if let Some(value) = value.as_ref().filter(|_| !NOT_VARIABLES.contains(&name)) {
-            self.changed(name, value);
+    pub fn declare(&mut self, name: &str, default: Option<String>) -> Option<Arc<str>> {
+        let given = self.globals.build_arg(name).map(Arc::from);
+        let value = given
+            .or_else(|| default.map(Arc::from))
+            .or_else(|| self.globals.lookup(name).map(Arc::<str>::from));
+        let seen = value.as_ref().filter(|_| !NOT_VARIABLES.contains(&name));
+        let name: Arc<str> = name.into();
+        let (before, is_new) = self.variables.change(name.clone(), |variable| {
+            let before = seen.and_then(|value| variable.visible.replace(value.clone()));
+            (before, variable.arg.replace(value.clone()).is_none())
+        });
+        if let Some(value) = seen {
+            self.measure(name.len(), before.as_deref(), value);
         }
-        let places = self.places.entry(name.to_owned()).or_default();
-        match places.arg {
-            Some(position) => self.args[position].1.clone_from(&value),
-            None => {
-                places.arg = Some(self.args.len());
-                self.args.push((name.to_owned(), value.clone()));
-            }
+        if is_new {
+            self.args.change(self.arg_count / BLOCK, |block| block.push(name));
+            self.arg_count += 1;
         }
         value
     }
@@ -219,7 +287,12 @@ impl Scope {
     /// The image's environment as its config holds it.
     #[must_use]
     pub fn config_env(&self) -> Vec<String> {
-        self.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+        let env = |(name, variable): (&Arc<str>, &Variable)| {
+            variable.env.as_ref().map(|(position, value)| (*position, format!("{name}={value}")))
+        };
+        let mut env: Vec<(usize, String)> = self.variables.iter().filter_map(env).collect();
+        env.sort_by_key(|(position, _)| *position);
+        env.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// Whether all variables together are more than any process can be given.
@@ -228,51 +301,37 @@ impl Scope {
         self.size > LARGEST_ENVIRONMENT
     }
 
-    fn changed(&mut self, name: &str, value: &str) {
-        self.run_env = None;
-        let before = self.visible.insert(name.to_owned(), value.to_owned());
+    /// A name of `length` bytes had the value `before`, and has `value` now.
+    fn measure(&mut self, length: usize, before: Option<&str>, value: &str) {
         self.size += value.len();
         self.size = match before {
             Some(before) => self.size.saturating_sub(before.len()),
-            None => self.size + name.len(),
+            None => self.size + length,
         };
     }
 
     /// The environment of a RUN: the image's, with ARGs and proxies.
-    pub fn run_env(&mut self) -> RunEnv {
-        let made = self.run_env.take().unwrap_or_else(|| self.make_run_env());
-        self.run_env.insert(made).clone()
-    }
-
-    fn make_run_env(&self) -> RunEnv {
-        let mut rest = BTreeMap::new();
-        for (name, value) in &self.args {
-            if let Some(visible) = self.visible.get(name).filter(|_| value.is_some()) {
-                rest.insert(name.clone(), visible.clone());
-            }
-        }
+    #[must_use]
+    pub fn run_env(&self) -> RunEnv {
+        let declared = Variables { variables: self.variables.clone(), last: None };
         let mut proxies = self.globals.proxies();
-        let mut declared = Vec::with_capacity(self.env.len() + rest.len());
-        for (name, value) in &self.env {
-            rest.remove(name);
-            declared.push((name.clone(), self.visible.get(name).unwrap_or(value).clone()));
-        }
-        declared.extend(rest);
-        for (name, _) in &declared {
-            proxies.remove(name);
-        }
-        RunEnv { declared: declared.into(), proxies: proxies.into_iter().collect::<Vec<_>>().into() }
+        proxies.retain(|name, _| !declared.has(name));
+        let proxies = Variables::of(proxies.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        RunEnv { declared, proxies }
     }
 
     /// The ARGs that the history row of a RUN names, each with what the RUN sees: that of a later ENV, or of one before an
     /// ARG without a value. Unset ones have an empty value.
-    #[must_use]
-    pub fn history_args(&self) -> Vec<(String, String)> {
-        let seen = |name: &String| self.visible.get(name).cloned();
-        let shown = |(name, value): &(String, Option<String>)| {
-            (name.clone(), seen(name).or_else(|| value.clone()).unwrap_or_default())
+    pub fn history_args(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        let shown = |position: usize| {
+            let block = self.args.get(&(position / BLOCK));
+            let Some(name) = block.and_then(|block| block.get(position % BLOCK)) else { return ("", "") };
+            let variable = self.variables.get(name);
+            let seen =
+                variable.and_then(|variable| variable.visible.as_ref().or(variable.arg.as_ref()?.as_ref()));
+            (&**name, seen.map_or("", |value| &**value))
         };
-        self.args.iter().map(shown).collect()
+        (0..self.arg_count).map(shown)
     }
 }
 
@@ -280,12 +339,21 @@ impl Scope {
 mod tests {
     use super::*;
 
+    /// What a RUN gets.
+    fn list(variables: &Variables) -> Vec<(String, String)> {
+        variables.list().iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    fn owned(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
     fn pairs(list: &[(&str, &str)]) -> BTreeMap<String, String> {
         list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     fn scope(build_args: &[(&str, &str)]) -> Scope {
-        Scope::new(Globals::new(pairs(build_args), pairs(&[("TARGETARCH", "arm")])), Vec::new())
+        Scope::new(Globals::new(pairs(build_args), pairs(&[("TARGETARCH", "arm")])).into(), [])
     }
 
     #[test]
@@ -295,7 +363,7 @@ mod tests {
         given.declare("X", None);
         assert_eq!(given.lookup("X"), Some("9"));
         assert_eq!(given.config_env(), ["X=2"]);
-        assert_eq!(*given.run_env().declared, [("X".to_owned(), "9".to_owned())]);
+        assert_eq!(list(&given.run_env().declared), owned(&[("X", "9")]));
 
         let mut unset = scope(&[]);
         unset.set_env("X", "2");
@@ -310,7 +378,7 @@ mod tests {
         let mut env_last = scope(&[("X", "9")]);
         env_last.declare("X", None);
         env_last.set_env("X", "2");
-        assert_eq!(*env_last.run_env().declared, [("X".to_owned(), "2".to_owned())]);
+        assert_eq!(list(&env_last.run_env().declared), owned(&[("X", "2")]));
     }
 
     #[test]
@@ -346,10 +414,7 @@ mod tests {
         scope.declare("A", None);
         scope.declare("B", Some("1".to_owned()));
         scope.declare("A", Some("3".to_owned()));
-        assert_eq!(
-            scope.history_args(),
-            [("A".to_owned(), "3".to_owned()), ("B".to_owned(), "2".to_owned())]
-        );
+        assert_eq!(scope.history_args().collect::<Vec<_>>(), [("A", "3"), ("B", "2")]);
     }
 
     #[test]
@@ -361,7 +426,7 @@ mod tests {
         scope.set_env("A", "later");
         scope.declare("U", None);
         let rows = [("E", "env"), ("A", "later"), ("U", "")];
-        assert_eq!(scope.history_args(), rows.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(scope.history_args().collect::<Vec<_>>(), rows);
     }
 
     #[test]
@@ -369,26 +434,24 @@ mod tests {
         let mut scope = scope(&[]);
         scope.declare("BUILDKIT_SBOM_SCAN_STAGE", Some("true".to_owned()));
         assert_eq!(scope.lookup("BUILDKIT_SBOM_SCAN_STAGE"), None);
-        assert_eq!(*scope.run_env().declared, []);
-        assert_eq!(scope.history_args(), [("BUILDKIT_SBOM_SCAN_STAGE".to_owned(), "true".to_owned())]);
+        assert_eq!(list(&scope.run_env().declared), []);
+        assert_eq!(scope.history_args().collect::<Vec<_>>(), [("BUILDKIT_SBOM_SCAN_STAGE", "true")]);
     }
 
     #[test]
     fn a_proxy_reaches_run_in_both_spellings_and_nothing_else() {
-        let mut scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
-        assert_eq!(
-            *scope.run_env().proxies,
-            [("HTTP_PROXY".to_owned(), "p".to_owned()), ("http_proxy".to_owned(), "p".to_owned())]
-        );
-        assert_eq!(*scope.run_env().declared, []);
-        assert_eq!(scope.history_args(), []);
+        let scope = scope(&[("http_proxy", "p"), ("OTHER", "x")]);
+        let RunEnv { declared, proxies } = scope.run_env();
+        assert_eq!(list(&proxies), owned(&[("HTTP_PROXY", "p"), ("http_proxy", "p")]));
+        assert_eq!(list(&declared), []);
+        assert_eq!(scope.history_args().len(), 0);
     }
 
     #[test]
     fn the_last_spelling_of_a_proxy_counts_and_an_empty_one_is_none() {
-        let mut scope = scope(&[("HTTP_PROXY", "upper"), ("http_proxy", "lower"), ("NO_PROXY", "")]);
-        let both = ["HTTP_PROXY", "http_proxy"].map(|name| (name.to_owned(), "lower".to_owned()));
-        assert_eq!(*scope.run_env().proxies, both);
+        let scope = scope(&[("HTTP_PROXY", "upper"), ("http_proxy", "lower"), ("NO_PROXY", "")]);
+        let both = owned(&[("HTTP_PROXY", "lower"), ("http_proxy", "lower")]);
+        assert_eq!(list(&scope.run_env().proxies), both);
     }
 
     #[test]
@@ -398,14 +461,38 @@ mod tests {
         scope.declare("http_proxy", None);
         let RunEnv { declared, proxies } = scope.run_env();
         // Nothing gave a value to the upper-case spelling.
-        assert_eq!(*declared, [("http_proxy".to_owned(), "p".to_owned())]);
-        assert_eq!(*proxies, [("HTTP_PROXY".to_owned(), "p".to_owned())]);
+        assert_eq!(list(&declared), owned(&[("http_proxy", "p")]));
+        assert_eq!(list(&proxies), owned(&[("HTTP_PROXY", "p")]));
         scope.set_env("HTTP_PROXY", "e");
         let RunEnv { declared, proxies } = scope.run_env();
+        assert_eq!(list(&declared), owned(&[("HTTP_PROXY", "e"), ("http_proxy", "p")]));
+        assert_eq!(list(&proxies), []);
+    }
+
+    #[test]
+    fn what_comes_last_comes_only_where_nothing_else_has_its_name() {
+        let with = |pairs: &[(&'static str, &'static str)]| {
+            list(&Variables::of(pairs.iter().copied()).with("SOCKET", "/s"))
+        };
+        assert_eq!(with(&[("Z", "1")]), owned(&[("Z", "1"), ("SOCKET", "/s")]));
+        assert_eq!(with(&[("SOCKET", ""), ("Z", "1")]), owned(&[("SOCKET", ""), ("Z", "1")]));
+    }
+
+    #[test]
+    fn a_copy_of_a_scope_and_the_variables_of_a_run_do_not_change_with_it() {
+        let mut scope = scope(&[]);
+        scope.set_env("B", "1");
+        scope.declare("A", Some("2".to_owned()));
+        let (before, run) = (scope.clone(), scope.run_env());
+        scope.set_env("A", "3");
+        scope.set_env("B", "4");
+        assert_eq!(list(&scope.run_env().declared), owned(&[("B", "4"), ("A", "3")]));
+        for variables in [run.declared, before.run_env().declared] {
+            assert_eq!(list(&variables), owned(&[("B", "1"), ("A", "2")]));
+        }
         assert_eq!(
-            declared.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
-            ["HTTP_PROXY", "http_proxy"]
+            (before.config_env(), scope.config_env()),
+            (vec!["B=1".to_owned()], vec!["B=4".to_owned(), "A=3".to_owned()])
         );
-        assert_eq!(*proxies, []);
     }
 }

@@ -12,6 +12,8 @@ use crate::store::unpacked::Chain;
 /// The stages of one plan, by position in it.
 pub(super) struct Stages {
     needs: Vec<Needs>,
+    /// For each, those that need it.
+    needed_by: Vec<Vec<usize>>,
     state: Mutex<State>,
     /// Some stage has ended.
     ended: Condvar,
@@ -30,8 +32,14 @@ struct Needs {
 }
 
 struct State {
-    /// Those that nobody has begun.
-    open: BTreeSet<usize>,
+    /// How many nobody has begun.
+    open: usize,
+    /// Those of them that have all they need.
+    complete: BTreeSet<usize>,
+    /// The others that can begin, but will wait.
+    can_begin: BTreeSet<usize>,
+    /// For each, how many of those it needs are not built.
+    missing: Vec<usize>,
     /// Those that are built.
     built: BTreeSet<usize>,
     /// Those of them that somebody may still want.
@@ -114,22 +122,30 @@ impl Stages {
     }
 
     fn with(needs: Vec<Needs>) -> Self {
-        let mut users = vec![0; needs.len()];
-        for needed in needs.iter().flat_map(|needs| &needs.all) {
-            users[*needed] += 1;
+        let mut needed_by: Vec<Vec<usize>> = vec![Vec::new(); needs.len()];
+        for (position, needs) in needs.iter().enumerate() {
+            for needed in &needs.all {
+                needed_by[*needed].push(position);
+            }
         }
+        let mut users: Vec<usize> = needed_by.iter().map(Vec::len).collect();
         if let Some(result) = users.last_mut() {
             *result += 1;
         }
         let state = State {
-            open: (0..needs.len()).collect(),
+            open: needs.len(),
+            complete: (0..needs.len()).filter(|position| needs[*position].all.is_empty()).collect(),
+            can_begin: (0..needs.len())
+                .filter(|position| needs[*position].base.is_none() && !needs[*position].all.is_empty())
+                .collect(),
+            missing: needs.iter().map(|needs| needs.all.len()).collect(),
             built: BTreeSet::new(),
             done: BTreeMap::new(),
             users,
             failure: None,
         };
         let unpacking = needs.iter().map(|_| Mutex::default()).collect();
-        Self { needs, state: Mutex::new(state), ended: Condvar::new(), unpacking }
+        Self { needs, needed_by, state: Mutex::new(state), ended: Condvar::new(), unpacking }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -148,15 +164,12 @@ impl Stages {
     pub(super) fn next(&self) -> Option<Begun<'_>> {
         let mut state = self.state();
         loop {
-            if state.failure.is_some() || state.open.is_empty() {
+            if state.failure.is_some() || state.open == 0 {
                 return None;
             }
-            let has = |needed: &usize| state.built.contains(needed);
-            let complete = |stage: &&usize| self.needs[**stage].all.iter().all(has);
-            let can_begin = |stage: &&usize| self.needs[**stage].base.iter().all(has);
-            let next = state.open.iter().find(complete).or_else(|| state.open.iter().find(can_begin));
-            if let Some(next) = next.copied() {
-                state.open.remove(&next);
+            let next = state.complete.pop_first().or_else(|| state.can_begin.pop_first());
+            if let Some(next) = next {
+                state.open -= 1;
                 return Some(Begun { stages: self, position: next, has_ended: false });
             }
             state = self.wait(state);
@@ -175,6 +188,7 @@ impl Stages {
         match result {
             Ok(done) => {
                 state.built.insert(position);
+                self.make_ready(&mut state, position);
                 if state.users[position] > 0 {
                     state.done.insert(position, done);
                 }
@@ -192,6 +206,24 @@ impl Stages {
         drop(state);
         self.ended.notify_all();
         ended
+    }
+
+    /// The stage at `built` is there for those that need it.
+    fn make_ready(&self, state: &mut State, built: usize) {
+        for &other in &self.needed_by[built] {
+            state.missing[other] -= 1;
+            let base = self.needs[other].base;
+            // Who does not wait for what it stands on may have been begun.
+            let is_open = base == Some(built) || state.can_begin.remove(&other);
+            if !is_open {
+                continue;
+            }
+            if state.missing[other] == 0 {
+                state.complete.insert(other);
+            } else {
+                state.can_begin.insert(other);
+            }
+        }
     }
 
     /// Waits until the stages `needed` are built.

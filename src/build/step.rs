@@ -27,13 +27,15 @@ pub struct Plan {
     /// The stages that are needed, each after those it needs; the last one's image is the result.
     pub stages: Vec<StagePlan>,
     /// The images that COPY and mounts take files from.
-    pub images: Vec<Base>,
+    pub images: Vec<Arc<Base>>,
     /// The named build contexts whose files are used.
     pub contexts: Vec<UsedContext>,
     /// What the result is for, as its config says.
     pub platform: Platform,
-    /// Labels of the command line, for the result alone.
-    pub labels: Vec<(String, String)>,
+    /// The `config` of the result, labels of the command line included.
+    pub config: RunConfig,
+    /// The `author` of the result.
+    pub author: Option<String>,
     /// Build checks that the Dockerfile does not pass.
     pub warnings: Vec<Warning>,
     /// Build arguments that nothing in the Dockerfile takes.
@@ -103,13 +105,9 @@ pub struct StagePlan {
     /// What it stands on.
     pub base: StageBase,
     /// What its files are for.
-    pub platform: Platform,
+    pub platform: Arc<Platform>,
     /// Its steps.
     pub steps: Vec<PlannedStep>,
-    /// The `config` of its image; emptied where it was handed on to the only stage that stands on this one.
-    pub config: RunConfig,
-    /// The `author` of its image.
-    pub author: Option<String>,
     /// How many layers its image will have.
     pub layers: usize,
     /// Whether results of earlier builds are used, where they are used at all.
@@ -150,7 +148,7 @@ pub enum StageBase {
     /// Another stage; its position in [`Plan::stages`].
     Stage(usize),
     /// An image.
-    Image(Box<Base>),
+    Image(Arc<Base>),
     /// The files of the named build context of this name: the stage's first step copies them.
     Files(String),
 }
@@ -185,11 +183,11 @@ pub enum Step {
     /// Nothing: the config was changed while planning.
     Config,
     /// Make the working directory.
-    Workdir(WorkdirStep),
+    Workdir(Box<WorkdirStep>),
     /// Copy files into the image.
-    Copy(CopyStep),
+    Copy(Box<CopyStep>),
     /// Run a process.
-    Run(RunStep),
+    Run(Box<RunStep>),
 }
 
 impl Step {
@@ -216,7 +214,7 @@ pub struct WorkdirStep {
     /// The directory.
     pub path: GuestPath,
     /// USER as it stands, who owns what is made.
-    pub user: String,
+    pub user: Arc<str>,
 }
 
 /// COPY or ADD.
@@ -237,7 +235,7 @@ pub struct CopyStep {
     /// Where to.
     pub destination: Text,
     /// What a relative destination is relative to.
-    pub workdir: GuestPath,
+    pub workdir: Arc<GuestPath>,
     /// `--chown`.
     pub chown: Option<String>,
     /// `--chmod`.
@@ -286,7 +284,7 @@ pub enum Archives {
 }
 
 /// Where COPY and bind mounts read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CopyFrom {
     /// The build context.
     Context,
@@ -310,9 +308,9 @@ pub struct RunStep {
     /// Added to the environment: proxies that nothing declares.
     pub proxies: Variables,
     /// The working directory.
-    pub workdir: GuestPath,
+    pub workdir: Arc<GuestPath>,
     /// USER as it stands.
-    pub user: String,
+    pub user: Arc<str>,
     /// A here-document that is a script: name and content.
     pub script: Option<(Text, Text)>,
     /// What is mounted meanwhile, in the order in which it is mounted.

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::checks::platform_of_from;
 use super::error::{BuildError, BuildErrorKind};
@@ -19,7 +20,7 @@ pub(super) struct Surveyed {
     /// What it names: a stage, an image, `scratch`; never empty.
     pub(super) name: String,
     /// `--platform`.
-    pub(super) platform: Option<Platform>,
+    pub(super) platform: Option<Arc<Platform>>,
 }
 
 /// Looks at all stages of `file`; `host` is what a platform without a system is read for.
@@ -85,7 +86,7 @@ impl FromReader<'_> {
         }
         let requested = Requested::parse(&text.to_string_lossy(), host);
         let requested = requested.map_err(|error| BuildError::at(Some(span), error))?;
-        Ok(Surveyed { name, platform: Some(requested.normalised) })
+        Ok(Surveyed { name, platform: Some(Arc::new(requested.normalised)) })
     }
 
     /// Expands `text` and notes what is not declared. Gives the variables too whose values are in it, or were to be.

@@ -211,7 +211,7 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "STAGE[,STAGE]", value_delimiter = ',')]
     pub(super) no_cache_filter: Vec<String>,
 
-    /// How many stages are built at once; 0 sets no limit [default: as many as there are CPUs]
+    /// How many stages are built at once, at most 64, which is what 0 means [default: as many as there are CPUs]
     #[arg(long, value_name = "NUMBER")]
     pub(super) jobs: Option<usize>,
 

@@ -5,8 +5,6 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::advice::advice_for_store;
 use super::contexts;
 use super::failed_step::FailedStep;
@@ -72,9 +70,7 @@ fn print_plan(
         Images { client, store, progress: &**progress, limits: settings.limits.documents, unpacking: None };
     let plan = make_plan(sources, settings, &images)?;
     warn_of_arguments(&plan, &**progress);
-    let document: Value = build::preview::document(&plan);
-    let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::from_error(&error))?;
-    super::print(&format!("{text}\n"))
+    super::print_with(|out| build::preview::write(&plan, out))
 }
 
 /// Builds, writes and pushes.
@@ -358,7 +354,7 @@ fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) ->
         build_failure(&error, found)
     })?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
-        StageBase::Image(base) => Some(&**base),
+        StageBase::Image(base) => Some(base),
         StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
     });
     for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {

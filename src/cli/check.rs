@@ -127,7 +127,8 @@ pub(super) fn check(
     colour: Colour,
     at_once: &AtOnce,
 ) -> Result<ExitCode, Failure> {
-    let progress = Arc::new(Display::to_stderr(settings.progress.without_motion(), settings.verbosity, colour)?);
+    let progress =
+        Arc::new(Display::to_stderr(settings.progress.without_motion(), settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let found = places.find(settings)?;

@@ -27,7 +27,7 @@ mod stop;
 mod sweep;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
@@ -164,8 +164,13 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
 
 /// Writes data to standard output.
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
+    print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// Prints what `write` writes.
+fn print_with(write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<(), Failure> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    write(&mut out)
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
 }

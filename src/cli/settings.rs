@@ -233,7 +233,7 @@ impl Settings {
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
-            jobs: jobs(args.jobs),
+            jobs: jobs(args.jobs)?,
             git: git(environment, &client, &agents)?,
             client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
@@ -290,12 +290,19 @@ pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requeste
     })
 }
 
+/// The most stages that are built at once: each takes memory, several threads and processes.
+const MOST_JOBS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
 /// How many stages are built at once, where `given` of them are asked for. A CPU that the container may not use does not count.
-fn jobs(given: Option<usize>) -> NonZeroUsize {
+fn jobs(given: Option<usize>) -> Result<NonZeroUsize, Failure> {
     match given.map(NonZeroUsize::new) {
-        Some(Some(jobs)) => jobs,
-        Some(None) => NonZeroUsize::MAX,
-        None => std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        Some(Some(jobs)) if jobs > MOST_JOBS => {
+            let message = format!("{jobs} stages cannot be built at once, at most {MOST_JOBS} can");
+            Err(Failure::new(message).of_flag("--jobs").hint("0 takes as many as there can be"))
+        }
+        Some(Some(jobs)) => Ok(jobs),
+        Some(None) => Ok(MOST_JOBS),
+        None => Ok(std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).min(MOST_JOBS)),
     }
 }
 

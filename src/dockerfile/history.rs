@@ -110,15 +110,23 @@ pub fn transfer(kind: TransferKind, transfer: &Transfer) -> String {
 /// `RUN |2 A=1 B=2 /bin/sh -c x # buildkit`: the declared arguments in the order of their first declaration, and the
 /// command with its shell.
 #[must_use]
-pub fn run<T: AsRef<[u8]>>(arguments: &[(String, String)], command: &[T]) -> String {
-    let mut words = vec!["RUN".to_owned()];
-    if !arguments.is_empty() {
-        words.push(format!("|{}", arguments.len()));
-        words.extend(arguments.iter().map(|(name, value)| format!("{name}={value}")));
+pub fn run<'a, T: AsRef<[u8]>>(
+    arguments: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+    command: &[T],
+) -> String {
+    let mut row = "RUN".to_owned();
+    if arguments.len() > 0 {
+        row.push_str(&format!(" |{}", arguments.len()));
+        for (name, value) in arguments {
+            row.extend([" ", name, "=", value]);
+        }
     }
-    words.extend(command.iter().map(|word| String::from_utf8_lossy(word.as_ref()).into_owned()));
-    words.push("# buildkit".to_owned());
-    words.join(" ")
+    for word in command {
+        row.push(' ');
+        row.push_str(&String::from_utf8_lossy(word.as_ref()));
+    }
+    row.push_str(" # buildkit");
+    row
 }
 
 /// `ENV a=1 b=2` or `LABEL a=1 b=2`, expanded.
@@ -183,9 +191,9 @@ mod tests {
     #[test]
     fn a_run_shows_its_arguments_before_the_command() {
         let shell = ["/bin/sh", "-c", "x"];
-        assert_eq!(run(&[], &shell), "RUN /bin/sh -c x # buildkit");
-        let arguments = [("A".to_owned(), String::new()), ("B".to_owned(), "2".to_owned())];
-        assert_eq!(run(&arguments, &shell), "RUN |2 A= B=2 /bin/sh -c x # buildkit");
+        assert_eq!(run([].into_iter(), &shell), "RUN /bin/sh -c x # buildkit");
+        let arguments = [("A", ""), ("B", "2")];
+        assert_eq!(run(arguments.into_iter(), &shell), "RUN |2 A= B=2 /bin/sh -c x # buildkit");
         assert_eq!(assignments("ENV", &[("a", "1"), ("b", "two words")]), "ENV a=1 b=two words");
     }
 }

@@ -11,11 +11,11 @@ pub enum Instruction {
     /// `FROM`; the first instruction of a stage.
     From(From),
     /// `RUN`
-    Run(Run),
+    Run(Box<Run>),
     /// `COPY`
-    Copy(Transfer),
+    Copy(Box<Transfer>),
     /// `ADD`
-    Add(Transfer),
+    Add(Box<Transfer>),
     /// `ENV`
     Env(Assignments),
     /// `ARG`: names, with or without a default. Names are never expanded.

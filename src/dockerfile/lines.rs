@@ -48,10 +48,12 @@ pub(super) enum Arguments {
     Unknown,
 }
 
-/// What the whole file gave.
-pub(super) struct Statements {
-    pub(super) statements: Vec<Statement>,
+/// The statements of a text, one after the other: a file may have very many, and each takes some hundred bytes.
+pub(super) struct Statements<'a> {
+    reader: Reader<'a>,
     pub(super) directives: Directives,
+    /// How many there were.
+    count: usize,
 }
 
 struct Reader<'a> {
@@ -81,35 +83,39 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Splits a whole file (without its byte order mark).
-pub(super) fn read(bytes: &[u8]) -> Result<Statements, ParseError> {
-    let mut reader = Reader { rest: bytes, line: 0 };
-    let mut directives = Directives::default();
-    let mut statements = Vec::new();
-    let mut comments = Vec::new();
-    while let Some(raw) = reader.next()? {
-        let line = trim_start(trim_newline(raw));
-        let span = Span::line(reader.line);
-        let is_directive = directives.offer(line, span).map_err(|problem| problem.at(span))?;
-        if let Some(comment) = line.strip_prefix(b"#") {
-            let comment = trim(comment);
-            if comment.is_empty() {
-                comments.clear();
-            } else if !is_directive {
-                comments.push(Text::from(comment));
-            }
-        } else if line.is_empty() {
-            comments.clear();
-        } else {
-            if statements.len() == MOST_INSTRUCTIONS {
-                let message = format!("the Dockerfile has more than {MOST_INSTRUCTIONS} instructions");
-                return Err(Problem::from(message).at(span));
-            }
-            let comments = std::mem::take(&mut comments);
-            statements.push(statement(&mut reader, line, directives.escape(), comments)?);
-        }
+impl<'a> Statements<'a> {
+    /// Those of a whole file (without its byte order mark).
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Self { reader: Reader { rest: bytes, line: 0 }, directives: Directives::default(), count: 0 }
     }
-    Ok(Statements { statements, directives })
+
+    /// The next one, split.
+    pub(super) fn next(&mut self) -> Result<Option<Statement>, ParseError> {
+        let mut comments = Vec::new();
+        while let Some(raw) = self.reader.next()? {
+            let line = trim_start(trim_newline(raw));
+            let span = Span::line(self.reader.line);
+            let is_directive = self.directives.offer(line, span).map_err(|problem| problem.at(span))?;
+            if let Some(comment) = line.strip_prefix(b"#") {
+                let comment = trim(comment);
+                if comment.is_empty() {
+                    comments.clear();
+                } else if !is_directive {
+                    comments.push(Text::from(comment));
+                }
+            } else if line.is_empty() {
+                comments.clear();
+            } else {
+                if self.count == MOST_INSTRUCTIONS {
+                    let message = format!("the Dockerfile has more than {MOST_INSTRUCTIONS} instructions");
+                    return Err(Problem::from(message).at(span));
+                }
+                self.count += 1;
+                return statement(&mut self.reader, line, self.directives.escape(), comments).map(Some);
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// Reads the statement that begins with `first`.

@@ -51,6 +51,17 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Access {
+    /// As it is shown: `ro` or `rw`.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "ro",
+            Self::ReadWrite => "rw",
+        }
+    }
+}
+
 /// Whether a secret or agent must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
@@ -69,6 +80,18 @@ pub enum Sharing {
     Private,
     /// One step; others wait.
     Locked,
+}
+
+impl Sharing {
+    /// As it is written.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Private => "private",
+            Self::Locked => "locked",
+        }
+    }
 }
 
 /// Mode and owner of what is mounted, where given.

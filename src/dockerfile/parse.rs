@@ -11,7 +11,7 @@ use super::instruction::{
     Assignments, Command, From, Health, HealthCheck, Instruction, Network, Run, Security, Source, Transfer,
     TransferKind,
 };
-use super::lines::{Arguments, Statement, read};
+use super::lines::{Arguments, Statement, Statements};
 use super::mount::{Device, MountOption};
 use super::suggest::suggest;
 use super::text::{excerpt, trim};
@@ -118,12 +118,18 @@ pub fn parse_noting(
             Err(error) => return Err(Problem::from(error.to_string()).at(located.span)),
         },
     };
-    let read = read(without_mark(bytes))?;
-    if read.statements.is_empty() {
-        return Err(Problem::from("file with no instructions".to_owned()).at(start));
+    let text = without_mark(bytes);
+    // As in BuildKit, what is wrong with the lines of a file comes before what is wrong with an instruction.
+    let mut all = Statements::of(text);
+    let mut last = None;
+    while let Some(statement) = all.next()? {
+        last = Some(statement.span);
     }
+    let Some(last) = last else {
+        return Err(Problem::from("file with no instructions".to_owned()).at(start));
+    };
     let mut dockerfile = Dockerfile {
-        escape: read.directives.escape(),
+        escape: all.directives.escape(),
         syntax: detect_syntax(bytes),
         check,
         global_args: Vec::new(),
@@ -132,8 +138,8 @@ pub fn parse_noting(
         named: BTreeMap::new(),
     };
     let mut casing = Casing::default();
-    let last = read.statements.last().map_or(start, |statement| statement.span);
-    for statement in read.statements {
+    let mut statements = Statements::of(text);
+    while let Some(statement) = statements.next()? {
         let span = statement.span;
         written(&statement, warnings);
         if !dockerfile.stages.is_empty() || statement.keyword.eq_ignore_ascii_case(b"FROM") {
@@ -142,7 +148,9 @@ pub fn parse_noting(
         let text = statement.line.clone();
         let value = instruction(statement).map_err(|problem| problem.at(span))?;
         match (value, dockerfile.stages.last_mut()) {
-            (Instruction::From(from), _) => {
+            (Instruction::From(from), before) => {
+                // There may be very many stages, and room for some instructions more in each.
+                before.into_iter().for_each(|stage| stage.instructions.shrink_to_fit());
                 let name = from.name.clone();
                 if let Some(name) = &name {
                     dockerfile.named.entry(name.clone()).or_default().push(dockerfile.stages.len());
@@ -160,6 +168,7 @@ pub fn parse_noting(
             }
         }
     }
+    dockerfile.stages.iter_mut().for_each(|stage| stage.instructions.shrink_to_fit());
     if dockerfile.stages.is_empty() {
         let problem = Problem::from("dockerfile contains no stages to build".to_owned());
         return Err(problem.hint("begin one with `FROM IMAGE`").at(last));
@@ -178,8 +187,13 @@ pub fn parse_noting(
 pub fn parse_trigger(text: &[u8]) -> Result<Located<Instruction>, ParseError> {
     // The config it comes from has a limit of its own.
     refuse_binary(text, SIZE_LIMIT.with(u64::MAX))?;
-    let mut statements = read(text)?.statements;
-    let (Some(statement), true) = (statements.pop(), statements.is_empty()) else {
+    let mut statements = Statements::of(text);
+    let first = statements.next()?;
+    let mut more = false;
+    while statements.next()?.is_some() {
+        more = true;
+    }
+    let (Some(statement), false) = (first, more) else {
         let message = "onbuild trigger should be a single expression".to_owned();
         return Err(Problem::from(message).at(Span::line(1)));
     };
@@ -215,9 +229,9 @@ fn instruction(statement: Statement) -> Result<Instruction, Problem> {
     let keyword = statement.keyword.to_ascii_uppercase();
     Ok(match keyword.as_slice() {
         b"FROM" => Instruction::From(from(statement)?),
-        b"RUN" => Instruction::Run(run(statement)?),
-        b"COPY" => Instruction::Copy(transfer(statement, TransferKind::Copy)?),
-        b"ADD" => Instruction::Add(transfer(statement, TransferKind::Add)?),
+        b"RUN" => Instruction::Run(Box::new(run(statement)?)),
+        b"COPY" => Instruction::Copy(Box::new(transfer(statement, TransferKind::Copy)?)),
+        b"ADD" => Instruction::Add(Box::new(transfer(statement, TransferKind::Add)?)),
         b"ENV" => Instruction::Env(assignments(statement, "ENV")?),
         b"LABEL" => Instruction::Label(assignments(statement, "LABEL")?),
         b"ARG" => Instruction::Arg(arg(statement)?),
@@ -352,7 +366,8 @@ fn run(statement: Statement) -> Result<Run, Problem> {
             }
         },
     };
-    let mounts = flags.list("mount").map(|value| MountOption::parse(value)).collect::<Result<_, _>>()?;
+    let mounts = flags.list("mount").map(|value| MountOption::parse(value)).collect::<Result<Vec<_>, _>>()?;
+    let mounts = mounts.into_boxed_slice().into_vec();
     let devices = flags.list("device").map(|value| Device::parse(value)).collect::<Result<_, _>>()?;
     let command = command(statement.arguments);
     Ok(Run { command, heredocs: statement.heredocs, mounts, network, security, devices })

@@ -56,6 +56,37 @@ pub struct ImageConfig {
 }
 
 impl ImageConfig {
+    /// The same without `config` and `history`, which may be large.
+    #[must_use]
+    pub fn without_details(&self) -> Self {
+        let Self {
+            architecture,
+            os,
+            variant,
+            os_version,
+            os_features,
+            author,
+            created,
+            config: _,
+            rootfs,
+            history: _,
+            other,
+        } = self;
+        Self {
+            architecture: architecture.clone(),
+            os: os.clone(),
+            variant: variant.clone(),
+            os_version: os_version.clone(),
+            os_features: os_features.clone(),
+            author: author.clone(),
+            created: created.clone(),
+            config: RunConfig::default(),
+            rootfs: rootfs.clone(),
+            history: Vec::new(),
+            other: other.clone(),
+        }
+    }
+
     /// Takes away what Docker noted about the container behind the image. Done when an image is built on.
     pub fn drop_legacy(&mut self) {
         for key in LEGACY {

@@ -385,7 +385,7 @@ pub fn available(entries: &[Descriptor]) -> String {
 }
 
 /// Who wanted a platform.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
     /// The user, on the command line or in the Dockerfile.
     Explicitly,

@@ -1,7 +1,7 @@
 //! Directories that outlive builds and are in no image: what `RUN --mount=type=cache` shows.
 //!
 //! ```text
-//! cache-mounts/IDS/HEX/N/lock   held by whoever uses the copy N of the cache HEX
+//! cache-mounts/IDS/HEX/N/lock   held by whoever uses the copy N of the cache HEX; its time is when it was last taken
 //!                       /root   its files; not there if nobody has used it, or somebody was killed who had moved it away
 //!                       /new    one that is being made
 //! ```
@@ -14,7 +14,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::lock::{self, Sharing};
@@ -174,6 +174,9 @@ impl Copy {
     }
 
     fn taken(&self, root: OwnedFd) -> Result<CacheMount, StoreError> {
+        // Whoever makes room in the store wants to know when it was last used. That this cannot be written harms nobody.
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let _ = rustix::fs::futimens(&self.lock, &Timestamps { last_access: now, last_modification: now });
         let lock = self.lock.try_clone().map_err(StoreError::io("open", &self.path))?;
         let copy = self.directory.try_clone().map_err(StoreError::io("open", &self.path))?;
         Ok(CacheMount { root: Rootfs::from_fd(root), copy, lock: Arc::new(lock) })
@@ -287,6 +290,19 @@ mod tests {
         }
         assert!(take(&ground, "x", Alone).is_some(), "all have ended");
         assert_eq!(std::fs::read_dir(ground.store.root().join(DIRECTORY)).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_time_of_the_lock_is_when_the_cache_was_last_taken() {
+        let ground = ground();
+        let lock = path_of(&ground, "x", 0).join("lock");
+        drop(take(&ground, "x", Turn::Shared).unwrap());
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        std::fs::File::options().write(true).open(&lock).unwrap().set_modified(old).unwrap();
+        drop(take(&ground, "y", Turn::Shared).unwrap());
+        assert_eq!(std::fs::metadata(&lock).unwrap().modified().unwrap(), old, "another cache");
+        drop(take(&ground, "x", Turn::Shared).unwrap());
+        assert!(std::fs::metadata(&lock).unwrap().modified().unwrap() > old);
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn places(plan: &Plan) -> Vec<(&PlannedStep, GuestPath, Purpose)> {
         for (number, step) in stage.steps.iter().enumerate() {
             let is_before_a_run = is_base || last_run.is_some_and(|last| number < last);
             match &step.step {
-                Step::Run(run) => places.push((step, run.workdir.clone(), Purpose::Work)),
+                Step::Run(run) => places.push((step, GuestPath::clone(&run.workdir), Purpose::Work)),
                 // What is no path is an error of the step.
                 Step::Copy(copy) if is_before_a_run => {
                     let path = copy.workdir.join(copy.destination.as_bytes());

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::output::{Unfinished, escaped};
 use super::{Colour, Verbosity, paint, tag};
-use crate::cli::failure::sentence;
 use crate::build::progress::{Event, Moved, Moving, Progress, Way, size};
+use crate::cli::failure::sentence;
 use crate::text::without_credentials;
 
 /// How often a line says how far a transfer is.
