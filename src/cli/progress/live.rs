@@ -524,7 +524,7 @@ mod tests {
              \x20 |  20%\n\
              [web 3/4] RUN npm ci && npm run build npm run build npm run build npm …  12.3 s\n\
              \x20 | waiting for another step that uses the cache `npm`\n\
-             fetching sha256:abc of debian:12         12.0 MB of 48.0 MB, 25 %  12.3 s\n\
+             fetching sha256:abc of debian:12               12.0 MB of 48.0 MB, 25 %  12.3 s\n\
              linux/arm/v7: 2 of 8 steps                                               12.3 s"
         );
     }
