@@ -179,15 +179,14 @@ fn interrupted_process_one(name: &str, signal: Signal) -> Finished {
     ProcessOne::of_running(&running).signal(signal);
     let finished = running.end(Duration::from_secs(5));
     traces::assert_empty(|| family.left());
-    if signal == Signal::KILL {
-        // Its janitor died with it, as with a pod.
-        assert!(!traces::left_in(build.builder.store()).is_empty(), "nothing to sweep");
-    } else {
+    // Its janitor dies with it, as with a pod; on a busy machine it may have seen that builder is gone before that.
+    let left = signal == Signal::KILL && !traces::left_in(build.builder.store()).is_empty();
+    if !left {
         build.assert_gone(&family);
     }
     build.assert_nothing_written(&tag);
     let swept = build.assert_a_rebuild_works().says(&[SWEEPING]);
-    assert_eq!(swept, signal == Signal::KILL);
+    assert_eq!(swept, left);
     finished
 }
 

@@ -6,6 +6,7 @@ mod build;
 mod check;
 mod contexts;
 mod doctor;
+mod elsewhere;
 mod extract;
 mod failed_step;
 mod failure;
@@ -133,6 +134,11 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
         _ => None,
     };
     let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::UnknownArgument, Some(flag), _)
+            if matches!(command, "build" | "plan") && elsewhere::instead(&flag).is_some() =>
+        {
+            Failure::new(format!("unknown flag `{flag}`")).hint(elsewhere::instead(&flag).unwrap_or_default())
+        }
         (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => {
             let near = args::near_flag(&flag, command)
                 .map(|near| format!(" (did you mean `{near}`?)"))
