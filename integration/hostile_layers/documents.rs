@@ -410,7 +410,7 @@ fn blobs() -> Vec<DocumentCase> {
         ),
         refused(
             "layout-is-missing",
-            "is not an OCI layout",
+            "there is no directory",
             usual().then(|layout| fs::remove_dir_all(layout).expect("remove")),
         ),
     ]

@@ -26,6 +26,9 @@ use crate::rootfs::GuestPath;
 use crate::sandbox::{Cancel, emulation};
 use crate::store::unpacked::Chain;
 
+/// As many stages may have begun and wait for others, besides those that are built at once.
+const WAITING: usize = 16;
+
 /// A stage that has been built.
 #[derive(Clone)]
 pub(super) struct Done {
@@ -126,7 +129,7 @@ impl<'a> Executor<'a> {
             plan,
             services,
             cancel: cancel.map_err(|error| BuildError::at(None, BuildErrorKind::Begin(error)))?,
-            stages: Stages::of(plan),
+            stages: Stages::of(plan, services.jobs.get()),
             bases: Bases::of(plan),
             machine: OnceLock::new(),
             warned: AtomicBool::new(false),
@@ -145,7 +148,9 @@ impl<'a> Executor<'a> {
     }
 
     fn image(&self) -> Result<Image, Failure> {
-        let threads = self.services.jobs.get().min(self.plan.stages.len());
+        // One alone never waits: it builds the stages in their order.
+        let waiting = if self.services.jobs.get() == 1 { 0 } else { WAITING };
+        let threads = (self.services.jobs.get() + waiting).min(self.plan.stages.len());
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 let thread = std::thread::Builder::new().name("builder-stage".to_owned());

@@ -14,6 +14,8 @@ pub(super) struct Stages {
     needs: Vec<Needs>,
     /// For each, those that need it.
     needed_by: Vec<Vec<usize>>,
+    /// How many are built at once. Those that wait for others do not count.
+    most: usize,
     state: Mutex<State>,
     /// Some stage has ended.
     ended: Condvar,
@@ -32,6 +34,8 @@ struct Needs {
 }
 
 struct State {
+    /// How many have begun, have not ended, and do not wait for others.
+    working: usize,
     /// How many nobody has begun.
     open: usize,
     /// Those of them that have all they need.
@@ -116,12 +120,12 @@ pub(super) fn stages_read<'a>(from: impl Iterator<Item = &'a CopyFrom>) -> impl 
 }
 
 impl Stages {
-    /// Those of `plan`, none of which has begun.
-    pub(super) fn of(plan: &Plan) -> Self {
-        Self::with(plan.stages.iter().map(Needs::of).collect())
+    /// Those of `plan`, none of which has begun; at `most` so many are to be built at once.
+    pub(super) fn of(plan: &Plan, most: usize) -> Self {
+        Self::with(plan.stages.iter().map(Needs::of).collect(), most)
     }
 
-    fn with(needs: Vec<Needs>) -> Self {
+    fn with(needs: Vec<Needs>, most: usize) -> Self {
         let mut needed_by: Vec<Vec<usize>> = vec![Vec::new(); needs.len()];
         for (position, needs) in needs.iter().enumerate() {
             for needed in &needs.all {
@@ -133,6 +137,7 @@ impl Stages {
             *result += 1;
         }
         let state = State {
+            working: 0,
             open: needs.len(),
             complete: (0..needs.len()).filter(|position| needs[*position].all.is_empty()).collect(),
             can_begin: (0..needs.len())
@@ -145,7 +150,7 @@ impl Stages {
             failure: None,
         };
         let unpacking = needs.iter().map(|_| Mutex::default()).collect();
-        Self { needs, needed_by, state: Mutex::new(state), ended: Condvar::new(), unpacking }
+        Self { needs, needed_by, most, state: Mutex::new(state), ended: Condvar::new(), unpacking }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -167,9 +172,14 @@ impl Stages {
             if state.failure.is_some() || state.open == 0 {
                 return None;
             }
-            let next = state.complete.pop_first().or_else(|| state.can_begin.pop_first());
+            let next = if state.working < self.most {
+                state.complete.pop_first().or_else(|| state.can_begin.pop_first())
+            } else {
+                None
+            };
             if let Some(next) = next {
                 state.open -= 1;
+                state.working += 1;
                 return Some(Begun { stages: self, position: next, has_ended: false });
             }
             state = self.wait(state);
@@ -185,6 +195,7 @@ impl Stages {
             (Err(_), None) => Ended::FirstToFail,
             (Err(_), Some(_)) => Ended::AfterAnother,
         };
+        state.working = state.working.saturating_sub(1);
         match result {
             Ok(done) => {
                 state.built.insert(position);
@@ -226,21 +237,27 @@ impl Stages {
         }
     }
 
-    /// Waits until the stages `needed` are built.
+    /// Waits until the stages `needed` are built. Another stage may begin meanwhile, in the place of the one that waits.
     ///
     /// # Errors
     /// [`BuildErrorKind::Cancelled`] when another stage has failed.
     pub(super) fn wait_for(&self, needed: impl Iterator<Item = usize>) -> Result<(), BuildErrorKind> {
+        let needed: Vec<usize> = needed.collect();
         let mut state = self.state();
-        for needed in needed {
-            while !state.built.contains(&needed) {
-                if state.failure.is_some() {
-                    return Err(BuildErrorKind::Cancelled);
-                }
-                state = self.wait(state);
-            }
+        if needed.iter().all(|needed| state.built.contains(needed)) {
+            return Ok(());
         }
-        Ok(())
+        state.working = state.working.saturating_sub(1);
+        self.ended.notify_all();
+        let is_over = |state: &State| {
+            state.failure.is_some()
+                || (state.working < self.most && needed.iter().all(|needed| state.built.contains(needed)))
+        };
+        while !is_over(&state) {
+            state = self.wait(state);
+        }
+        state.working += 1;
+        if state.failure.is_some() { Err(BuildErrorKind::Cancelled) } else { Ok(()) }
     }
 
     /// Whether all of the stages `needed` are built.
@@ -315,7 +332,7 @@ mod tests {
                 reads_base: all.iter().skip(1).any(|read| Some(read) == all.first()),
             })
             .collect();
-        Stages::with(needs)
+        Stages::with(needs, usize::MAX)
     }
 
     fn built() -> Done {
@@ -330,19 +347,28 @@ mod tests {
         }
     }
 
-    /// Builds all stages on several threads.
-    fn build(needs: &[Vec<usize>], threads: usize) {
-        let stages = stages(needs);
+    /// Builds all stages on several threads, at `most` so many at once.
+    fn build(needs: &[Vec<usize>], threads: usize, most: usize) {
+        let stages = Stages { most, ..stages(needs) };
+        let working = std::sync::atomic::AtomicUsize::new(0);
+        let work = || {
+            use std::sync::atomic::Ordering::SeqCst;
+            assert!(working.fetch_add(1, SeqCst) < most);
+            std::thread::yield_now();
+            working.fetch_sub(1, SeqCst);
+        };
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
                     while let Some(begun) = stages.next() {
                         let position = begun.position();
                         assert_eq!(stages.below(position).is_some(), !needs[position].is_empty());
+                        work();
                         stages.wait_for(needs[position].iter().copied()).unwrap();
                         for other in needs[position].iter().skip(1) {
                             assert!(stages.look(*other, |_| ()).is_some(), "{other} for {position}");
                         }
+                        work();
                         begun.end(Ok(built()));
                     }
                 });
@@ -369,7 +395,7 @@ mod tests {
             last.rotate_left(1);
             needs.push(last);
             for threads in 1..5 {
-                build(&needs, threads);
+                (1..=threads).for_each(|most| build(&needs, threads, most));
             }
         }
     }
@@ -392,6 +418,33 @@ mod tests {
         assert!(!stages.are_built([1].into_iter()));
         read.end(Ok(built()));
         stages.wait_for([1].into_iter()).unwrap();
+    }
+
+    #[test]
+    fn a_stage_that_waits_leaves_its_place_to_another() {
+        // 2 reads 0 and stands on nothing that is built here: it begins and waits.
+        let needs = vec![
+            Needs { base: None, all: BTreeSet::new(), reads_base: false },
+            Needs { base: None, all: BTreeSet::new(), reads_base: false },
+            Needs { base: None, all: BTreeSet::from([0, 1]), reads_base: false },
+        ];
+        let stages = Stages::with(needs, 2);
+        let zero = stages.next().unwrap();
+        let one = stages.next().unwrap();
+        one.end(Ok(built()));
+        let reader = stages.next().unwrap();
+        assert_eq!(reader.position(), 2);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| stages.wait_for([0, 1].into_iter()));
+            while stages.state().working == 2 {
+                std::thread::yield_now();
+            }
+            assert_eq!(stages.state().working, 1);
+            zero.end(Ok(built()));
+            assert!(waits.join().unwrap().is_ok());
+        });
+        assert_eq!(stages.state().working, 1);
+        reader.end(Ok(built()));
     }
 
     #[test]

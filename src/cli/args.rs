@@ -245,11 +245,11 @@ pub(super) struct BuildArgs {
     pub(super) attest: Vec<String>,
 
     /// Provenance, which is not supported yet: only false is taken
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "false", hide = true)]
+    #[arg(long, value_name = "false", hide = true)]
     pub(super) provenance: Option<String>,
 
     /// Bill of materials, which is not supported yet: only false is taken
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "false", hide = true)]
+    #[arg(long, value_name = "false", hide = true)]
     pub(super) sbom: Option<String>,
 
     /// Build without pushing

@@ -587,7 +587,10 @@ fn progress(args: &BuildArgs, environment: &Environment) -> Result<Mode, Failure
     let given = given.or_else(|| variable.as_deref().map(|text| ("BUILDKIT_PROGRESS", text)));
     let parsed =
         given.map(|(name, text)| text.parse().map_err(|error: String| Failure::new(error).of_flag(name)));
-    parsed.unwrap_or(Ok(Mode::Auto))
+    let mode = parsed.unwrap_or(Ok(Mode::Auto))?;
+    // It can draw nothing anew.
+    let is_dumb = environment.text("TERM").as_deref() == Some("dumb");
+    Ok(if is_dumb { mode.without_motion() } else { mode })
 }
 
 /// A file of settings; `None` if it isn't there.

@@ -42,8 +42,8 @@ pub(super) struct Outputs {
     usual: ImageForm,
     /// Names that the image has.
     names: Vec<Reference>,
-    /// Whether the names are no more than names, which somebody might have expected to be pushed to.
-    unpushed: bool,
+    /// The names that are no more than names, which somebody might have expected to be pushed to.
+    unpushed: Vec<Reference>,
     /// Registries of outputs that want plain HTTP.
     pub(super) insecure: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Outputs {
             reports: Report::all(args),
             usual,
             names,
-            unpushed: false,
+            unpushed: Vec::new(),
             insecure: Vec::new(),
         };
         for text in &args.output {
@@ -246,7 +246,7 @@ impl Outputs {
             return Ok(());
         }
         if !args.push && !args.output.is_empty() {
-            self.unpushed = !self.list.iter().any(is_push);
+            self.unpushed = self.not_pushed();
             return Ok(());
         }
         for output in self.list.iter_mut().filter(|_| args.push) {
@@ -256,12 +256,13 @@ impl Outputs {
                 output.kind = Kind::Push { names: names.clone(), form: form.clone(), by: PushedAs::Tag };
             }
         }
-        if self.list.iter().any(is_push) {
+        let names = self.not_pushed();
+        if names.is_empty() && self.list.iter().any(is_push) {
             return Ok(());
         }
-        if !self.names.is_empty() {
+        if !names.is_empty() {
             let flag = if args.push { "--push" } else { "--destination" };
-            let (names, form) = (self.names.clone(), self.usual.clone());
+            let form = self.usual.clone();
             let kind = Kind::Push { names, form, by: PushedAs::Tag };
             self.list.push(Output { flag: flag.to_owned(), kind });
             return Ok(());
@@ -274,8 +275,32 @@ impl Outputs {
         }
     }
 
+    /// The image's names that no output pushes.
+    fn not_pushed(&self) -> Vec<Reference> {
+        let pushed: Vec<&Reference> = self.destinations().map(|(_, name)| name).collect();
+        self.names.iter().filter(|name| !pushed.contains(name)).cloned().collect()
+    }
+
     /// What can be found wrong with the list as a whole.
     fn check(&self, args: &BuildArgs) -> Result<(), Failure> {
+        let mut tags: Vec<(&str, &Reference)> = Vec::new();
+        for output in &self.list {
+            let Kind::Push { names, by: PushedAs::Tag, .. } = &output.kind else { continue };
+            for name in names {
+                if let Some((other, _)) =
+                    tags.iter().find(|(flag, known)| *known == name && *flag != output.flag)
+                {
+                    return Err(Failure::new(format!(
+                        "{}: `{}` also pushes {}, and a name has one image",
+                        output.flag,
+                        other,
+                        name.familiar()
+                    ))
+                    .hint("give one of them another `name`"));
+                }
+                tags.push((&output.flag, name));
+            }
+        }
         let mut streamed = self.list.iter().filter(|output| output.is_streamed());
         if let Some(first) = streamed.next() {
             if let Some(second) = streamed.next() {
@@ -462,7 +487,7 @@ mod tests {
             let place = output.path().map(|path| path.display().to_string());
             [kind, place.unwrap_or_default(), names.join("+")].join(" ").trim().to_owned()
         };
-        let unpushed = outputs.unpushed && !outputs.names.is_empty();
+        let unpushed = !outputs.unpushed.is_empty();
         outputs.list.iter().map(tell).chain(unpushed.then(|| "not pushed".to_owned())).collect()
     }
 

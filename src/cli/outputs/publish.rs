@@ -16,12 +16,13 @@ use crate::cli::failure::Failure;
 use crate::cli::hints::service_failure;
 use crate::cli::settings::Settings;
 use crate::image::descriptor::Descriptor;
+use crate::image::digest::Digest;
 use crate::image::encoding::TypeNames;
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 use crate::layer::LayerError;
-use crate::layer::form::Times;
+use crate::layer::form::{Compression, Times};
 use crate::layer::write::TreeArchive;
 use crate::rootfs::{Delivered, Delivery, Others};
 use crate::sandbox::Cancel;
@@ -92,19 +93,31 @@ impl Publishing<'_> {
         let image = pushes().map(|push| push.image).next();
         let image = image.or_else(|| outputs.list.iter().rev().find_map(|output| find(output.image()?)));
         let Some(image) = image.or(rendered.last()) else { return Ok(()) };
-        self.report(outputs, image)
-    }
-
-    fn report(&self, outputs: &Outputs, image: &Rendered<'_>) -> Result<(), Failure> {
-        let mut names: Vec<&Reference> = Vec::new();
-        for name in outputs.list.iter().filter_map(Output::names).flatten().chain(&outputs.names) {
-            if !names.contains(&name) {
-                names.push(name);
+        let mut names: Vec<(&Reference, &Digest)> = Vec::new();
+        for output in &outputs.list {
+            let Some(image) = output.image().and_then(find) else { continue };
+            for name in output.names().into_iter().flatten() {
+                let digest = &image.encoded.manifest.digest;
+                if !names.contains(&(name, digest)) {
+                    names.push((name, digest));
+                }
             }
         }
+        if names.is_empty() {
+            names.extend(outputs.names.iter().map(|name| (name, &image.encoded.manifest.digest)));
+        }
+        self.report(outputs, image, names)
+    }
+
+    fn report(
+        &self,
+        outputs: &Outputs,
+        image: &Rendered<'_>,
+        names: Vec<(&Reference, &Digest)>,
+    ) -> Result<(), Failure> {
         let outcome = Outcome { manifest: self.describe(image), config: &image.encoded.config.digest, names };
-        if outputs.unpushed && !outputs.names.is_empty() {
-            let names: Vec<String> = outputs.names.iter().map(Reference::familiar).collect();
+        if !outputs.unpushed.is_empty() {
+            let names: Vec<String> = outputs.unpushed.iter().map(Reference::familiar).collect();
             self.tell(&format!("not pushed, which --push would do: {}", names.join(", ")));
         }
         for report in &outputs.reports {
@@ -143,6 +156,9 @@ impl Publishing<'_> {
         let layers = form.layers(self.clock);
         if form.times != Times::Kept && layers.rewrite.is_none() {
             self.tell("rewrite-timestamp has no effect: there is no SOURCE_DATE_EPOCH");
+        }
+        if form.encoding.types == TypeNames::Docker && form.layers.compression() == Compression::Zstd {
+            self.tell("Docker's media types have none for zstd: many programs refuse such layers");
         }
         let in_form = self.images.in_form(self.image, &layers, self.cancel);
         let mut image = in_form.map_err(|error| service_failure(&*error))?;

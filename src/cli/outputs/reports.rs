@@ -40,8 +40,8 @@ pub(super) struct Outcome<'a> {
     pub(super) manifest: Descriptor,
     /// The config.
     pub(super) config: &'a Digest,
-    /// The names of the image.
-    pub(super) names: Vec<&'a Reference>,
+    /// The names of all images, each with the digest of its own manifest.
+    pub(super) names: Vec<(&'a Reference, &'a Digest)>,
 }
 
 impl Report {
@@ -79,14 +79,14 @@ impl Report {
     /// Writes it.
     pub(super) fn write(&self, outcome: &Outcome<'_>) -> Result<(), Failure> {
         let digest = &outcome.manifest.digest;
-        let lines = |line: &dyn Fn(&Reference) -> String| {
-            outcome.names.iter().map(|name| line(name) + "\n").collect::<String>()
+        let lines = |line: &dyn Fn(&Reference, &Digest) -> String| {
+            outcome.names.iter().map(|(name, digest)| line(name, digest) + "\n").collect::<String>()
         };
         match self.content {
             Content::Digest => self.overwrite(&digest.to_string()),
             Content::ImageId => self.overwrite(&outcome.config.to_string()),
-            Content::Names => self.overwrite(&lines(&|name| format!("{}@{digest}", name.name()))),
-            Content::NamesAndTags => self.overwrite(&lines(&|name| match name.tag() {
+            Content::Names => self.overwrite(&lines(&|name, digest| format!("{}@{digest}", name.name()))),
+            Content::NamesAndTags => self.overwrite(&lines(&|name, digest| match name.tag() {
                 Some(tag) => format!("{}:{tag}@{digest}", name.name()),
                 None => format!("{}@{digest}", name.name()),
             })),
@@ -133,8 +133,9 @@ fn metadata(outcome: &Outcome<'_>) -> Result<String, Failure> {
     document.insert("containerimage.config.digest".to_owned(), json!(outcome.config.to_string()));
     document.insert("containerimage.descriptor".to_owned(), descriptor);
     document.insert("containerimage.digest".to_owned(), json!(outcome.manifest.digest.to_string()));
-    if !outcome.names.is_empty() {
-        let names: Vec<String> = outcome.names.iter().map(ToString::to_string).collect();
+    let own = outcome.names.iter().filter(|(_, digest)| **digest == outcome.manifest.digest);
+    let names: Vec<String> = own.map(|(name, _)| name.to_string()).collect();
+    if !names.is_empty() {
         document.insert("image.name".to_owned(), json!(names.join(",")));
     }
     let text = serde_json::to_string_pretty(&Value::Object(document));

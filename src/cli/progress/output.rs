@@ -125,24 +125,33 @@ pub(in crate::cli) fn escaped(bytes: &[u8]) -> String {
     out
 }
 
-/// Removes `ESC [ … m`: many programs colour their output whatever it goes to.
+/// Removes what programs send to a terminal: colours, links, moves of the cursor (`ESC [ … x`, `ESC ] … BEL`).
 fn without_colours(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(start) = rest.find("\u{1b}[") {
-        let parameters = &rest[start + 2..];
-        let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(parameters.len());
+    while let Some(start) = rest.find('\u{1b}') {
         out.push_str(&rest[..start]);
-        match parameters[end..].strip_prefix('m') {
-            Some(after) => rest = after,
+        rest = match behind_sequence(&rest[start..]) {
+            Some(behind) => behind,
             None => {
-                out.push_str("\u{1b}[");
-                rest = parameters;
+                out.push('\u{1b}');
+                &rest[start + 1..]
             }
-        }
+        };
     }
     out.push_str(rest);
     out
+}
+
+/// What stands behind the sequence that `text` begins with, if that is one (ECMA-48).
+fn behind_sequence(text: &str) -> Option<&str> {
+    if let Some(control) = text.strip_prefix("\u{1b}[") {
+        let end = control.find(|c: char| !('\u{20}'..='\u{3f}').contains(&c))?;
+        return control[end..].strip_prefix(|c: char| ('\u{40}'..='\u{7e}').contains(&c));
+    }
+    let command = text.strip_prefix("\u{1b}]")?;
+    let end = command.find(['\u{7}', '\u{1b}'])?;
+    command[end..].strip_prefix('\u{7}').or_else(|| command[end..].strip_prefix("\u{1b}\\"))
 }
 
 #[cfg(test)]
@@ -151,10 +160,15 @@ mod tests {
 
     #[test]
     fn output_cannot_steer_the_terminal() {
-        assert_eq!(
-            escaped(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\ta\x00"),
-            "red \\u{1b}]0;title\\u{7}\ta\\u{0}"
-        );
+        for (bytes, shown) in [
+            (&b"\x1b[31mred\x1b[0m \x1b]0;title\x07\ta\x00"[..], "red \ta\\u{0}"),
+            (b"\x1b[K\x1b[01;35m\x1b[?25lwarning\x1b[2A", "warning"),
+            (b"\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\!", "link!"),
+            (b"\x1b[3\x1b]0;no end", "\\u{1b}[3\\u{1b}]0;no end"),
+            (b"\x1bc\x9b\xc2\x9b1m", "\\u{1b}c\u{fffd}\\u{9b}1m"),
+        ] {
+            assert_eq!(escaped(bytes), shown);
+        }
     }
 
     #[test]
