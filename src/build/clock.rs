@@ -14,10 +14,12 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// A clock that stands at `seconds` since 1970, if that is a time that RFC 3339 can express.
+    /// A clock that stands at `seconds` since 1970, if that is a time that RFC 3339 can express: not before the year 0.
     #[must_use]
     pub fn fixed(seconds: i64) -> Option<Self> {
-        jiff::Timestamp::from_second(seconds).ok().map(|_| Self::Fixed(seconds))
+        const YEAR_0: i64 = -62_167_219_200;
+        let is_late = seconds >= YEAR_0;
+        jiff::Timestamp::from_second(seconds).ok().filter(|_| is_late).map(|_| Self::Fixed(seconds))
     }
 
     /// The seconds since 1970 at which it stands, if it does not go.
@@ -101,6 +103,20 @@ mod tests {
         lower(&mut image, 1_000_000_000);
         assert_eq!(image.config().history[0].created.as_deref(), Some(base));
         assert_eq!(image.config().created.as_deref(), Some(epoch));
+    }
+
+    #[test]
+    fn a_clock_stands_where_rfc_3339_can_say_it() {
+        for (seconds, is_time) in [
+            (-62_167_219_200, true),
+            (-62_167_219_201, false),
+            (i64::MIN, false),
+            (0, true),
+            (253_402_207_200, true),
+            (i64::MAX, false),
+        ] {
+            assert_eq!(Clock::fixed(seconds).is_some(), is_time, "{seconds}");
+        }
     }
 
     #[test]

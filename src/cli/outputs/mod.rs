@@ -511,7 +511,8 @@ mod tests {
             ),
             (&["-o=type=oci,dest=o,name=a:1", "-t=b:1"], &["archive Oci o a:1", "not pushed"]),
             (&["-o=type=registry", "-t=b:1"], &["push Tag  b:1"]),
-            (&["-o=type=registry,name=a:1", "-t=b:1"], &["push Tag  a:1"]),
+            (&["-o=type=registry,name=a:1", "-t=b:1"], &["push Tag  a:1", "not pushed"]),
+            (&["-o=type=registry,name=a:1", "-t=b:1", "--push"], &["push Tag  a:1", "push Tag  b:1"]),
             (&["-o=type=registry,push-by-digest=true,name=a"], &["push Digest  a:latest"]),
             (&["-o=type=image,name=a:1"], &["store  a:1"]),
             (&["-o=type=image,name=a:1", "--push"], &["push Tag  a:1"]),
@@ -548,6 +549,10 @@ mod tests {
             (
                 &["-o=type=oci,source-date-epoch=x"],
                 "--output: invalid source-date-epoch: `x`, expected seconds since 1970",
+            ),
+            (
+                &["-o=type=registry,name=a:1", "-o=type=registry,name=a:1,compression=zstd"],
+                "--output type=registry,name=a:1,compression=zstd: `--output type=registry,name=a:1` also pushes a:1",
             ),
             (&["-o=type=oci,tar=maybe"], "--output: `tar=maybe`: expected `true` or `false`"),
             (&["-o=type=oci,name=A"], "--output: "),

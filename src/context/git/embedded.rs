@@ -80,8 +80,11 @@ impl<'a> Embedded<'a> {
         stopped: &'s dyn Fn() -> Result<(), GitError>,
     ) -> Result<Remote<'s>, GitError> {
         let limits = self.repository.limits;
+        // What waits for the server ends then, too.
+        let end = self.began.checked_add(Duration::from_secs(limits.seconds.value));
+        let client = self.repository.client.until(move || end.is_some_and(|end| Instant::now() > end));
         let shared = Shared {
-            client: self.repository.client,
+            client,
             authorization: self.authorization.clone(),
             stopped,
             action,
@@ -135,6 +138,7 @@ impl<'a> Embedded<'a> {
             stopped: &stopped,
             bytes: size,
             written: keeps.then_some(&mut written),
+            kept: 0,
         }
         .write(&top)?;
         if keeps {

@@ -14,8 +14,9 @@ use crate::text::line;
 const NAMES: [&str; 5] = ["text", "crlf", "eol", "ident", "working-tree-encoding"];
 /// Lines that are longer count for nothing, as for git, in bytes.
 const LONGEST_LINE: usize = 2048;
-/// All files of attributes on the way to a directory together, in bytes.
-const MOST_BYTES: usize = 16 << 20;
+/// All files of attributes on the way to a directory together, in bytes. What is made of them takes up to ninety times as
+/// much memory.
+const MOST_BYTES: usize = 256 << 10;
 /// How much of a path is shown.
 const SHOWN_CHARACTERS: usize = 300;
 

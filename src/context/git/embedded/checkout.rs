@@ -44,6 +44,8 @@ pub(super) struct Checkout<'a, 'p> {
     pub(super) bytes: u64,
     /// What was written, if somebody wants to know.
     pub(super) written: Option<&'a mut Vec<Written>>,
+    /// How many bytes of memory that takes, about.
+    pub(super) kept: u64,
 }
 
 /// A directory whose files are written, but not all of its directories.
@@ -169,6 +171,11 @@ impl Checkout<'_, '_> {
             }
         }
         if let Some(written) = &mut self.written {
+            // Each is kept, and once more in the index.
+            self.kept += 3 * (path.relative().len() + size_of::<Written>()) as u64;
+            if self.kept > self.limits.memory.value {
+                return Err(GitError::Exceeded(Exceeded::Memory(self.limits.memory)));
+            }
             written.push(Written { path: path.relative().to_vec(), kind, id });
         }
         Ok(())
@@ -254,6 +261,7 @@ mod tests {
             stopped: &|| Ok(()),
             bytes: 0,
             written: None,
+            kept: 0,
         };
         checkout.write(&trees.last().unwrap().1).map(|()| directory)
     }
@@ -345,6 +353,7 @@ mod tests {
             stopped,
             bytes: 0,
             written: None,
+            kept: 0,
         };
         assert!(matches!(checkout.write(&tree.1), Err(GitError::Cancelled)));
         assert!(directory.path().join("a").exists() && !directory.path().join("b").exists());

@@ -23,7 +23,7 @@ const LONGEST_REQUEST: usize = 64 << 20;
 
 /// What all requests to a repository share.
 pub(super) struct Shared<'a> {
-    pub(super) client: &'a Client,
+    pub(super) client: Client,
     /// The `Authorization` header, for the repository's own host only.
     pub(super) authorization: Option<HeaderValue>,
     /// Fails once all is to stop.
@@ -50,7 +50,7 @@ impl Shared<'_> {
 
     fn client_failed(&self, failure: Failure) -> GitError {
         match failure {
-            Failure::Cancelled => GitError::Cancelled,
+            Failure::Cancelled => (self.stopped)().err().unwrap_or(GitError::Cancelled),
             Failure::Redirect { host, problem: RedirectProblem::TooMany(0) } => {
                 self.failed(format!("`{host}` redirects, and where that leads no secret is taken"))
             }
@@ -161,7 +161,10 @@ impl<'a> Http for Channel<'a> {
         let exchange =
             Exchange { shared: Rc::clone(&self.shared), state: State::Answered(Box::new(response)) };
         let exchange = Rc::new(RefCell::new(exchange));
-        Ok(GetResponse { headers: Head::of(&exchange), body: Body::of(&exchange) })
+        let headers = Head::of(&exchange);
+        let mut body = Body::of(&exchange);
+        body.mend_listing().map_err(|error| self.shared.fail(GitError::Pack(error)).raise())?;
+        Ok(GetResponse { headers, body })
     }
 
     fn post(
@@ -306,6 +309,61 @@ impl<'a> Body<'a> {
     fn of(exchange: &Rc<RefCell<Exchange<'a>>>) -> Self {
         Self { exchange: Rc::clone(exchange), chunk: Bytes::new() }
     }
+
+    /// Reads the beginning of a listing and mends it; see [`mended`].
+    fn mend_listing(&mut self) -> io::Result<()> {
+        let mut beginning = Vec::new();
+        self.chunk = loop {
+            if let Some(mended) = mended(&beginning) {
+                break mended.into();
+            }
+            let chunk = self.exchange.borrow_mut().chunk()?;
+            if chunk.is_empty() {
+                break beginning.into();
+            }
+            beginning.extend_from_slice(&chunk);
+        };
+        Ok(())
+    }
+}
+
+/// The beginning of a list of branches and tags (protocols 0 and 1), in which no `symref` is about a name that is not there:
+/// the library panics at one. What says where HEAD points to stays if HEAD is the first name, as it is if it is there at all.
+/// None where more must be read to tell.
+fn mended(beginning: &[u8]) -> Option<Vec<u8>> {
+    /// The name of the service, its end, the version, and the first name come in as many packets.
+    const PACKETS: usize = 5;
+    let mut at = 0;
+    for _ in 0..PACKETS {
+        let length = beginning.get(at..at + 4)?;
+        let length = std::str::from_utf8(length).ok().and_then(|text| usize::from_str_radix(text, 16).ok());
+        match length {
+            Some(0..4) => {
+                at += 4;
+                continue;
+            }
+            Some(length) => {
+                let payload = beginning.get(at + 4..at + length)?;
+                if let Some(end) = payload.iter().position(|byte| *byte == 0) {
+                    let (first, features) = (&payload[..end], &payload[end + 1..]);
+                    let mut is_open = first.ends_with(b" HEAD");
+                    let stays = |feature: &&[u8]| {
+                        !feature.starts_with(b"symref=")
+                            || (feature.starts_with(b"symref=HEAD:") && std::mem::take(&mut is_open))
+                    };
+                    let features: Vec<&[u8]> = features.split(|byte| *byte == b' ').filter(stays).collect();
+                    let packet = [first, b"\0", &features.join(&b' ')].concat();
+                    let head = format!("{:04x}", packet.len() + 4).into_bytes();
+                    let (before, after) = (&beginning[..at], &beginning[at + length..]);
+                    return Some([before, &head, &packet, after].concat());
+                }
+                at += length;
+            }
+            // The library will say what is wrong with it.
+            None => break,
+        }
+    }
+    Some(beginning.to_vec())
 }
 
 impl BufRead for Body<'_> {
@@ -342,6 +400,31 @@ mod tests {
     use super::*;
     use crate::context::git::GitLimits;
     use crate::http::{Options, Retries};
+
+    #[test]
+    fn where_names_that_are_not_listed_point_to_is_left_out() {
+        let packet = |text: &str| format!("{:04x}{text}", text.len() + 4);
+        let service = format!("{}0000", packet("# service=git-upload-pack\n"));
+        let id = "0".repeat(40);
+        let listing = |name: &str, features: &str| {
+            let rest = packet(&format!("{id} refs/heads/main\n"));
+            format!("{service}{}{rest}0000", packet(&format!("{id} {name}\0{features}\n")))
+        };
+        for (name, features, left) in [
+            ("HEAD", "a symref=HEAD:refs/heads/main b", "a symref=HEAD:refs/heads/main b"),
+            ("HEAD", "symref=HEAD:x symref=HEAD:y symref=z:x a", "symref=HEAD:x a"),
+            ("refs/heads/main", "a symref=HEAD:refs/heads/main b", "a b"),
+            ("capabilities^{}", "symref=HEAD:refs/heads/main a", "a"),
+        ] {
+            let text = listing(name, features);
+            assert_eq!(mended(text.as_bytes()).unwrap(), listing(name, left).as_bytes(), "{features}");
+            // Less than its beginning does not do.
+            assert_eq!(mended(&text.as_bytes()[..service.len() + 10]), None);
+        }
+        for other in [format!("{service}{}", packet("version 2\n")).repeat(3), "no packets".to_owned()] {
+            assert_eq!(mended(other.as_bytes()).unwrap(), other.as_bytes());
+        }
+    }
 
     /// Answers one connection after the other with these, and keeps what was asked.
     fn serve(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
@@ -387,7 +470,7 @@ mod tests {
         stopped: &'a dyn Fn() -> Result<(), GitError>,
     ) -> Rc<Shared<'a>> {
         Rc::new(Shared {
-            client,
+            client: client.clone(),
             authorization: None,
             stopped,
             action: "fetch it".to_owned(),
