@@ -234,7 +234,7 @@ fn another_builder_makes_the_same_images_but_for_known_differences() {
     drop(maker);
     let found = Mutex::new(Vec::new());
     let met = Met::default();
-    let seeds = seeds(0..40);
+    let seeds = seeds(0..16);
     for_each_seed(
         seeds.clone(),
         || [Maker::ours(), Maker::other().expect("it was there")],
