@@ -214,13 +214,7 @@ fn modes_and_times_are_those_of_the_repository_whoever_checks_it_out() {
 fn submodules_are_checked_out_unless_they_are_files_of_this_machine() {
     let Some(site) = Site::start() else { return };
     let builder = Builder::new();
-    let inner = site.repositories().join("inner");
-    std::fs::create_dir(&inner).unwrap();
-    git(&inner, &["init", "-q"]);
-    std::fs::write(inner.join("inside"), "inside").unwrap();
-    git(&inner, &["add", "-A"]);
-    git(&inner, &["commit", "-q", "-m", "inner"]);
-    git(site.repositories(), &["clone", "-q", "--bare", "inner", "inner.git"]);
+    let inner = site.add_inner();
     let add = |url: &str| {
         site.git(&["submodule", "add", "-q", "--force", "../inner.git", "module"]);
         site.git(&["config", "-f", ".gitmodules", "submodule.module.url", url]);

@@ -212,13 +212,7 @@ fn a_kept_git_directory_is_one_that_git_goes_on_with() {
 fn what_takes_the_command_says_so() {
     let Some(site) = Site::start() else { return };
     let builder = Builder::without_programs();
-    let inner = site.repositories().join("inner");
-    std::fs::create_dir(&inner).unwrap();
-    git(&inner, &["init", "-q"]);
-    std::fs::write(inner.join("inside"), "inside").unwrap();
-    git(&inner, &["add", "-A"]);
-    git(&inner, &["commit", "-q", "-m", "inner"]);
-    git(site.repositories(), &["clone", "-q", "--bare", "inner", "inner.git"]);
+    site.add_inner();
     site.git(&["submodule", "add", "-q", "--force", "../inner.git", "module"]);
     site.commit("one", "one");
     let source = site.url("repo.git");

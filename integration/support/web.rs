@@ -73,6 +73,18 @@ impl Site {
         git(&self.repositories.path().join("work"), arguments)
     }
 
+    /// Makes the repository `inner.git`, which has one file `inside`; gives the directory that it was made from.
+    pub(crate) fn add_inner(&self) -> PathBuf {
+        let inner = self.repositories().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        git(&inner, &["init", "-q"]);
+        std::fs::write(inner.join("inside"), "inside").unwrap();
+        git(&inner, &["add", "-A"]);
+        git(&inner, &["commit", "-q", "-m", "inner"]);
+        git(self.repositories(), &["clone", "-q", "--bare", "inner", "inner.git"]);
+        inner
+    }
+
     /// Commits a file and brings `repo.git` up to date; gives the id of the commit.
     pub(crate) fn commit(&self, name: &str, content: &str) -> String {
         let work = self.repositories.path().join("work");

@@ -60,7 +60,7 @@ impl StageRun<'_> {
             stage: self.several_stages.then(|| self.stage.name.clone()),
             index: self.stage.index,
             number: position.map_or(1, |position| position + 2),
-            total: self.stage.steps.len() + 1,
+            total: self.stage.shown_steps(),
         }
     }
 

@@ -115,6 +115,12 @@ pub struct StagePlan {
 }
 
 impl StagePlan {
+    /// How many steps are shown of it: FROM is one.
+    #[must_use]
+    pub fn shown_steps(&self) -> usize {
+        self.steps.len() + 1
+    }
+
     /// The steps as they are done together, by position, in order: of those that may change files the last one gets the
     /// layer with all changes.
     #[must_use]

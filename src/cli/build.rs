@@ -23,7 +23,7 @@ use super::ssh;
 use super::stop::{AtOnce, Stop};
 use super::sweep::Sweep;
 use crate::build::progress::{Event, Progress};
-use crate::build::step::StageBase;
+use crate::build::step::{StageBase, StagePlan};
 use crate::build::{self, BuildErrorKind, Plan, Services};
 use crate::cache::Local;
 use crate::children::reap_orphans;
@@ -171,7 +171,7 @@ impl Build<'_> {
             client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
         let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
-        let steps = plan.stages.iter().map(|stage| stage.steps.len() + 1).sum();
+        let steps = plan.stages.iter().map(StagePlan::shown_steps).sum();
         progress.tell(&Event::Planned { platform: &plan.platform, steps });
         warn(&plan, progress);
         self.isolation.check(&plan, found)?;

@@ -134,18 +134,7 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
         _ => None,
     };
     let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
-        (ErrorKind::UnknownArgument, Some(flag), _)
-            if matches!(command, "build" | "plan") && elsewhere::instead(&flag).is_some() =>
-        {
-            Failure::new(format!("unknown flag `{flag}`")).hint(elsewhere::instead(&flag).unwrap_or_default())
-        }
-        (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => {
-            let near = args::near_flag(&flag, command)
-                .map(|near| format!(" (did you mean `{near}`?)"))
-                .unwrap_or_default();
-            Failure::new(format!("unknown flag `{flag}`{near}"))
-                .hint(format!("`builder {command} --help` lists the flags that there are"))
-        }
+        (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => unknown_flag(&flag, command),
         (ErrorKind::InvalidSubcommand, _, Some(command)) => Failure::new(format!(
             "unknown command `{command}`"
         ))
@@ -166,6 +155,18 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
     };
     let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
     ExitCode::from(failure.code)
+}
+
+/// What is said of a flag that `command` does not have.
+fn unknown_flag(flag: &str, command: &str) -> Failure {
+    let of_build = matches!(command, "build" | "plan");
+    if let Some(instead) = elsewhere::instead(flag).filter(|_| of_build) {
+        return Failure::new(format!("unknown flag `{flag}`")).hint(instead);
+    }
+    let near = args::near_flag(flag, command);
+    let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    Failure::new(format!("unknown flag `{flag}`{near}"))
+        .hint(format!("`builder {command} --help` lists the flags that there are"))
 }
 
 /// Writes data to standard output.

@@ -26,6 +26,9 @@ use finish::{Finish, finish};
 pub use command::{Git, GitOptions};
 pub use limits::GitLimits;
 
+/// How much is shown of a line that git or a server says, and of a name in a repository, in characters.
+const SHOWN_CHARACTERS: usize = 300;
+
 /// What takes the `git` command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Needs {

@@ -2,11 +2,11 @@
 
 use std::process::ExitStatus;
 
+use super::SHOWN_CHARACTERS;
 use crate::text::{line, without_credentials};
 
-/// How many lines are shown, and how long.
+/// How many lines are shown.
 const SHOWN_LINES: usize = 6;
-const SHOWN_CHARACTERS: usize = 300;
 
 /// Why git failed, as far as that decides what is done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use gix_attributes::glob::pattern::Case;
 use gix_attributes::search::{MetadataCollection, Outcome};
 use gix_attributes::{Search, StateRef};
 
-use crate::context::git::{GitError, Needs};
+use crate::context::git::{GitError, Needs, SHOWN_CHARACTERS};
 use crate::text::line;
 
 /// What is looked for, in this order.
@@ -17,9 +17,6 @@ const LONGEST_LINE: usize = 2048;
 /// All files of attributes on the way to a directory together, in bytes. What is made of them takes up to ninety times as
 /// much memory.
 const MOST_BYTES: usize = 256 << 10;
-/// How much of a path is shown.
-const SHOWN_CHARACTERS: usize = 300;
-
 /// Which ends of lines a file gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineEnds {

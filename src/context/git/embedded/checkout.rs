@@ -14,7 +14,7 @@ use gix_validate::path::component;
 
 use super::attributes::Attributes;
 use super::pack::{Pack, Type};
-use crate::context::git::{Exceeded, GitError, GitLimits, Needs};
+use crate::context::git::{Exceeded, GitError, GitLimits, Needs, SHOWN_CHARACTERS};
 use crate::context::git_source::Submodules;
 use crate::rootfs::{GuestPath, Rootfs, RootfsError, set_mode_at};
 use crate::text::line;
@@ -23,9 +23,6 @@ use crate::text::line;
 const LONGEST_PATH: u64 = 4096;
 /// Rules of one directory, in bytes.
 const LONGEST_ATTRIBUTES: u64 = 16 << 20;
-/// How much of a name is shown.
-const SHOWN_CHARACTERS: usize = 300;
-
 /// A file, link or submodule that was written.
 pub(super) struct Written {
     pub(super) path: Vec<u8>,

@@ -15,11 +15,8 @@ use gix_transport::{Protocol, Service};
 use gix_utils::progress::Discard;
 
 use super::transport::{Channel, Shared};
-use crate::context::git::{Exceeded, GitError, GitLimits};
+use crate::context::git::{Exceeded, GitError, GitLimits, SHOWN_CHARACTERS};
 use crate::text::{chained, line};
-
-/// How much of what a server says is shown, in characters.
-const SHOWN_CHARACTERS: usize = 300;
 
 /// How much of `git-memory` a list of branches and tags may take as it comes; read, it takes two or three times as much.
 const LISTING_SHARE: u64 = 16;
