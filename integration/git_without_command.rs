@@ -236,7 +236,7 @@ fn what_takes_the_command_says_so() {
     let expected = files(&Builder::new(), &source);
     assert!(expected.contains("module/ 755"), "{expected}");
     assert_eq!(files(&builder, &source), expected);
-    site.commit(".gitattributes", "sub/b working-tree-encoding=UTF-16\n");
+    site.commit(".gitattributes", "sub/b working-tree-encoding=ISO-8859-1\n");
     let finished = fails(&builder, &source, &[]);
     assert!(
         finished.says(&["the `working-tree-encoding` of `sub/b` takes the git command"]),

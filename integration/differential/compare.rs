@@ -32,10 +32,10 @@ fn add(differences: &mut Vec<Difference>, place: &str, one: &str, other: &str) {
     }
 }
 
-/// Everything: entries of the layers, config, history.
+/// Everything: entries of the layers, config, history. The first is what overlayfs makes.
 pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Difference> {
     let mut differences = Vec::new();
-    // On overlayfs a directory of a lower layer is moved by copying it, and busybox copies no billionths of seconds.
+    // On overlayfs a directory of a lower layer is moved by copying it.
     let moved = program.dockerfile().contains("mv ");
     let layers_of = |facts: &Facts| match moved {
         true => {
@@ -50,11 +50,22 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     for (number, layers) in one_layers.iter().zip(&other_layers).enumerate() {
         let less = |all: &[String], those: &[String]| {
             let differing = all.iter().filter(|line| !those.contains(line) && !shared(line));
-            let lines: Vec<&str> = differing.map(String::as_str).collect();
-            lines.join("\n    ")
+            differing.cloned().collect::<Vec<_>>()
         };
+        let (mut ones, mut others) = (less(layers.0, layers.1), less(layers.1, layers.0));
+        if moved {
+            // There and back: without the billionths it is other than it was.
+            ones.retain(|line| !one_layers[..number].iter().flatten().any(|before| before == line));
+            ones.retain(|copy| match others.iter().position(|file| is_busybox_copy(copy, file)) {
+                Some(position) => {
+                    others.remove(position);
+                    false
+                }
+                None => true,
+            });
+        }
         let place = format!("layer {number}");
-        add(&mut differences, &place, &less(layers.0, layers.1), &less(layers.1, layers.0));
+        add(&mut differences, &place, &ones.join("\n    "), &others.join("\n    "));
         if differences.is_empty() && one.shared.is_empty() {
             add(&mut differences, &format!("{place} order"), &layers.0.join(" "), &layers.1.join(" "));
         }
@@ -64,6 +75,22 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     differences
 }
 
+/// Whether `copy` is what busybox makes of `file` when it cannot rename: without extended attributes, and a link has the
+/// time at which it is made.
+fn is_busybox_copy(copy: &str, file: &str) -> bool {
+    let parts = |line: &str| {
+        let (facts, time) = line.rsplit_once(' ')?;
+        let (facts, attributes) = facts.split_once(" {")?;
+        Some((facts.to_owned(), attributes.to_owned(), time.to_owned()))
+    };
+    let (Some(copy), Some(file)) = (parts(copy), parts(file)) else { return false };
+    let is_link = copy.0.contains(" symlink ");
+    copy.0 == file.0
+        && (copy.1 == file.1 || copy.1 == "}")
+        && (copy.2 == file.2 || (is_link && copy.2 == "now"))
+}
+
+/// busybox copies no billionths of seconds.
 fn whole_seconds(line: &str) -> String {
     match line.rsplit_once(' ') {
         Some((facts, time)) => format!("{facts} {}", time.split('.').next().unwrap_or_default()),
