@@ -13,6 +13,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 use crate::support::Builder;
+use crate::support::ground::ground;
 use crate::support::steps::{build, context, output};
 
 /// Two stages at once, of which one copies from the other.
@@ -182,6 +183,37 @@ fn programs_read_a_json_object_a_line() {
     assert!(logs.iter().any(|log| log["data"] == "b3RoZXIK" && log["stream"] == 1), "{logs:#?}");
     let statuses = all("statuses");
     assert!(statuses.iter().any(|status| status["completed"].is_string()), "{statuses:#?}");
+}
+
+/// That every layer of the base is unpacked, and converted for an output that wants that.
+#[test]
+fn what_takes_long_beside_the_steps_is_shown_with_its_bytes() {
+    let out = crate::support::scratch();
+    let build = |progress: &str| {
+        let dest = out.path().join(progress);
+        let output = format!("type=oci,dest={},compression=zstd,force-compression=true", dest.display());
+        let arguments = ["--progress", progress, "-o", output.as_str()];
+        build(&Builder::new(), &context("FROM BASE\nRUN true\n"), &arguments).success().stderr
+    };
+    let lines = build("plain");
+    let has = |begin: &str, end: &str| {
+        lines.lines().any(|line| line.starts_with(begin) && line.contains("B) ") && line.ends_with(end))
+    };
+    assert!(has("unpacking sha256:", &format!(" of {}", ground().name("busybox:latest"))), "{lines}");
+    assert!(has("converting sha256:", " to zstd-3"), "{lines}");
+    let lines = build("rawjson");
+    let statuses: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect(line))
+        .filter_map(|line| line["statuses"].get(0).cloned())
+        .collect();
+    for begin in ["unpacking ", "converting zstd-3 "] {
+        let is_complete = |status: &&Value| {
+            status["id"].as_str().is_some_and(|id| id.starts_with(begin)) && status["completed"].is_string()
+        };
+        let done = statuses.iter().find(is_complete).unwrap_or_else(|| panic!("{begin}: {lines}"));
+        assert!(done["total"].as_u64() > Some(0) && done["current"] == done["total"], "{done}");
+    }
 }
 
 #[test]

@@ -133,6 +133,10 @@ pub trait Progress: Sync {
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
+    /// From a stored layer into files.
+    Unpack,
+    /// From a stored layer into one of another form.
+    Convert,
     /// From a registry.
     Pull,
     /// To a registry.
@@ -150,7 +154,7 @@ pub struct Moving<'a> {
     pub way: Way,
     /// What is moved: a digest, or a URL without its secrets.
     pub name: &'a str,
-    /// The image that it is a part of, or nothing.
+    /// The image that it is a part of, or nothing; the form that a layer is converted to.
     pub image: &'a str,
     /// How many bytes have been moved.
     pub bytes: u64,

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::lines::{needed, waiting};
+use super::lines::{needed, verbs, waiting};
 use super::{Verbosity, tag};
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Moved, Moving, Place, Progress, Way};
@@ -158,8 +158,8 @@ impl<W: Write> State<W> {
             Moved::Done | Moved::GivenUp => self.moving.remove(&moving.id).unwrap_or_else(|| now.clone()),
         };
         let verb = match moving.way {
-            Way::Pull | Way::Fetch => "fetching",
             Way::Push => "pushing",
+            way => verbs(way).0,
         };
         let id = format!("{verb} {} {}", moving.image, without_credentials(moving.name));
         let mut status = json!({
