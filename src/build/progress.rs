@@ -102,6 +102,15 @@ pub enum Event<'a> {
         /// One sentence.
         error: &'a str,
     },
+    /// All is built, written and pushed.
+    Complete {
+        /// What the image is for.
+        platform: &'a Platform,
+        /// How many steps there were, as [`Event::Planned`] has it.
+        steps: usize,
+        /// How long all of it took.
+        elapsed: Duration,
+    },
     /// Bytes are on their way; see [`Transfer`].
     Moving(Moving<'a>),
     /// Something that the user should change.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::advice::advice_for_store;
 use super::contexts;
@@ -75,6 +76,7 @@ fn print_plan(
 
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
+    let began = Instant::now();
     let progress = Arc::new(Display::to_stderr(settings.progress, settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
@@ -93,9 +95,18 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     places.reopen(settings)?;
     let stop = Stop::new(at_once)?;
-    let result =
-        Build { settings, progress: &progress, secrets, agents, open_files, isolation, entered, stop: &stop }
-            .run(&store, places, written);
+    let build = Build {
+        settings,
+        began,
+        progress: &progress,
+        secrets,
+        agents,
+        open_files,
+        isolation,
+        entered,
+        stop: &stop,
+    };
+    let result = build.run(&store, places, written);
     progress.end();
     stop.judge(result)
 }
@@ -116,6 +127,7 @@ struct Input<'a> {
 
 struct Build<'a> {
     settings: &'a Settings,
+    began: Instant,
     progress: &'a Arc<Display>,
     secrets: BTreeMap<String, Secret>,
     agents: BTreeMap<String, Agent>,
@@ -207,6 +219,8 @@ impl Build<'_> {
         Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }
             .run()?;
         remind_of_checks(&plan.warnings, progress);
+        let elapsed = self.began.elapsed();
+        progress.tell(&Event::Complete { platform: &plan.platform, steps, elapsed });
         Ok(())
     }
 

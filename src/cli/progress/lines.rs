@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::output::{Unfinished, escaped};
-use super::{Colour, Verbosity, paint, tag};
+use super::{Colour, Verbosity, paint, seconds, tag};
 use crate::build::progress::{Event, Moved, Moving, Progress, Way, size};
 use crate::cli::failure::sentence;
 use crate::text::without_credentials;
@@ -67,11 +67,11 @@ pub(super) fn lines_of(event: &Event<'_>, colour: Colour) -> Vec<String> {
         },
         Event::Finished { place, elapsed, layer } => {
             let size = layer.map(|bytes| format!(", layer {}", size(bytes))).unwrap_or_default();
-            let done = format!("done in {:.1} s{size}", elapsed.as_secs_f64());
+            let done = format!("done in {}{size}", seconds(*elapsed));
             format!("{} {}", tag(place), paint(colour, "2", &done))
         }
         Event::Failed { place, elapsed, .. } => {
-            let failed = format!("failed after {:.1} s", elapsed.as_secs_f64());
+            let failed = format!("failed after {}", seconds(*elapsed));
             format!("{} {}", tag(place), paint(colour, "31", &failed))
         }
         Event::Warning { rule, span, detail } => {
@@ -86,6 +86,10 @@ pub(super) fn lines_of(event: &Event<'_>, colour: Colour) -> Vec<String> {
             ];
         }
         Event::Note(text) | Event::Detail(text) => escaped(text.as_bytes()),
+        Event::Complete { platform, steps, elapsed } => {
+            let steps = if *steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+            paint(colour, "1", &format!("finished {steps} for {platform} in {}", seconds(*elapsed)))
+        }
         Event::Planned { .. }
         | Event::Unpacking { .. }
         | Event::Output { .. }
@@ -171,7 +175,7 @@ impl<W: Write> State<W> {
             let took = now.duration_since(self.moving.remove(&moving.id)?.began);
             let is_told = moving.state == Moved::Done && took >= LONG;
             let done = || moved(moving, verbs(moving.way).1);
-            return is_told.then(|| format!("{} in {:.1} s", done(), took.as_secs_f64()));
+            return is_told.then(|| format!("{} in {}", done(), seconds(took)));
         }
         match self.moving.get_mut(&moving.id) {
             Some(told) if now.duration_since(told.last) < PAUSE => None,
@@ -219,6 +223,7 @@ pub(super) fn needed(event: &Event<'_>) -> Verbosity {
 mod tests {
     use super::*;
     use crate::build::progress::Place;
+    use crate::image::platform::Platform;
     use crate::sandbox::Stream;
 
     fn shown(verbosity: Verbosity, events: &[Event<'_>]) -> String {
@@ -245,12 +250,18 @@ mod tests {
                     elapsed: Duration::from_millis(1230),
                     layer: Some(2_300_000),
                 },
+                Event::Complete {
+                    platform: &Platform::new("linux", "amd64", None),
+                    steps: 9,
+                    elapsed: Duration::from_secs(605),
+                },
             ],
         );
         assert_eq!(
             text,
             "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | error\n[compile 2/3] | two\n[compile 2/3] | three\n\
-             [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
+             [compile 2/3] done in 1.2 s, layer 2.3 MB\n\
+             finished 9 steps for linux/amd64 in 10 min 05 s\n"
         );
     }
 
