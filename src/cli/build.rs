@@ -282,7 +282,7 @@ impl Build<'_> {
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
         build::execute(plan, &services).map_err(|error| {
-            let mut failure = build_failure(&error, input.found);
+            let mut failure = build_failure(&error, input.found, self.settings);
             let hint = || match &error.kind {
                 BuildErrorKind::Process { command, exit, clues, .. } => {
                     let step = FailedStep { command, exit: *exit, clues: *clues };
@@ -365,7 +365,7 @@ fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) ->
     let plan = build::plan_noting(file, &request, sources.ignore, images, &mut warnings);
     let plan = plan.map_err(|error| {
         tell_checks(&warnings, images.progress);
-        build_failure(&error, found)
+        build_failure(&error, found, settings)
     })?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(base),

@@ -136,8 +136,22 @@ pub(super) struct Settings {
 }
 
 /// Where the Dockerfile is.
+    /// Who says what time it is.
+    pub(super) epoch: EpochFrom,
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GivenDockerfile {
+/// Where `SOURCE_DATE_EPOCH` is from, if it is a build argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EpochFrom {
+    /// `--build-arg`.
+    Flag,
+    /// The environment.
+    Environment,
+}
+
+/// The variable.
+const EPOCH: &str = "SOURCE_DATE_EPOCH";
+
     /// Where it usually is.
     Usual,
     /// In this file.
@@ -193,7 +207,7 @@ impl Settings {
             .parse()
             .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
         let outputs = Outputs::resolve(args, &platform.normalised, purpose, &mut warnings)?;
-        let build_args = build_args(&args.build_arg, environment)?;
+        let (build_args, epoch) = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let mut contexts = contexts::parse(&args.build_context, &host)?;
@@ -246,6 +260,7 @@ impl Settings {
         let given = std::iter::once(("--store", settings.store.as_path()));
         let context = settings.context.as_deref().map(|path| ("--context", path));
         let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
+            epoch,
         let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
         let contexts = contexts.map(|directory| ("--build-context", directory));
         check_not_private(
@@ -353,7 +368,10 @@ fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
     }
 }
 
-fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<String, String>, Failure> {
+fn build_args(
+    given: &[String],
+    environment: &Environment,
+) -> Result<(BTreeMap<String, String>, EpochFrom), Failure> {
     let mut values = BTreeMap::new();
     for argument in given {
         if argument.is_empty() || argument.starts_with('=') {
@@ -373,10 +391,12 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
         }
     }
     // As docker's client does.
-    if let Some(epoch) = environment.text("SOURCE_DATE_EPOCH") {
-        values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
+    if let Some(epoch) = environment.text(EPOCH) {
+        values.entry(EPOCH.to_owned()).or_insert(epoch);
     }
-    Ok(values)
+    let is_named = |argument: &String| argument.strip_prefix(EPOCH).is_some_and(|rest| rest.starts_with('='));
+    let from = if given.iter().any(is_named) { EpochFrom::Flag } else { EpochFrom::Environment };
+    Ok((values, from))
 }
 
 fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -580,7 +600,15 @@ fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failur
 /// How progress is shown: the flag comes before the variable.
 fn progress(args: &BuildArgs, environment: &Environment) -> Result<Mode, Failure> {
     if args.quiet {
-        return Ok(Mode::Quiet);
+        let other = args.progress.as_deref().filter(|mode| !matches!(*mode, "quiet" | "auto"));
+        return match other {
+            None => Ok(Mode::Quiet),
+            Some(mode) => {
+                Err(Failure::new(format!("it is --progress quiet, and there is --progress {mode}"))
+                    .of_flag("--quiet")
+                    .hint("leave out one of them"))
+            }
+        };
     }
     let variable = environment.text("BUILDKIT_PROGRESS");
     let given = args.progress.as_deref().map(|text| ("--progress", text));
@@ -623,7 +651,7 @@ mod tests {
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
         let environment = Environment::of(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
-        let values = build_args(&given, &environment).unwrap();
+        let (values, _) = build_args(&given, &environment).unwrap();
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
