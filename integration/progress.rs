@@ -71,6 +71,13 @@ impl Terminal {
         }
     }
 
+    /// Becomes as large as this.
+    fn resize(&mut self, rows: u16, columns: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.keyboard, size).unwrap();
+        self.screen.screen_mut().set_size(rows, columns);
+    }
+
     fn contents(&self) -> String {
         self.screen.screen().contents()
     }
@@ -114,7 +121,9 @@ fn on_a_terminal_what_is_done_scrolls_up_and_what_goes_on_stands_below() {
             assert_eq!(begins(wanted), 1, "{wanted}\n{screen}");
         }
         // What a step wrote that ended well is of no interest, nor is the view itself any more.
-        assert!(!screen.contains("  | ") && !screen.contains("steps"), "{screen}");
+        assert!(!screen.contains("  | ") && !screen.contains("steps done"), "{screen}");
+        let last = screen.lines().last().unwrap_or_default();
+        assert!(last.starts_with("finished 6 steps for linux/") && last.ends_with(" s"), "{screen}");
         let widest = screen.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(usize::from(columns)), "{screen}");
         assert!(
@@ -122,6 +131,21 @@ fn on_a_terminal_what_is_done_scrolls_up_and_what_goes_on_stands_below() {
             "{screen}"
         );
     }
+}
+
+#[test]
+fn the_view_follows_a_terminal_that_changes_its_size() {
+    let (builder, context) = (Builder::new(), context("FROM BASE\nRUN echo begun; sleep 2\nRUN echo then\n"));
+    let mut terminal = Terminal::start(&mut command(&builder, &context), 24, 60);
+    let width = |screen: &str| screen.lines().last().map_or(0, str::len);
+    terminal.wait_for(|screen| screen.contains("  | begun") && width(screen) == 59);
+    terminal.resize(30, 100);
+    terminal.wait_for(|screen| width(screen) == 99);
+    let (screen, _) = terminal.end();
+    for wanted in ["[1/3] FROM", "[2/3] RUN", "[3/3] RUN", "finished 3 steps"] {
+        assert_eq!(screen.lines().filter(|line| line.starts_with(wanted)).count(), 1, "{wanted}\n{screen}");
+    }
+    assert!(!screen.contains("steps done"), "{screen}");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn frame(drawn: usize, lines: &[String], view: &[String], columns: usize) -> Str
         text.push_str(line);
         // What is left of a longer line; behind one that fills its rows, terminals would take its last character.
         let width = shown_width(line);
-        let is_full = width > 0 && width % columns == 0;
+        let is_full = width > 0 && width.is_multiple_of(columns);
         text.push_str(if drawn > 0 && !is_full { "\u{1b}[K\n" } else { "\n" });
     }
     if drawn > 0 {
@@ -719,7 +719,7 @@ mod tests {
         assert_eq!(frame(1, &[], &[], 80), "\r\u{1b}[1A\u{1b}[J");
         assert_eq!(frame(0, &[], &[], 80), "");
         let full = paint(Colour::Yes, "36", "漢字");
-        assert_eq!(frame(1, &[], &[full.clone()], 4), format!("\r\u{1b}[1A{full}\n\u{1b}[J"));
+        assert_eq!(frame(1, &[], std::slice::from_ref(&full), 4), format!("\r\u{1b}[1A{full}\n\u{1b}[J"));
     }
 
     #[test]
