@@ -211,6 +211,10 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "STAGE[,STAGE]", value_delimiter = ',')]
     pub(super) no_cache_filter: Vec<String>,
 
+    /// Ask the registry for every base, even where the store has an image of that name
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) pull: bool,
+
     /// How many stages are built at once, at most 64, which is what 0 means [default: as many as there are CPUs]
     #[arg(long, value_name = "NUMBER")]
     pub(super) jobs: Option<usize>,
@@ -345,15 +349,15 @@ pub(super) struct BuildArgs {
     pub(super) quiet: bool,
 }
 
-/// The command that a command line is about, with its subcommand.
-pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
-    match arguments.get(1).and_then(|word| word.to_str()) {
-        Some("image") => "image extract",
 /// The words that Go's flags have for true and false.
 fn boolean(text: &str) -> Result<bool, String> {
     parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
 }
 
+/// The command that a command line is about, with its subcommand.
+pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("image") => "image extract",
         Some("plan") => "plan",
         Some("check") => "check",
         Some("doctor") => "doctor",
@@ -382,10 +386,6 @@ pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     suggest(name, &names).map(|near| format!("--{near}"))
 }
 
-const COMMANDS: [&str; 6] = ["build", "plan", "check", "image", "doctor", "version"];
-
-/// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
-/// or something with a `/`). Any other first word is a command.
 /// A long flag with one dash, which would be taken for a short one and its value: as it was written, with what it means.
 pub(super) struct OneDash {
     /// Without its value.
@@ -421,6 +421,10 @@ pub(super) fn one_dash(arguments: &[OsString], command: &str) -> Option<OneDash>
     })
 }
 
+const COMMANDS: [&str; 6] = ["build", "plan", "check", "image", "doctor", "version"];
+
+/// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
+/// or something with a `/`). Any other first word is a command.
 pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
     let Some(first) = arguments.get(1).map(|word| word.to_string_lossy().into_owned()) else {
         return arguments;
@@ -497,7 +501,6 @@ mod tests {
         assert!(!no_push(&["--no-push=false"]));
         assert!(!no_push(&[]));
     }
-}
 
     #[test]
     fn every_boolean_takes_the_words_of_go() {
@@ -552,3 +555,4 @@ mod tests {
             assert_eq!(told, found, "{words:?}");
         }
     }
+}

@@ -1,6 +1,6 @@
 //! `builder build` and `builder plan`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,8 +67,14 @@ fn print_plan(
     store: &Store,
     client: &Client,
 ) -> Result<(), Failure> {
-    let images =
-        Images { client, store, progress: &**progress, limits: settings.limits.documents, unpacking: None };
+    let images = Images {
+        client,
+        store,
+        progress: &**progress,
+        limits: settings.limits.documents,
+        pull: settings.pull,
+        unpacking: None,
+    };
     let plan = make_plan(sources, settings, &images)?;
     warn_of_arguments(&plan, &**progress);
     super::print_with(|out| build::preview::write(&plan, out))
@@ -175,8 +181,14 @@ impl Build<'_> {
             progress,
         )?;
         let unpacking = Unpacking { unpacker, workspace, limits: settings.limits.layers };
-        let images =
-            Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
+        let images = Images {
+            client,
+            store,
+            progress,
+            limits: settings.limits.documents,
+            pull: settings.pull,
+            unpacking: Some(unpacking),
+        };
         let found = &written.found;
         check_outputs(settings, found)?;
         for (flag, destination) in settings.outputs.destinations() {
@@ -371,8 +383,12 @@ fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) ->
         StageBase::Image(base) => Some(base),
         StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
     });
+    // Several stages may have one base.
+    let mut told = BTreeSet::new();
     for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
-        images.progress.tell(&Event::Note(note));
+        if told.insert(note) {
+            images.progress.tell(&Event::Note(note));
+        }
     }
     Ok(plan)
 }

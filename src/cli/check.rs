@@ -143,6 +143,7 @@ pub(super) fn check(
             store: &store,
             progress: &*progress,
             limits: settings.limits.documents,
+            pull: settings.pull,
             unpacking: None,
         };
         let checked = checked(settings, &places, &found, &images);

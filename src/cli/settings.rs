@@ -32,6 +32,7 @@ use crate::image::platform::{Platform, Requested};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
+use crate::transfer::Pull;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
 const DEFAULT_CONTEXT: &str = "/workspace";
@@ -115,6 +116,8 @@ pub(super) struct Settings {
     pub(super) comparison: Option<Comparison>,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
+    /// Where bases are looked for.
+    pub(super) pull: Pull,
     /// How many stages are built at once.
     pub(super) jobs: NonZeroUsize,
     /// How registries are spoken to.
@@ -133,13 +136,10 @@ pub(super) struct Settings {
     pub(super) progress: Mode,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
-}
-
-/// Where the Dockerfile is.
     /// Who says what time it is.
     pub(super) epoch: EpochFrom,
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum GivenDockerfile {
+}
+
 /// Where `SOURCE_DATE_EPOCH` is from, if it is a build argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EpochFrom {
@@ -152,6 +152,9 @@ pub(super) enum EpochFrom {
 /// The variable.
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
+/// Where the Dockerfile is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum GivenDockerfile {
     /// Where it usually is.
     Usual,
     /// In this file.
@@ -247,6 +250,7 @@ impl Settings {
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
+            pull: if args.pull { Pull::Always } else { Pull::Missing },
             jobs: jobs(args.jobs)?,
             git: git(environment, &client, &agents)?,
             client,
@@ -256,11 +260,11 @@ impl Settings {
             verbosity,
             progress: progress(args, environment)?,
             warnings,
+            epoch,
         };
         let given = std::iter::once(("--store", settings.store.as_path()));
         let context = settings.context.as_deref().map(|path| ("--context", path));
         let dockerfile = settings.dockerfile.file().map(|path| ("--dockerfile", path));
-            epoch,
         let contexts = settings.context_files.values().filter_map(GivenFiles::directory);
         let contexts = contexts.map(|directory| ("--build-context", directory));
         check_not_private(
@@ -390,12 +394,12 @@ fn build_args(
             }
         }
     }
+    let is_named = |argument: &String| argument.strip_prefix(EPOCH).is_some_and(|rest| rest.starts_with('='));
+    let from = if given.iter().any(is_named) { EpochFrom::Flag } else { EpochFrom::Environment };
     // As docker's client does.
     if let Some(epoch) = environment.text(EPOCH) {
         values.entry(EPOCH.to_owned()).or_insert(epoch);
     }
-    let is_named = |argument: &String| argument.strip_prefix(EPOCH).is_some_and(|rest| rest.starts_with('='));
-    let from = if given.iter().any(is_named) { EpochFrom::Flag } else { EpochFrom::Environment };
     Ok((values, from))
 }
 

@@ -5,11 +5,15 @@ pub mod remote;
 mod changed;
 mod forms;
 mod layouts;
+mod named;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+pub use named::Pull;
 
 use crate::build;
 use crate::build::named_contexts::LayoutImageName;
@@ -80,6 +84,8 @@ pub struct Images<'a> {
     pub progress: &'a dyn build::progress::Progress,
     /// How large documents may be.
     pub limits: DocumentLimits,
+    /// Where bases are looked for.
+    pub pull: Pull,
     /// What unpacking needs; planning does none.
     pub unpacking: Option<Unpacking<'a>>,
 }
@@ -171,6 +177,7 @@ impl<R: Seek> Seek for Told<'_, R> {
 /// The layers of an image that are being unpacked, as far as they have been read. What remains when this goes was given up.
 struct LayersRead<'a> {
     progress: &'a dyn build::progress::Progress,
+    store: &'a Path,
     image: &'a Image,
     under_way: Mutex<BTreeMap<Digest, Transfer<'a>>>,
 }
@@ -187,8 +194,8 @@ impl LayersRead<'_> {
             let layer = self.image.layers().iter().find(|layer| layer.blob.digest == blob.digest);
             let image = match layer.map(|layer| &layer.origin) {
                 Some(Origin::Registry(reference)) => reference.familiar(),
-                Some(Origin::Layout(path)) => path.display().to_string(),
-                Some(Origin::Stored) | None => String::new(),
+                Some(Origin::Layout(path)) if path != self.store => path.display().to_string(),
+                Some(Origin::Layout(_) | Origin::Stored) | None => String::new(),
             };
             Transfer::begin(self.progress, Way::Unpack, blob.digest.to_string(), image, Some(blob.size))
         };
@@ -205,6 +212,9 @@ struct Documents {
 
 impl ImageSource for Images<'_> {
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
+        if let Some(base) = self.in_store(reference, wanted)? {
+            return Ok(base);
+        }
         let fetched = self.manifest(reference)?;
         let mut notes = Vec::new();
         let mut foreign = None;
@@ -253,7 +263,12 @@ impl ImageSource for Images<'_> {
             }
             self.open(digest)
         };
-        let read = LayersRead { progress: self.progress, image, under_way: Mutex::default() };
+        let read = LayersRead {
+            progress: self.progress,
+            store: self.store.root(),
+            image,
+            under_way: Mutex::default(),
+        };
         let progress = |progress: Progress<'_>| match progress {
             Progress::Found(blob) => self.tell(&format!("{} is unpacked already", blob.digest)),
             // It may wait for its bytes, which tell of themselves.
