@@ -323,10 +323,12 @@ impl Outputs {
             }
             if std::io::stdout().is_terminal() {
                 return Err(Failure::new(format!(
-                    "{}: dest file is required, refusing to write to the terminal",
+                    "{}: a file is required, refusing to write to the terminal",
                     first.flag
                 ))
-                .hint("add `dest=FILE`, or send standard output to a file or program"));
+                .hint(
+                    "name one (`dest=FILE`, `--tar-path FILE`), or send standard output to a file or program",
+                ));
             }
         }
         for (flag, list) in [
