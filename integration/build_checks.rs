@@ -249,8 +249,34 @@ fn findings_are_printed_as_docker_prints_them() {
     let finished =
         builder.run(["check", "--build-arg", "BUILDKIT_DOCKERFILE_CHECK=skip=all", path]).success();
     assert_eq!(finished.stdout, "Check complete, no warnings found.\n");
+    let finished = builder.run(["check", "--push", "--build-arg=BUILDKIT_DOCKERFILE_CHECK=skip=all", path]);
+    let finished = finished.success();
+    assert_eq!(
+        finished.stderr,
+        "warning: flag: --push has no effect: nothing is built here that could be pushed\n"
+    );
     let finished = builder.run(["check", "--call=outline", path]).exited(1);
     assert!(finished.says(&["--call", "`outline` is not supported"]), "{}", finished.stderr);
+}
+
+#[test]
+fn a_check_that_an_error_has_ended_is_not_complete() {
+    let builder = Builder::new();
+    for (dockerfile, found, error) in [
+        ("FROM scratch AS Bad\nRUN --mount=type=frob x\n", "1 warning has been found!", "frob"),
+        ("FROM scratch\nCOPY --from=b:$none,x /a /\n", "no warnings found.", "variable expansion"),
+        ("FROM scratch AS a\nBADCMD\n", "no warnings found.", "BADCMD"),
+    ] {
+        let context = Context::new(dockerfile);
+        for arguments in [&["check"][..], &["--check"]] {
+            let mut all = arguments.to_vec();
+            all.push(context.path().to_str().unwrap());
+            let finished = builder.run(all).exited(1);
+            let first = finished.stdout.lines().next().unwrap_or_default();
+            assert_eq!(first, format!("Check incomplete because of an error; before it, {found}"));
+            assert!(finished.says(&["error: ", error]), "{}", finished.stderr);
+        }
+    }
 }
 
 #[test]
@@ -345,7 +371,9 @@ fn a_build_tells_what_to_write_instead_once_and_reminds_at_the_end() {
     ] {
         assert_eq!(finished.stderr.matches(words).count(), times, "{words}\n{}", finished.stderr);
     }
-    assert!(finished.stderr.trim_end().lines().last().is_some_and(|line| line.contains("2 warnings found")));
+    assert!(
+        finished.stderr.trim_end().lines().rev().nth(1).is_some_and(|line| line.contains("2 warnings found"))
+    );
     // Planning prints them as JSON alone.
     let finished = builder.run(["plan", path]).success();
     assert_eq!(finished.stderr, "");

@@ -552,6 +552,10 @@ fn flags_with_values_that_are_none() {
         ("output-no-directory", "--output=type=local"),
         ("output-split", "--output=type=local,dest=x,platform-split=true"),
         ("output-root", "--output=/"),
+        ("output-misspelt", "--output=tpye=local"),
+        ("bad-compression", "--compression=lz4"),
+        ("one-dash", "-target=x"),
+        ("empty-path", "--metadata-file="),
         ("output-load", "--load"),
         ("output-attestation", "--provenance=mode=max"),
         ("output-annotation", "--annotation=what"),
@@ -559,6 +563,11 @@ fn flags_with_values_that_are_none() {
     ] {
         Attempt::new(name, "FROM scratch\n").with(&[flag]).fails();
     }
+}
+
+#[test]
+fn an_epoch_of_the_environment_that_is_no_time() {
+    Attempt::new("bad-epoch-variable", "FROM scratch\n").after("export SOURCE_DATE_EPOCH=yesterday").fails();
 }
 
 #[test]

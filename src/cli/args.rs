@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::limits;
-use crate::dockerfile::suggest;
+use crate::dockerfile::{parse_bool, suggest};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -188,7 +188,7 @@ pub(super) struct BuildArgs {
     pub(super) allow: Vec<String>,
 
     /// Look for probable mistakes in the Dockerfile instead of building, as `builder check` does
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) check: bool,
 
     /// What to do with the Dockerfile: build or check, as docker spells it
@@ -204,19 +204,23 @@ pub(super) struct BuildArgs {
     pub(super) label: Vec<String>,
 
     /// Run every step, whatever is remembered of earlier builds
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) no_cache: bool,
 
     /// Run every step of these stages, whatever is remembered of earlier builds (repeatable)
     #[arg(long, value_name = "STAGE[,STAGE]", value_delimiter = ',')]
     pub(super) no_cache_filter: Vec<String>,
 
+    /// Ask the registry for every base, even where the store has an image of that name
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) pull: bool,
+
     /// How many stages are built at once, at most 64, which is what 0 means [default: as many as there are CPUs]
     #[arg(long, value_name = "NUMBER")]
     pub(super) jobs: Option<usize>,
 
     /// Put the changes of all steps of a stage into one layer
-    #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) single_snapshot: bool,
 
     /// What comes out and where, for instance type=oci,dest=image.tar (repeatable); DIR alone is the root file system as a
@@ -225,11 +229,11 @@ pub(super) struct BuildArgs {
     pub(super) output: Vec<String>,
 
     /// Push the image under its names, which needs to be said where there is --output
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) push: bool,
 
     /// Refused: there is no daemon to load the image into
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean, hide = true)]
     pub(super) load: bool,
 
     /// Whose media types manifest, config and layers have: oci or docker [default: oci]
@@ -253,7 +257,7 @@ pub(super) struct BuildArgs {
     pub(super) sbom: Option<String>,
 
     /// Build without pushing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) no_push: bool,
 
     /// Write the image to an OCI layout directory
@@ -273,7 +277,7 @@ pub(super) struct BuildArgs {
     pub(super) compression_level: Option<String>,
 
     /// Same image from same input: every time in what is new is SOURCE_DATE_EPOCH, or 1970 where that is not set
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) reproducible: bool,
 
     /// Write the image's digest to a file
@@ -297,11 +301,11 @@ pub(super) struct BuildArgs {
     pub(super) image_name_tag_with_digest_file: Option<PathBuf>,
 
     /// Push over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) insecure: bool,
 
     /// Pull over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) insecure_pull: bool,
 
     /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
@@ -341,8 +345,13 @@ pub(super) struct BuildArgs {
     pub(super) progress: Option<String>,
 
     /// Show nothing but the digest and errors: --progress quiet
-    #[arg(long, short = 'q', conflicts_with = "progress")]
+    #[arg(long, short = 'q', num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) quiet: bool,
+}
+
+/// The words that Go's flags have for true and false.
+fn boolean(text: &str) -> Result<bool, String> {
+    parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
 }
 
 /// The command that a command line is about, with its subcommand.
@@ -356,22 +365,60 @@ pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     }
 }
 
-/// The flag that somebody may have meant who wrote `flag`, with its dashes, for `command`.
-pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
-    let name = flag.strip_prefix("--")?.split('=').next()?;
-    let command = match command {
+/// The flags of a command.
+fn flags_of(command: &str) -> clap::Command {
+    match command {
         "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
         "check" => CheckArgs::augment_args(clap::Command::new("check")),
         "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
         _ => BuildArgs::augment_args(clap::Command::new("build")),
-    };
-    let names: Vec<String> = command
+    }
+}
+
+/// The flag that somebody may have meant who wrote `flag`, with its dashes, for `command`.
+pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
+    let name = flag.strip_prefix("--")?.split('=').next()?;
+    let command = flags_of(command);
+    let names: Vec<&str> = command
         .get_arguments()
         .flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default())
-        .map(str::to_owned)
         .collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     suggest(name, &names).map(|near| format!("--{near}"))
+}
+
+/// A long flag with one dash, which would be taken for a short one and its value: as it was written, with what it means.
+pub(super) struct OneDash {
+    /// Without its value.
+    pub(super) written: String,
+    /// What would be taken for the value of the short flag, if there is such a flag.
+    pub(super) rest: Option<(char, String)>,
+}
+
+/// The first long flag of `command` among `arguments` that has one dash, as the programs of Go may have it.
+pub(super) fn one_dash(arguments: &[OsString], command: &str) -> Option<OneDash> {
+    let flags = flags_of(command);
+    let is_long = |name: &str| {
+        flags.get_arguments().any(|argument| {
+            argument.get_long() == Some(name)
+                || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+        })
+    };
+    let words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
+    words.into_iter().find_map(|word| {
+        let name = word.strip_prefix('-')?.split('=').next()?;
+        let mut letters = name.chars();
+        let first = letters.next().filter(|first| *first != '-')?;
+        if letters.as_str().is_empty() || !is_long(name) {
+            return None;
+        }
+        let is_short = flags.get_arguments().any(|argument| {
+            argument.get_short_and_visible_aliases().is_some_and(|shorts| shorts.contains(&first))
+                && argument.get_action().takes_values()
+        });
+        let rest = word.get(1 + first.len_utf8()..).filter(|_| is_short).unwrap_or_default();
+        let rest = (!rest.is_empty()).then(|| (first, rest.to_owned()));
+        Some(OneDash { written: format!("-{name}"), rest })
+    })
 }
 
 const COMMANDS: [&str; 6] = ["build", "plan", "check", "image", "doctor", "version"];
@@ -453,5 +500,59 @@ mod tests {
         assert!(no_push(&["--no-push", "."]));
         assert!(!no_push(&["--no-push=false"]));
         assert!(!no_push(&[]));
+    }
+
+    #[test]
+    fn every_boolean_takes_the_words_of_go() {
+        let all = BuildArgs::augment_args(clap::Command::new("build"));
+        let takes_none = |argument: &&clap::Arg| {
+            matches!(argument.get_action(), clap::ArgAction::SetTrue) && argument.get_num_args().is_none()
+        };
+        let without: Vec<&str> =
+            all.get_arguments().filter(takes_none).map(|argument| argument.get_id().as_str()).collect();
+        assert_eq!(without, [""; 0]);
+        let quiet = |word: &str| {
+            let line = CommandLine::try_parse_from(["builder", "build", word, "."]).ok()?;
+            let Command::Build(args) = line.command else { panic!("not a build") };
+            Some(args.quiet)
+        };
+        for (word, value) in [
+            ("-q", Some(true)),
+            ("--quiet", Some(true)),
+            ("--quiet=true", Some(true)),
+            ("--quiet=T", Some(true)),
+            ("--quiet=1", Some(true)),
+            ("--quiet=false", Some(false)),
+            ("-q=false", Some(false)),
+            ("--quiet=0", Some(false)),
+            ("--quiet=no", None),
+            ("--quiet=", None),
+        ] {
+            assert_eq!(quiet(word), value, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_long_flag_with_one_dash_is_not_a_short_one_with_a_value() {
+        for (words, command, found) in [
+            (&["build", "-destination", "x"][..], "build", Some(("-destination", Some(('d', "estination"))))),
+            (&["-context=."], "build", Some(("-context", Some(('c', "ontext=."))))),
+            (&["build", "-tarPath=x"], "build", Some(("-tarPath", Some(('t', "arPath=x"))))),
+            (&["build", "-singleSnapshot"], "build", Some(("-singleSnapshot", None))),
+            (&["build", "-quiet"], "build", Some(("-quiet", None))),
+            (&["check", "-format=json"], "check", Some(("-format", Some(('f', "ormat=json"))))),
+            (&["image", "extract", "-ref", "x"], "image extract", Some(("-ref", None))),
+            (&["build", "-tx", "-fDockerfile", "-c.", "-o-", "-q", "--context=.", "-"], "build", None),
+            (&["build", "--", "-context"], "build", None),
+            (&["doctor", "-destination"], "doctor", None),
+        ] {
+            let arguments: Vec<OsString> =
+                std::iter::once("builder").chain(words.iter().copied()).map(OsString::from).collect();
+            let told = one_dash(&arguments, command);
+            let told = told.as_ref().map(|OneDash { written, rest }| {
+                (written.as_str(), rest.as_ref().map(|(short, rest)| (*short, rest.as_str())))
+            });
+            assert_eq!(told, found, "{words:?}");
+        }
     }
 }

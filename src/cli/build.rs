@@ -1,9 +1,10 @@
 //! `builder build` and `builder plan`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::advice::advice_for_store;
 use super::contexts;
@@ -66,8 +67,14 @@ fn print_plan(
     store: &Store,
     client: &Client,
 ) -> Result<(), Failure> {
-    let images =
-        Images { client, store, progress: &**progress, limits: settings.limits.documents, unpacking: None };
+    let images = Images {
+        client,
+        store,
+        progress: &**progress,
+        limits: settings.limits.documents,
+        pull: settings.pull,
+        unpacking: None,
+    };
     let plan = make_plan(sources, settings, &images)?;
     warn_of_arguments(&plan, &**progress);
     super::print_with(|out| build::preview::write(&plan, out))
@@ -75,6 +82,7 @@ fn print_plan(
 
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
+    let began = Instant::now();
     let progress = Arc::new(Display::to_stderr(settings.progress, settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
@@ -93,9 +101,18 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     places.reopen(settings)?;
     let stop = Stop::new(at_once)?;
-    let result =
-        Build { settings, progress: &progress, secrets, agents, open_files, isolation, entered, stop: &stop }
-            .run(&store, places, written);
+    let build = Build {
+        settings,
+        began,
+        progress: &progress,
+        secrets,
+        agents,
+        open_files,
+        isolation,
+        entered,
+        stop: &stop,
+    };
+    let result = build.run(&store, places, written);
     progress.end();
     stop.judge(result)
 }
@@ -116,6 +133,7 @@ struct Input<'a> {
 
 struct Build<'a> {
     settings: &'a Settings,
+    began: Instant,
     progress: &'a Arc<Display>,
     secrets: BTreeMap<String, Secret>,
     agents: BTreeMap<String, Agent>,
@@ -163,8 +181,14 @@ impl Build<'_> {
             progress,
         )?;
         let unpacking = Unpacking { unpacker, workspace, limits: settings.limits.layers };
-        let images =
-            Images { client, store, progress, limits: settings.limits.documents, unpacking: Some(unpacking) };
+        let images = Images {
+            client,
+            store,
+            progress,
+            limits: settings.limits.documents,
+            pull: settings.pull,
+            unpacking: Some(unpacking),
+        };
         let found = &written.found;
         check_outputs(settings, found)?;
         for (flag, destination) in settings.outputs.destinations() {
@@ -207,6 +231,8 @@ impl Build<'_> {
         Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }
             .run()?;
         remind_of_checks(&plan.warnings, progress);
+        let elapsed = self.began.elapsed();
+        progress.tell(&Event::Complete { platform: &plan.platform, steps, elapsed });
         Ok(())
     }
 
@@ -268,7 +294,7 @@ impl Build<'_> {
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
         build::execute(plan, &services).map_err(|error| {
-            let mut failure = build_failure(&error, input.found);
+            let mut failure = build_failure(&error, input.found, self.settings);
             let hint = || match &error.kind {
                 BuildErrorKind::Process { command, exit, clues, .. } => {
                     let step = FailedStep { command, exit: *exit, clues: *clues };
@@ -351,14 +377,18 @@ fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) ->
     let plan = build::plan_noting(file, &request, sources.ignore, images, &mut warnings);
     let plan = plan.map_err(|error| {
         tell_checks(&warnings, images.progress);
-        build_failure(&error, found)
+        build_failure(&error, found, settings)
     })?;
     let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
         StageBase::Image(base) => Some(base),
         StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
     });
+    // Several stages may have one base.
+    let mut told = BTreeSet::new();
     for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
-        images.progress.tell(&Event::Note(note));
+        if told.insert(note) {
+            images.progress.tell(&Event::Note(note));
+        }
     }
     Ok(plan)
 }

@@ -143,6 +143,7 @@ pub(super) fn check(
             store: &store,
             progress: &*progress,
             limits: settings.limits.documents,
+            pull: settings.pull,
             unpacking: None,
         };
         let checked = checked(settings, &places, &found, &images);
@@ -155,7 +156,7 @@ pub(super) fn check(
         }
         print(&Report { found: &found, checked: &checked }, format)?;
         match (&checked.error, checked.warnings.is_empty() || status == Status::Ignored) {
-            (Some(error), _) => Err(build_failure(error, &found)),
+            (Some(error), _) => Err(build_failure(error, &found, settings)),
             (None, true) => Ok(ExitCode::SUCCESS),
             (None, false) => Ok(ExitCode::FAILURE),
         }
@@ -206,12 +207,15 @@ struct Report<'a> {
 impl Report<'_> {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let warnings = &self.checked.warnings;
-        match warnings.len() {
-            // What is wrong is told instead.
-            0 if self.checked.error.is_some() => {}
-            0 => writeln!(out, "Check complete, no warnings found.")?,
-            1 => writeln!(out, "Check complete, 1 warning has been found!")?,
-            count => writeln!(out, "Check complete, {count} warnings have been found!")?,
+        let found = match warnings.len() {
+            0 => "no warnings found.".to_owned(),
+            1 => "1 warning has been found!".to_owned(),
+            count => format!("{count} warnings have been found!"),
+        };
+        match self.checked.error {
+            // The error itself is told last.
+            Some(_) => writeln!(out, "Check incomplete because of an error; before it, {found}")?,
+            None => writeln!(out, "Check complete, {found}")?,
         }
         let mut lines = TextLines::of(&self.found.content);
         for warning in warnings {

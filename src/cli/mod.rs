@@ -65,6 +65,11 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     };
     let arguments = args::with_command(arguments);
     let command = args::command_of(&arguments);
+    if let Some(flag) = args::one_dash(&arguments, command) {
+        // Nobody is left to tell when standard error is closed.
+        let _ = std::io::stderr().write_all(of_one_dash(&flag).render(colour).as_bytes());
+        return ExitCode::FAILURE;
+    }
     let line = match CommandLine::try_parse_from(&arguments) {
         Ok(line) => line,
         Err(error) => return usage(&error, &arguments, command, colour),
@@ -155,6 +160,15 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
     };
     let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
     ExitCode::from(failure.code)
+}
+
+/// What is said of a long flag with one dash.
+fn of_one_dash(flag: &args::OneDash) -> Failure {
+    let args::OneDash { written, rest } = flag;
+    let or =
+        rest.as_ref().map(|(short, rest)| format!("; as a value of `-{short}`, write `-{short} {rest}`"));
+    Failure::new(format!("unknown flag `{written}`"))
+        .hint(format!("a flag that is a word has two dashes: `-{written}`{}", or.unwrap_or_default()))
 }
 
 /// What is said of a flag that `command` does not have.

@@ -32,6 +32,7 @@ use crate::image::platform::{Platform, Requested};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
+use crate::transfer::Pull;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
 const DEFAULT_CONTEXT: &str = "/workspace";
@@ -115,6 +116,8 @@ pub(super) struct Settings {
     pub(super) comparison: Option<Comparison>,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
+    /// Where bases are looked for.
+    pub(super) pull: Pull,
     /// How many stages are built at once.
     pub(super) jobs: NonZeroUsize,
     /// How registries are spoken to.
@@ -133,7 +136,21 @@ pub(super) struct Settings {
     pub(super) progress: Mode,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
+    /// Who says what time it is.
+    pub(super) epoch: EpochFrom,
 }
+
+/// Where `SOURCE_DATE_EPOCH` is from, if it is a build argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EpochFrom {
+    /// `--build-arg`.
+    Flag,
+    /// The environment.
+    Environment,
+}
+
+/// The variable.
+const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 /// Where the Dockerfile is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +210,7 @@ impl Settings {
             .parse()
             .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
         let outputs = Outputs::resolve(args, &platform.normalised, purpose, &mut warnings)?;
-        let build_args = build_args(&args.build_arg, environment)?;
+        let (build_args, epoch) = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let mut contexts = contexts::parse(&args.build_context, &host)?;
@@ -233,6 +250,7 @@ impl Settings {
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
+            pull: if args.pull { Pull::Always } else { Pull::Missing },
             jobs: jobs(args.jobs)?,
             git: git(environment, &client, &agents)?,
             client,
@@ -242,6 +260,7 @@ impl Settings {
             verbosity,
             progress: progress(args, environment)?,
             warnings,
+            epoch,
         };
         let given = std::iter::once(("--store", settings.store.as_path()));
         let context = settings.context.as_deref().map(|path| ("--context", path));
@@ -353,7 +372,10 @@ fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
     }
 }
 
-fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<String, String>, Failure> {
+fn build_args(
+    given: &[String],
+    environment: &Environment,
+) -> Result<(BTreeMap<String, String>, EpochFrom), Failure> {
     let mut values = BTreeMap::new();
     for argument in given {
         if argument.is_empty() || argument.starts_with('=') {
@@ -372,11 +394,13 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
             }
         }
     }
+    let is_named = |argument: &String| argument.strip_prefix(EPOCH).is_some_and(|rest| rest.starts_with('='));
+    let from = if given.iter().any(is_named) { EpochFrom::Flag } else { EpochFrom::Environment };
     // As docker's client does.
-    if let Some(epoch) = environment.text("SOURCE_DATE_EPOCH") {
-        values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
+    if let Some(epoch) = environment.text(EPOCH) {
+        values.entry(EPOCH.to_owned()).or_insert(epoch);
     }
-    Ok(values)
+    Ok((values, from))
 }
 
 fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -580,7 +604,15 @@ fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failur
 /// How progress is shown: the flag comes before the variable.
 fn progress(args: &BuildArgs, environment: &Environment) -> Result<Mode, Failure> {
     if args.quiet {
-        return Ok(Mode::Quiet);
+        let other = args.progress.as_deref().filter(|mode| !matches!(*mode, "quiet" | "auto"));
+        return match other {
+            None => Ok(Mode::Quiet),
+            Some(mode) => {
+                Err(Failure::new(format!("it is --progress quiet, and there is --progress {mode}"))
+                    .of_flag("--quiet")
+                    .hint("leave out one of them"))
+            }
+        };
     }
     let variable = environment.text("BUILDKIT_PROGRESS");
     let given = args.progress.as_deref().map(|text| ("--progress", text));
@@ -623,7 +655,7 @@ mod tests {
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
         let environment = Environment::of(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
-        let values = build_args(&given, &environment).unwrap();
+        let (values, _) = build_args(&given, &environment).unwrap();
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);

@@ -5,14 +5,19 @@ pub mod remote;
 mod changed;
 mod forms;
 mod layouts;
+mod named;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+pub use named::Pull;
 
 use crate::build;
 use crate::build::named_contexts::LayoutImageName;
-use crate::build::progress::{Event, Transfer, Way, size};
+use crate::build::progress::{Event, Transfer, Way};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
@@ -79,6 +84,8 @@ pub struct Images<'a> {
     pub progress: &'a dyn build::progress::Progress,
     /// How large documents may be.
     pub limits: DocumentLimits,
+    /// Where bases are looked for.
+    pub pull: Pull,
     /// What unpacking needs; planning does none.
     pub unpacking: Option<Unpacking<'a>>,
 }
@@ -145,25 +152,54 @@ impl Write for WhileWanted<'_> {
     }
 }
 
-/// A blob that tells how much of it was sent.
-struct Sent<'a> {
-    file: File,
+/// A blob that tells how much of it was read.
+struct Told<'a, R> {
+    blob: R,
     transfer: &'a Transfer<'a>,
 }
 
-impl Read for Sent<'_> {
+impl<R: Read> Read for Told<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
+        let read = self.blob.read(buffer)?;
         self.transfer.add(read as u64);
         Ok(read)
     }
 }
 
-impl Seek for Sent<'_> {
+impl<R: Seek> Seek for Told<'_, R> {
     fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
-        let place = self.file.seek(place)?;
+        let place = self.blob.seek(place)?;
         self.transfer.set(place);
         Ok(place)
+    }
+}
+
+/// The layers of an image that are being unpacked, as far as they have been read. What remains when this goes was given up.
+struct LayersRead<'a> {
+    progress: &'a dyn build::progress::Progress,
+    store: &'a Path,
+    image: &'a Image,
+    under_way: Mutex<BTreeMap<Digest, Transfer<'a>>>,
+}
+
+impl LayersRead<'_> {
+    /// `bytes` more of `blob` have been read; at its end, none.
+    fn add(&self, blob: &Descriptor, bytes: u64) {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes == 0 {
+            under_way.remove(&blob.digest).into_iter().for_each(Transfer::done);
+            return;
+        }
+        let begin = || {
+            let layer = self.image.layers().iter().find(|layer| layer.blob.digest == blob.digest);
+            let image = match layer.map(|layer| &layer.origin) {
+                Some(Origin::Registry(reference)) => reference.familiar(),
+                Some(Origin::Layout(path)) if path != self.store => path.display().to_string(),
+                Some(Origin::Layout(_) | Origin::Stored) | None => String::new(),
+            };
+            Transfer::begin(self.progress, Way::Unpack, blob.digest.to_string(), image, Some(blob.size))
+        };
+        under_way.entry(blob.digest.clone()).or_insert_with(begin).add(bytes);
     }
 }
 
@@ -176,6 +212,9 @@ struct Documents {
 
 impl ImageSource for Images<'_> {
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
+        if let Some(base) = self.in_store(reference, wanted)? {
+            return Ok(base);
+        }
         let fetched = self.manifest(reference)?;
         let mut notes = Vec::new();
         let mut foreign = None;
@@ -224,9 +263,17 @@ impl ImageSource for Images<'_> {
             }
             self.open(digest)
         };
+        let read = LayersRead {
+            progress: self.progress,
+            store: self.store.root(),
+            image,
+            under_way: Mutex::default(),
+        };
         let progress = |progress: Progress<'_>| match progress {
             Progress::Found(blob) => self.tell(&format!("{} is unpacked already", blob.digest)),
-            Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
+            // It may wait for its bytes, which tell of themselves.
+            Progress::Started(_) => {}
+            Progress::Read(blob, bytes) => read.add(blob, bytes),
             Progress::Finished(blob, applied) => {
                 self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
                 for sentence in applied.losses.sentences() {
@@ -510,7 +557,7 @@ impl Images<'_> {
             let transfer = transfer.get_or_init(begin);
             // What was sent before this try is sent anew.
             transfer.set(0);
-            Ok(Box::new(Sent { file, transfer }) as Box<dyn BlobSource + '_>)
+            Ok(Box::new(Told { blob: file, transfer }) as Box<dyn BlobSource + '_>)
         };
         let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
         // Registries refuse bytes that are not what they are called.
