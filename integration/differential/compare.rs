@@ -47,32 +47,40 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     add(&mut differences, "layers", &one.layers.len().to_string(), &other.layers.len().to_string());
     // overlayfs gives a name that is written to a file of its own: `docs/snapshotters.md`, "What differs".
     let shared = |line: &str| one.shared.iter().chain(&other.shared).any(|path| is_of(line, path));
-    for (number, layers) in one_layers.iter().zip(&other_layers).enumerate() {
+    for (number, (ones, others)) in one_layers.iter().zip(&other_layers).enumerate() {
+        let ones = match moved {
+            true => &as_if_renamed(ones, others, &one_layers[..number]),
+            false => ones,
+        };
         let less = |all: &[String], those: &[String]| {
             let differing = all.iter().filter(|line| !those.contains(line) && !shared(line));
-            differing.cloned().collect::<Vec<_>>()
+            let lines: Vec<&str> = differing.map(String::as_str).collect();
+            lines.join("\n    ")
         };
-        let (mut ones, mut others) = (less(layers.0, layers.1), less(layers.1, layers.0));
-        if moved {
-            // There and back: without the billionths it is other than it was.
-            ones.retain(|line| !one_layers[..number].iter().flatten().any(|before| before == line));
-            ones.retain(|copy| match others.iter().position(|file| is_busybox_copy(copy, file)) {
-                Some(position) => {
-                    others.remove(position);
-                    false
-                }
-                None => true,
-            });
-        }
         let place = format!("layer {number}");
-        add(&mut differences, &place, &ones.join("\n    "), &others.join("\n    "));
+        add(&mut differences, &place, &less(ones, others), &less(others, ones));
         if differences.is_empty() && one.shared.is_empty() {
-            add(&mut differences, &format!("{place} order"), &layers.0.join(" "), &layers.1.join(" "));
+            add(&mut differences, &format!("{place} order"), &ones.join(" "), &others.join(" "));
         }
     }
     add(&mut differences, "history", &one.history.join("\n    "), &other.history.join("\n    "));
     add(&mut differences, "config", &one.config.to_string(), &other.config.to_string());
     differences
+}
+
+/// The lines of a layer as they would be if its directories were renamed, as those of `others` are, and not copied. Of what
+/// was moved there and back nothing is in the layer then; `before` has the layers below.
+fn as_if_renamed(lines: &[String], others: &[String], before: &[Vec<String>]) -> Vec<String> {
+    let renamed = |line: &String| {
+        if others.contains(line) {
+            return Some(line.clone());
+        }
+        let file = others.iter().find(|other| !lines.contains(other) && is_busybox_copy(line, other));
+        // Without the billionths it is other than it was.
+        let is_back = before.iter().flatten().any(|before| before == line);
+        file.cloned().or_else(|| (!is_back).then(|| line.clone()))
+    };
+    lines.iter().filter_map(renamed).collect()
 }
 
 /// Whether `copy` is what busybox makes of `file` when it cannot rename: without extended attributes, and a link has the
