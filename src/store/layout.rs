@@ -48,8 +48,9 @@ pub fn write(
     exports: &[Export<'_>],
     blobs: &BlobStore,
     created: &str,
+    cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<(), ExportError> {
-    let plan = Plan::new(readers, exports, blobs, created)?;
+    let plan = Plan::new(readers, exports, blobs, created, cancelled)?;
     if occupied(dest)? {
         let _lock = lock(dest)?;
         let stage = StagedDir::within(dest, OsStr::new(".layout.")).map_err(io_error("write to", dest))?;
@@ -75,6 +76,12 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Expo
 /// [`ExportError::NotALayout`], or `dest` cannot be read.
 pub fn check(dest: &Path) -> Result<(), ExportError> {
     occupied(dest).map(|_| ())
+}
+
+/// Whether `path`, below a layout, is part of it.
+#[must_use]
+pub fn is_own(path: &Path) -> bool {
+    ["blobs", "index.json", "oci-layout", DOCKER_MANIFEST].iter().any(|own| path.starts_with(own))
 }
 
 /// Whether `dest` is there, and may be written to: it is empty or a layout.
@@ -591,6 +598,7 @@ mod tests {
                 &[Export::new(Content::Image(image), &names)],
                 self.store.blobs(),
                 CREATED,
+                &|| false,
             )
         }
 
@@ -651,7 +659,8 @@ mod tests {
         let images = [image(&ground.store, "v5", &["a"]), image(&ground.store, "v7", &["c"])];
         let index = index(&images);
         let content = Content::Index { index: &index, images: &images };
-        write(&dest, Readers::Oci, &[Export::new(content, &[])], ground.store.blobs(), CREATED).unwrap();
+        write(&dest, Readers::Oci, &[Export::new(content, &[])], ground.store.blobs(), CREATED, &|| false)
+            .unwrap();
         let layout = Layout::open(&dest, &DocumentLimits::default()).unwrap();
         layout.verify().unwrap();
         assert_eq!(layout.find(None).unwrap().digest, index.digest);
