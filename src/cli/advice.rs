@@ -82,7 +82,10 @@ impl Trouble {
             // What was made there may be gone again.
             Some(place) => {
                 let there = place.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-                (there, format!("`{}`", there.display()), "write elsewhere")
+                // `.` would say nothing in a log.
+                let shown = std::path::absolute(there);
+                let shown = shown.as_deref().unwrap_or(there).display();
+                (there, format!("`{shown}`"), "write elsewhere")
             }
             None => (store, format!("the store `{}`", store.display()), "choose another store with --store"),
         };

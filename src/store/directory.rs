@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use super::staged::{self, StagedDir};
+use super::staged::{self, Parents, StagedDir};
 use crate::rootfs::{Delivered, Delivery, DeliveryError, Rootfs};
 
 /// Why a directory could not be written.
@@ -69,10 +69,11 @@ pub fn write(dest: &Path, from: &Rootfs, delivery: &Delivery<'_>) -> Result<Deli
         Err(error) => return Err(io_error("find", dest)(error)),
     }
     let parent = staged::parent(dest);
-    fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+    let parents = Parents::of(dest).map_err(io_error("make", parent))?;
     let stage = StagedDir::beside(dest).map_err(io_error("write to", parent))?;
     let delivered = fill(stage.path())?.map_err(|source| DirectoryError::Entry { path, source })?;
     stage.publish(dest).map_err(io_error("make", dest))?;
+    parents.keep();
     Ok(delivered)
 }
 
@@ -94,7 +95,7 @@ mod tests {
             write(&at(dest), &from, &Delivery { time: None, others: Others::Kept, names, cancelled })
         };
         assert!(matches!(write("new/out", &|| true), Err(DirectoryError::Entry { .. })));
-        assert_eq!(fs::read_dir(at("new")).unwrap().count(), 0);
+        assert!(!at("new").exists());
         write("new/out", &|| false).unwrap();
         assert_eq!(fs::read_to_string(at("new/out/f")).unwrap(), "text");
         assert_eq!(fs::read_dir(at("new")).unwrap().count(), 1);

@@ -15,7 +15,7 @@ use super::catalog::REF_NAME;
 use super::choice::LayoutImage;
 use super::export::{DOCKER_MANIFEST, Export, ExportError, Plan, Readers};
 use super::lock::{self, Sharing};
-use super::staged::{self, StagedDir};
+use super::staged::{self, Parents, StagedDir};
 use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Mismatch, VerifyingReader};
@@ -59,10 +59,12 @@ pub fn write(
         remove_others(&plan, dest)
     } else {
         let parent = staged::parent(dest);
-        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+        let parents = Parents::of(dest).map_err(io_error("make", parent))?;
         let stage = StagedDir::beside(dest).map_err(io_error("write to", parent))?;
         fill(&plan, stage.path())?;
-        stage.publish(dest).map_err(io_error("make", dest))
+        stage.publish(dest).map_err(io_error("make", dest))?;
+        parents.keep();
+        Ok(())
     }
 }
 
@@ -701,7 +703,7 @@ mod tests {
             layer(&ground.store, "b");
         }
         assert_eq!(ground.files("layout"), before);
-        assert_eq!(fs::read_dir(ground.dir.path().join("new")).unwrap().count(), 0);
+        assert!(!ground.dir.path().join("new").exists());
         Layout::open(&ground.dir.path().join("layout"), &DocumentLimits::default())
             .unwrap()
             .verify()

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::export::ExportError;
-use super::staged::{self, StagedFile};
+use super::staged::{Parents, StagedFile};
 
 /// How often somebody who waits for a pipe looks whether to stop.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -48,12 +48,13 @@ pub fn appear<E: From<ExportError>>(
         }
         _ => {}
     }
-    let parent = staged::parent(dest);
-    fs::create_dir_all(parent).map_err(io_error("make the directory of"))?;
+    let parents = Parents::of(dest).map_err(io_error("make the directory of"))?;
     let mut file = BufWriter::new(StagedFile::beside(dest).map_err(io_error("make"))?);
     noting(&mut file, write, &io_error("write"))?;
     let file = file.into_inner().map_err(|error| io_error("write")(error.into_error()))?;
-    Ok(file.publish(dest).map_err(io_error("write"))?)
+    file.publish(dest).map_err(io_error("write"))?;
+    parents.keep();
+    Ok(())
 }
 
 /// Has `write` write to standard output.
@@ -191,6 +192,17 @@ mod tests {
         // Somebody has it open, and does not read.
         let _reader = File::options().read(true).write(true).open(&fifo).unwrap();
         assert!(matches!(stopped(&fifo), (ExportError::Cancelled, 0)));
+    }
+
+    #[test]
+    fn of_a_file_that_could_not_be_written_no_directory_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        let go_on = Writing { cancelled: &|| false, waits: &|| () };
+        let dest = place.path().join("new/er/../deep/file");
+        assert!(appear(&dest, &go_on, |_| Err(ExportError::Cancelled)).is_err());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        appear(&dest, &go_on, |_| Ok::<(), ExportError>(())).unwrap();
+        assert!(place.path().join("new/deep/file").is_file());
     }
 
     #[test]
