@@ -248,14 +248,13 @@ fn identity(metadata: std::io::Result<Metadata>) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Whether the first is written where nothing but the second is to be. What is written last may be put into a layout.
-fn is_within((path, is): (&Path, Is), (around, what): (&Path, Is)) -> bool {
-    let Ok(below) = path.strip_prefix(around) else { return false };
-    match what {
+/// Whether `path` is where nothing but what is written to `around` is to be. A layout is no worse for other files.
+fn is_within(path: &Path, around: &Path, what: Is) -> bool {
+    path.strip_prefix(around).is_ok_and(|below| match what {
         Is::Directory(_) => false,
         Is::Replaced | Is::Overwritten => true,
-        Is::Layout => is != Is::Overwritten || layout::is_own(below),
-    }
+        Is::Layout => layout::is_own(below),
+    })
 }
 
 /// What is taken already, with what takes it.
@@ -277,11 +276,12 @@ impl Taken {
         if self.file.is_some() && self.file == file {
             return Some(format!("is another name of the same file, and would overwrite {who}"));
         }
-        let known = self.is?;
-        if is_within((place, is), (&self.place, known)) {
+        if is_within(place, &self.place, self.is?) {
             return Some(format!("is in what is written as {who}"));
         }
-        is_within((&self.place, known), (place, is))
+        // A layout is not written where there is something else already.
+        let comes_late = is == Is::Layout && self.place.starts_with(place);
+        (comes_late || is_within(&self.place, place, is))
             .then(|| format!("has {who} in it, and is no directory for other files"))
     }
 }
@@ -350,7 +350,8 @@ mod tests {
             ("file", Is::Replaced, "other", Is::Replaced, None),
             ("new", Is::Layout, "new/index.json", Is::Overwritten, Some("is in what is written as x")),
             ("new", Is::Layout, "new/digest", Is::Overwritten, None),
-            ("new", Is::Layout, "new/x.tar", Is::Replaced, Some("is in what is written as x")),
+            ("new", Is::Layout, "new/x.tar", Is::Replaced, None),
+            ("new/x.tar", Is::Replaced, "new", Is::Layout, Some("has x in it")),
             ("new/f", Is::Replaced, "new", Is::Replaced, Some("has x in it")),
             ("new", directory, "new/f", Is::Replaced, None),
             ("new/f", Is::Replaced, "new", directory, None),
