@@ -18,6 +18,7 @@ use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
 use builder::sandbox::Cancel;
 use builder::store::unpacked::Chain;
+use serde_json::json;
 
 use crate::support::{Builder, Context, ground};
 
@@ -309,6 +310,51 @@ fn json_is_docker_s() {
     assert_eq!(document["buildError"]["message"], "unknown instruction: BADCMD");
     assert_eq!(document["buildError"]["location"]["ranges"][0]["start"]["line"], 2);
     assert!(finished.says(&["error:", "unknown instruction: BADCMD"]), "{}", finished.stderr);
+}
+
+#[test]
+fn whoever_reads_json_gets_some_whatever_happens() {
+    let builder = Builder::new();
+    let context = Context::new("FROM scratch\n");
+    let empty = crate::support::scratch();
+    let (path, empty) = (context.path().to_str().unwrap(), empty.path().to_str().unwrap());
+    for (arguments, words) in [
+        (vec!["--limit=dockerfile-bytes=8", path], "dockerfile-bytes"),
+        (vec![empty], "Dockerfile"),
+        (vec!["/does/not/exist"], "`/does/not/exist` does not exist"),
+        (vec!["--platform-match=near", path], "--platform-match"),
+        (vec!["--dockerfile=http://127.0.0.1:1/Dockerfile", path], "127.0.0.1:1"),
+    ] {
+        let finished = builder.run([&["check", "--format=json"], &arguments[..]].concat()).exited(1);
+        let document = finished.json();
+        let message = document["buildError"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert_eq!((&document["warnings"], &document["sources"]), (&json!([]), &json!([])));
+        assert!(finished.stderr.contains("error: "), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn text_of_a_dockerfile_steers_no_terminal() {
+    let builder = Builder::new();
+    for text in ["FROM scratch\nENV a \u{202e}\u{9b}1m$nope\u{61c}\n", "FROM scratch\nBAD\u{9b}\u{202e}CMD\n"]
+    {
+        let context = Context::new(text);
+        let path = context.path().to_str().unwrap();
+        for arguments in [
+            &["check", path][..],
+            &["check", "--format=json", path],
+            &["plan", "--no-push", path],
+            &["build", "--no-push", "--progress=plain", path],
+            &["build", "--no-push", "--progress=rawjson", path],
+            &["build", "--no-push\u{9b}", path],
+            &["build", "--no-push=\u{9b}", path],
+        ] {
+            let finished = builder.run(arguments);
+            let shown = finished.stdout + &finished.stderr;
+            assert!(!shown.contains(['\u{9b}', '\u{202e}', '\u{61c}', '\u{1b}']), "{arguments:?}: {shown}");
+        }
+    }
 }
 
 #[test]

@@ -14,13 +14,14 @@ use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan, Step};
 use crate::dockerfile::{Need, Warning};
 use crate::image::config::{History, ImageConfig};
 use crate::sandbox::{Network, Security};
+use crate::text::SafeJson;
 
 /// Writes everything that `builder plan` prints: JSON with a line end.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write(plan: &Plan, mut out: impl io::Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut out, &Document(plan))?;
+    serde_json::to_writer_pretty(SafeJson(&mut out), &Document(plan))?;
     out.write_all(b"\n")
 }
 

@@ -122,6 +122,11 @@ impl Failure {
         self
     }
 
+    /// What went wrong and why, in one line.
+    pub(super) fn line(&self) -> String {
+        std::iter::once(&self.message).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
+    }
+
     /// The text to show, several lines that end with a line feed.
     pub(super) fn render(&self, colour: Colour) -> String {
         let paint = |code: &str, text: &str| match colour {
@@ -136,7 +141,7 @@ impl Failure {
                 "{:width$}{} {}:{}",
                 "",
                 paint("36", "-->"),
-                excerpt.file,
+                sentence(&excerpt.file),
                 excerpt.span.first_line
             );
             for (offset, line) in excerpt.lines.iter().enumerate() {
@@ -183,6 +188,13 @@ mod tests {
              --> Dockerfile:2\n2 | COPY missing.txt /app/\n  \
              caused by: excluded by `.dockerignore` line 3: `*.txt`\nhint: add `!missing.txt` to `.dockerignore`\n"
         );
+    }
+
+    #[test]
+    fn the_name_of_a_file_cannot_steer_a_terminal() {
+        let excerpt = Excerpt::of("D\u{9b}1m\u{202e}", b"x\n", Span { first_line: 1, last_line: 1 });
+        let failure = Failure { excerpt: Some(excerpt), ..Failure::new("m") };
+        assert!(failure.render(Colour::No).contains("--> D\\u{9b}1m\\u{202e}:1\n"));
     }
 
     #[test]

@@ -40,13 +40,14 @@ use check::Call;
 use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
-use progress::{Colour, Lines, Verbosity};
+use progress::{Colour, Lines, Verbosity, escaped};
 use settings::{Environment, Purpose, Settings};
 use stop::AtOnce;
 
 use crate::build::progress::{Event, Progress as _};
 use crate::rootfs::Escaped;
 use crate::sys;
+use crate::text::SafeJson;
 
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
 /// RUN's own code; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM; 1 every other failure, usage included.
@@ -102,22 +103,22 @@ fn run(
     match command {
         Command::Build(args) => {
             if let Call::Check(format, status) = Call::of(&args)? {
-                let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
-                return check::check(&settings, format, status, colour, at_once);
+                let settings = Settings::resolve(&args, environment, Purpose::Plan);
+                return check::check(settings, format, status, colour, at_once);
             }
             build::build(&Settings::resolve(&args, environment, Purpose::Build)?, colour, at_once)?;
         }
         Command::Plan(args) => {
-            let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
+            let settings = Settings::resolve(&args, environment, Purpose::Plan);
             if let Call::Check(format, status) = Call::of(&args)? {
-                return check::check(&settings, format, status, colour, at_once);
+                return check::check(settings, format, status, colour, at_once);
             }
-            build::plan(&settings, colour, at_once)?;
+            build::plan(&settings?, colour, at_once)?;
         }
         Command::Check(args) => {
             let Call::Check(format, status) = Call::of_check(&args)? else { return Ok(ExitCode::SUCCESS) };
-            let settings = Settings::resolve(&args.build, environment, Purpose::Plan)?;
-            return check::check(&settings, format, status, colour, at_once);
+            let settings = Settings::resolve(&args.build, environment, Purpose::Plan);
+            return check::check(settings, format, status, colour, at_once);
         }
         Command::Image(args) => match args.command {
             ImageCommand::Extract(args) => {
@@ -150,12 +151,16 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
                 odd.map(|argument| format!("`{}`", Escaped::new(argument.as_bytes()))).collect();
             Failure::new(format!("{} is not UTF-8, and is no path", odd.join(" or ")))
         }
-        _ => {
+        (ErrorKind::DisplayHelp | ErrorKind::DisplayVersion, ..) => {
             let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::FAILURE,
-            };
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            // What it repeats of the command line may be from anywhere.
+            let text: String =
+                error.render().to_string().lines().map(|line| escaped(line.as_bytes()) + "\n").collect();
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            return ExitCode::FAILURE;
         }
     };
     let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
@@ -186,6 +191,14 @@ fn unknown_flag(flag: &str, command: &str) -> Failure {
 /// Writes data to standard output.
 fn print(text: &str) -> Result<(), Failure> {
     print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// Writes JSON to standard output, over several lines.
+fn print_json(document: &impl serde::Serialize) -> Result<(), Failure> {
+    print_with(|out| {
+        serde_json::to_writer_pretty(SafeJson(&mut *out), document)?;
+        out.write_all(b"\n")
+    })
 }
 
 /// Prints what `write` writes.

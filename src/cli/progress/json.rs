@@ -16,7 +16,7 @@ use crate::build::progress::{Event, Moved, Moving, Place, Progress, Way};
 use crate::dockerfile::{self, Span};
 use crate::image::digest::Digest;
 use crate::sandbox::Stream;
-use crate::text::without_credentials;
+use crate::text::{SafeJson, without_credentials};
 
 /// What stands for all that belongs to no step.
 const OTHER: &str = "[internal] builder";
@@ -82,7 +82,7 @@ impl<W: Write> Json<W> {
 impl<W: Write> State<W> {
     fn write(&mut self, value: &Value) {
         // Nobody is left to tell when standard error is closed; the build goes on.
-        let _ = writeln!(self.out, "{value}");
+        let _ = writeln!(SafeJson(&mut self.out), "{value}");
     }
 
     /// Ends what is open of a stage, and gives the step at `place` that is called `instruction`.
@@ -263,6 +263,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn what_is_written_cannot_steer_a_terminal() {
+        let json = Json::new(Vec::new(), Verbosity::Info);
+        let place = Place { stage: None, index: 0, number: 1, total: 4 };
+        json.tell(&Event::Applied { place: &place, instruction: "ENV a=\u{202e}\u{9b}1m\u{1b}[2J" });
+        let text = String::from_utf8(json.state.into_inner().unwrap().out).unwrap();
+        assert!(text.contains(r"ENV a=\u202e\u009b1m\u001b[2J"), "{text}");
+    }
 
     #[test]
     fn events_are_what_buildkit_s_clients_read() {
