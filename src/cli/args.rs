@@ -17,7 +17,7 @@ use crate::dockerfile::{parse_bool, suggest};
     disable_help_subcommand = true,
     subcommand_required = true,
     after_help = "The flags of build, plan and check: builder build --help",
-    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder check [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder doctor [FLAGS]"
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder check [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder pull [FLAGS] NAME\n       builder manifest push from-spec [FLAGS] FILE\n       builder manifest push from-args [FLAGS]\n       builder manifest inspect [FLAGS] NAME\n       builder doctor [FLAGS]"
 )]
 pub(super) struct CommandLine {
     #[command(subcommand)]
@@ -35,6 +35,10 @@ pub(super) enum Command {
     Check(Box<CheckArgs>),
     /// Commands about images
     Image(ImageArgs),
+    /// Pull the image for a platform into the store
+    Pull(Box<PullArgs>),
+    /// Commands about indexes of images, as manifest-tool has them
+    Manifest(ManifestArgs),
     /// Say how a RUN can be kept apart here, what is in the way of better, and what is emulated
     Doctor(DoctorArgs),
     /// Print the version
@@ -105,6 +109,208 @@ pub(super) struct ExtractArgs {
     pub(super) verbosity: String,
 }
 
+/// `builder manifest`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(super) struct ManifestArgs {
+    #[command(subcommand)]
+    pub(super) command: ManifestCommand,
+}
+
+/// What to do with indexes.
+#[derive(Debug, Subcommand)]
+pub(super) enum ManifestCommand {
+    /// Make an index of images that registries have, and push it
+    Push(ManifestPushArgs),
+    /// Print what a registry has under a name
+    Inspect(Box<InspectArgs>),
+}
+
+/// The flags of `manifest push`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(super) struct ManifestPushArgs {
+    /// What to make: docker, a manifest list, or oci, an index
+    #[arg(long = "type", value_name = "TYPE", default_value = "docker", global = true)]
+    pub(super) kind: String,
+
+    #[command(subcommand)]
+    pub(super) command: ManifestPushCommand,
+}
+
+/// What says what to push.
+#[derive(Debug, Subcommand)]
+pub(super) enum ManifestPushCommand {
+    /// Of what a YAML file names
+    FromSpec(Box<FromSpecArgs>),
+    /// Of one image for each platform, whose names a template makes
+    FromArgs(Box<FromArgsArgs>),
+}
+
+/// The flags of `manifest push from-spec`.
+#[derive(Debug, Args)]
+pub(super) struct FromSpecArgs {
+    /// YAML file with the keys image, tags, annotations and manifests; - for standard input
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+
+    #[command(flatten)]
+    pub(super) common: CombineArgs,
+}
+
+/// The flags of `manifest push from-args`.
+#[derive(Debug, Args)]
+pub(super) struct FromArgsArgs {
+    /// Platforms that the index is to have
+    #[arg(long, value_name = "OS/ARCH[/VARIANT],…", value_delimiter = ',', required = true)]
+    pub(super) platforms: Vec<String>,
+
+    /// Names of the images: the first OS, ARCH and VARIANT in it are replaced by those of each platform
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(super) template: String,
+
+    /// Name of the index
+    #[arg(long, value_name = "NAME")]
+    pub(super) target: String,
+
+    /// Further tags of the index
+    #[arg(long, value_name = "TAG,…", value_delimiter = ',')]
+    pub(super) tags: Vec<String>,
+
+    /// Annotations of the index, which --type oci can have
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
+    pub(super) annotations: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) common: CombineArgs,
+}
+
+/// The flags that both ways of `manifest push` have.
+#[derive(Debug, Args)]
+pub(super) struct CombineArgs {
+    /// Leave out images that are not there, with a warning
+    #[arg(long)]
+    pub(super) ignore_missing: bool,
+
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+
+    /// Directory for blobs on their way from one registry to another [env: BUILDER_STORE] [default: /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
+
+/// The flags of `manifest inspect`.
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    /// Name with tag or digest
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+
+    /// Print JSON: an index byte by byte as the registry has it, the manifest of an image with name, digest and platform
+    #[arg(long)]
+    pub(super) raw: bool,
+
+    /// With --raw: the config of an image itself in the place of its descriptor
+    #[arg(long)]
+    pub(super) expand_config: bool,
+
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
+
+/// The flags of `pull`.
+#[derive(Debug, Args)]
+pub(super) struct PullArgs {
+    /// Name of the image
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+
+    #[command(flatten)]
+    pub(super) platform: PlatformArgs,
+
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+
+    /// Directory for blobs and names of images [env: BUILDER_STORE] [default: /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
+
+/// Which platform, and how near an image's must be.
+#[derive(Debug, Args)]
+pub(super) struct PlatformArgs {
+    /// Platform, for instance linux/arm/v7 [default: this machine's]
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    pub(super) custom_platform: Option<String>,
+
+    /// Deprecated spelling of --custom-platform
+    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT]", hide = true)]
+    pub(super) custom_platform_deprecated: Option<String>,
+
+    /// Operating system, in place of --custom-platform [default: this machine's]
+    #[arg(long, value_name = "OS")]
+    pub(super) os: Option<String>,
+
+    /// Architecture, in place of --custom-platform [default: this machine's]
+    #[arg(long, visible_alias = "architecture", value_name = "ARCH")]
+    pub(super) arch: Option<String>,
+
+    /// Variant of the architecture, in place of --custom-platform
+    #[arg(long, value_name = "VARIANT")]
+    pub(super) variant: Option<String>,
+
+    /// How near the image's platform must be: exact, compatible, loose or none
+    #[arg(long, value_name = "MODE", default_value = "compatible")]
+    pub(super) platform_match: String,
+}
+
+/// How registries are spoken to.
+#[derive(Debug, Args)]
+pub(super) struct RegistryArgs {
+    /// Push over plain HTTP
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) insecure: bool,
+
+    /// Pull over plain HTTP
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) insecure_pull: bool,
+
+    /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(super) insecure_registry: Vec<String>,
+}
+
+/// How much may be read, and what is shown meanwhile.
+#[derive(Debug, Args)]
+pub(super) struct ShownArgs {
+    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
+    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
+    pub(super) limit: Vec<String>,
+
+    /// How much to say: trace, debug, info, warn, error, fatal or panic
+    #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
+    pub(super) verbosity: String,
+
+    /// How progress is shown: auto (tty on a terminal, else plain), plain, tty, quiet or rawjson [env:
+    /// BUILDKIT_PROGRESS] [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub(super) progress: Option<String>,
+
+    /// Show nothing but the digest and errors: --progress quiet
+    #[arg(long, short = 'q', num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) quiet: bool,
+}
+
 /// The flags of `check`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -141,17 +347,8 @@ pub(super) struct BuildArgs {
     #[arg(long, short = 'd', visible_short_alias = 't', visible_alias = "tag", value_name = "NAME")]
     pub(super) destination: Vec<String>,
 
-    /// Platform to build for, for instance linux/arm/v7 [default: this machine's]
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
-    pub(super) custom_platform: Option<String>,
-
-    /// Deprecated spelling of --custom-platform
-    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT]", hide = true)]
-    pub(super) custom_platform_deprecated: Option<String>,
-
-    /// How near the base's platform must be: exact, compatible, loose or none
-    #[arg(long, value_name = "MODE", default_value = "compatible")]
-    pub(super) platform_match: String,
+    #[command(flatten)]
+    pub(super) platform: PlatformArgs,
 
     /// Value for an ARG; without `=VALUE` it is taken from the environment (repeatable)
     #[arg(long, value_name = "NAME[=VALUE]")]
@@ -300,17 +497,8 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) image_name_tag_with_digest_file: Option<PathBuf>,
 
-    /// Push over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
-    pub(super) insecure: bool,
-
-    /// Pull over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
-    pub(super) insecure_pull: bool,
-
-    /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
-    #[arg(long, value_name = "HOST[:PORT]")]
-    pub(super) insecure_registry: Vec<String>,
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
 
     /// How a RUN is kept apart: mount-namespace, user-namespace, chroot or in-place, strongest first; auto takes the first
     /// that works here [env: BUILDER_ISOLATION] [default: auto]
@@ -331,22 +519,8 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,
 
-    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
-    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
-    pub(super) limit: Vec<String>,
-
-    /// How much to say: trace, debug, info, warn, error, fatal or panic
-    #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
-    pub(super) verbosity: String,
-
-    /// How progress is shown: auto (tty on a terminal, else plain), plain, tty, quiet or rawjson [env:
-    /// BUILDKIT_PROGRESS] [default: auto]
-    #[arg(long, value_name = "MODE")]
-    pub(super) progress: Option<String>,
-
-    /// Show nothing but the digest and errors: --progress quiet
-    #[arg(long, short = 'q', num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
-    pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
 }
 
 /// The words that Go's flags have for true and false.
@@ -358,6 +532,15 @@ fn boolean(text: &str) -> Result<bool, String> {
 pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("image") => "image extract",
+        Some("pull") => "pull",
+        Some("manifest") => {
+            let is = |word: &str| arguments.iter().skip(2).any(|argument| argument == word);
+            match () {
+                () if is("inspect") => "manifest inspect",
+                () if is("from-args") => "manifest push from-args",
+                () => "manifest push from-spec",
+            }
+        }
         Some("plan") => "plan",
         Some("check") => "check",
         Some("doctor") => "doctor",
@@ -370,6 +553,10 @@ fn flags_of(command: &str) -> clap::Command {
     match command {
         "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
         "check" => CheckArgs::augment_args(clap::Command::new("check")),
+        "pull" => PullArgs::augment_args(clap::Command::new("pull")),
+        "manifest inspect" => InspectArgs::augment_args(clap::Command::new("inspect")),
+        "manifest push from-args" => FromArgsArgs::augment_args(clap::Command::new("from-args")),
+        "manifest push from-spec" => FromSpecArgs::augment_args(clap::Command::new("from-spec")),
         "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
         _ => BuildArgs::augment_args(clap::Command::new("build")),
     }
@@ -421,7 +608,7 @@ pub(super) fn one_dash(arguments: &[OsString], command: &str) -> Option<OneDash>
     })
 }
 
-const COMMANDS: [&str; 6] = ["build", "plan", "check", "image", "doctor", "version"];
+const COMMANDS: [&str; 8] = ["build", "plan", "check", "image", "pull", "manifest", "doctor", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.
@@ -485,7 +672,7 @@ mod tests {
             let line = CommandLine::try_parse_from(std::iter::once("builder").chain(words)).unwrap();
             let Command::Build(args) = line.command else { panic!("not a build") };
             assert_eq!(args.destination, ["a/b:1"]);
-            assert_eq!(args.custom_platform.as_deref(), Some("linux/arm/v7"));
+            assert_eq!(args.platform.custom_platform.as_deref(), Some("linux/arm/v7"));
         }
     }
 

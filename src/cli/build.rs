@@ -30,6 +30,7 @@ use crate::cache::Local;
 use crate::children::reap_orphans;
 use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::Warning;
+use crate::image::document::DocumentLimits;
 use crate::image::manifest::Image;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
@@ -49,8 +50,8 @@ pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Res
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let written = places.read(settings, &*progress)?;
-    let store = open_store(settings, &progress)?;
-    let client = client(settings, &progress)?;
+    let store = open_store(&settings.store, &progress)?;
+    let client = client(&settings.client, settings.limits.documents, &progress)?;
     let stop = Stop::new(at_once)?;
     watch(&stop, &client)?;
     let written = written.map_or_else(|| places.fetch(settings, client.http(), &*progress), Ok);
@@ -91,7 +92,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let secrets = secrets::read(&settings.secrets)?;
     let agents = ssh::open(&settings.agents)?;
     check_machine()?;
-    let store = open_store(settings, &progress)?;
+    let store = open_store(&settings.store, &progress)?;
     let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
     progress.tell(&Event::Detail(&isolation.summary()));
     if let Some(unfiltered) = isolation.unfiltered() {
@@ -149,7 +150,7 @@ impl Build<'_> {
         let settings = self.settings;
         places.hide_outputs(settings)?;
         let sweep = Sweep::begin(store, &**self.progress)?;
-        let client = client(settings, self.progress)?;
+        let client = client(&settings.client, settings.limits.documents, self.progress)?;
         watch(self.stop, &client)?;
         let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
         let fetch = || places.fetch(settings, client.http(), &**self.progress);
@@ -338,12 +339,12 @@ fn check_machine() -> Result<(), Failure> {
 }
 
 /// Opens the store and tells what was wrong with it.
-pub(super) fn open_store(settings: &Settings, progress: &Arc<Display>) -> Result<Store, Failure> {
-    let store = Store::open(&settings.store).map_err(|error| {
+pub(super) fn open_store(path: &Path, progress: &Arc<Display>) -> Result<Store, Failure> {
+    let store = Store::open(path).map_err(|error| {
         let failure = Failure::from_error(&error);
-        match advice_for_store(&error, &settings.store) {
+        match advice_for_store(&error, path) {
             Some(advice) => failure.hint(advice),
-            None => failure.advised(&settings.store),
+            None => failure.advised(path),
         }
     })?;
     for warning in store.warnings() {
@@ -359,11 +360,14 @@ pub(super) fn warn_of_flags(settings: &Settings, progress: &dyn Progress) {
 }
 
 /// A client that tells of waits and of odd answers.
-pub(super) fn client(settings: &Settings, progress: &Arc<Display>) -> Result<Arc<Client>, Failure> {
+pub(super) fn client(
+    options: &ClientOptions,
+    limits: DocumentLimits,
+    progress: &Arc<Display>,
+) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
     let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
-    let options =
-        ClientOptions { notice: Some(notice), limits: settings.limits.documents, ..settings.client.clone() };
+    let options = ClientOptions { notice: Some(notice), limits, ..options.clone() };
     Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 

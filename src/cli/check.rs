@@ -157,8 +157,8 @@ fn run(
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let found = places.find(settings)?;
-    let store = open_store(settings, &progress)?;
-    let client = client(settings, &progress)?;
+    let store = open_store(&settings.store, &progress)?;
+    let client = client(&settings.client, settings.limits.documents, &progress)?;
     let stop = Stop::new(at_once)?;
     watch(&stop, &client)?;
     let found = found.map_or_else(|| places.fetch_text(settings, client.http(), &*progress), Ok);

@@ -13,10 +13,12 @@ mod failure;
 mod hints;
 mod isolation;
 mod limits;
+mod manifest;
 mod open_files;
 mod outputs;
 mod own;
 mod progress;
+mod pull;
 mod root;
 mod run_settings;
 mod secrets;
@@ -26,6 +28,7 @@ mod sources;
 mod ssh;
 mod stop;
 mod sweep;
+mod talk;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write};
@@ -35,12 +38,14 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{Command, CommandLine, ImageCommand};
+use args::{Command, CommandLine, ImageCommand, ManifestCommand};
 use check::Call;
 use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
+use manifest::{InspectSettings, PushSettings};
 use progress::{Colour, Lines, Verbosity, escaped};
+use pull::PullSettings;
 use settings::{Environment, Purpose, Settings};
 use stop::AtOnce;
 
@@ -123,6 +128,17 @@ fn run(
         Command::Image(args) => match args.command {
             ImageCommand::Extract(args) => {
                 extract::extract(&ExtractSettings::resolve(&args, environment)?, colour, at_once)?;
+            }
+        },
+        Command::Pull(args) => {
+            pull::pull(&PullSettings::resolve(&args, environment)?, colour, at_once)?;
+        }
+        Command::Manifest(args) => match args.command {
+            ManifestCommand::Push(args) => {
+                manifest::push(&PushSettings::resolve(&args, environment)?, colour, at_once)?;
+            }
+            ManifestCommand::Inspect(args) => {
+                manifest::inspect(&InspectSettings::resolve(&args, environment)?, colour, at_once)?;
             }
         },
         Command::Doctor(args) => {

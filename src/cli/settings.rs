@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use super::args::BuildArgs;
+use super::args::{BuildArgs, PlatformArgs, RegistryArgs, ShownArgs};
 use super::contexts::{self, GivenFiles};
 use super::failure::Failure;
 use super::isolation;
@@ -200,15 +200,11 @@ impl Settings {
         environment: &Environment,
         purpose: Purpose,
     ) -> Result<Self, Failure> {
-        let verbosity =
-            args.verbosity.parse().map_err(|message: String| Failure::new(message).of_flag("--verbosity"))?;
+        let verbosity = verbosity(&args.shown)?;
         let mut warnings = Vec::new();
         let host = host_platform();
-        let (platform, asked) = platform(args, &host, &mut warnings)?;
-        let mode: MatchMode = args
-            .platform_match
-            .parse()
-            .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
+        let (platform, asked) = platform(&args.platform, &host, &mut warnings)?;
+        let mode = match_mode(&args.platform)?;
         let outputs = Outputs::resolve(args, &platform.normalised, purpose, &mut warnings)?;
         let (build_args, epoch) = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
@@ -216,7 +212,7 @@ impl Settings {
         let mut contexts = contexts::parse(&args.build_context, &host)?;
         warnings.append(&mut contexts.warnings);
         let (context, dockerfile) = sources(args)?;
-        let mut client = client(args, environment)?;
+        let mut client = client(&args.registry, environment)?;
         client.insecure.registries.extend(outputs.insecure.iter().cloned());
         let agents = ssh::parse(&args.ssh, environment)?;
         let settings = Self {
@@ -256,9 +252,9 @@ impl Settings {
             client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
             agents,
-            limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
+            limits: limits(&args.shown, environment)?,
             verbosity,
-            progress: progress(args, environment)?,
+            progress: progress(&args.shown, environment)?,
             warnings,
             epoch,
         };
@@ -281,8 +277,24 @@ pub(super) fn host_platform() -> Platform {
     Platform::host(std::env::consts::OS, std::env::consts::ARCH, &cpuinfo).normalise()
 }
 
-fn platform(
-    args: &BuildArgs,
+/// How much to say.
+pub(super) fn verbosity(args: &ShownArgs) -> Result<Verbosity, Failure> {
+    args.verbosity.parse().map_err(|message: String| Failure::new(message).of_flag("--verbosity"))
+}
+
+/// How much there may be of what is read and written.
+pub(super) fn limits(args: &ShownArgs, environment: &Environment) -> Result<Limits, Failure> {
+    Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)
+}
+
+/// `--platform-match`.
+pub(super) fn match_mode(args: &PlatformArgs) -> Result<MatchMode, Failure> {
+    args.platform_match.parse().map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))
+}
+
+/// The platform that is asked for, as one or in parts.
+pub(super) fn platform(
+    args: &PlatformArgs,
     host: &Platform,
     warnings: &mut Vec<String>,
 ) -> Result<(Requested, Asked), Failure> {
@@ -290,10 +302,50 @@ fn platform(
         warnings.push("--customPlatform is deprecated, use --custom-platform".to_owned());
     }
     // kaniko lets the old spelling win where both are given.
-    let Some(text) = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref()) else {
-        return Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault));
+    let whole = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref());
+    let parts = [("--os", &args.os), ("--arch", &args.arch), ("--variant", &args.variant)];
+    let part = parts.iter().find(|(_, value)| value.is_some());
+    match (whole, part) {
+        (None, None) => Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault)),
+        (Some(text), None) => Ok((requested_platform(text, host)?, Asked::Explicitly)),
+        (Some(text), Some((flag, _))) => {
+            let message = format!("--custom-platform {text} names the platform already");
+            Err(Failure::new(message).of_flag(flag).hint("give the platform as one, or in parts"))
+        }
+        (None, Some(_)) => Ok((platform_of_parts(parts, host)?, Asked::Explicitly)),
+    }
+}
+
+/// The platform of `--os`, `--arch` and `--variant`. What is not there is this machine's; a variant belongs to the
+/// architecture that is named, or else to this machine's.
+fn platform_of_parts(parts: [(&str, &Option<String>); 3], host: &Platform) -> Result<Requested, Failure> {
+    for (flag, value) in parts {
+        let Some(value) = value else { continue };
+        if value.is_empty() || value.contains(['/', ',', ':']) {
+            let message = format!("`{}` is no part of a platform", crate::image::shown(value));
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("for instance --os linux --arch arm --variant v7"));
+        }
+    }
+    let [os, architecture, variant] = parts.map(|(_, value)| value.as_deref());
+    let (os, architecture) = (os.unwrap_or(&host.os), architecture);
+    let text = match (architecture, variant) {
+        (Some(architecture), Some(variant)) => format!("{os}/{architecture}/{variant}"),
+        (Some(architecture), None) => format!("{os}/{architecture}"),
+        (None, Some(variant)) => format!("{os}/{}/{variant}", host.architecture),
+        // What plain `arm` means anyway is not written.
+        (None, None) => match host.variant.as_deref().filter(|variant| *variant != "v7") {
+            Some(variant) => format!("{os}/{}/{variant}", host.architecture),
+            None => format!("{os}/{}", host.architecture),
+        },
     };
-    Ok((requested_platform(text, host)?, Asked::Explicitly))
+    let flags: Vec<&str> = parts.iter().filter(|(_, value)| value.is_some()).map(|(flag, _)| *flag).collect();
+    Requested::parse(&text, host).map_err(|error| {
+        Failure::from_error(&error)
+            .of_flag(&flags.join(" "))
+            .hint("for instance --os linux --arch arm --variant v7")
+    })
 }
 
 /// Reads the value of `--custom-platform`.
@@ -524,7 +576,7 @@ fn git(
     })
 }
 
-fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, Failure> {
+pub(super) fn client(args: &RegistryArgs, environment: &Environment) -> Result<ClientOptions, Failure> {
     let http = http::Options {
         certificates: certificates(environment)?,
         proxies: Proxies {
@@ -602,7 +654,7 @@ fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failur
 }
 
 /// How progress is shown: the flag comes before the variable.
-fn progress(args: &BuildArgs, environment: &Environment) -> Result<Mode, Failure> {
+pub(super) fn progress(args: &ShownArgs, environment: &Environment) -> Result<Mode, Failure> {
     if args.quiet {
         let other = args.progress.as_deref().filter(|mode| !matches!(*mode, "quiet" | "auto"));
         return match other {
@@ -695,6 +747,30 @@ mod tests {
         }
         for path in ["/", "/.builder-in-place-2/x", "/data/.builder-in-place"] {
             assert!(check(path).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_platform_in_parts_takes_the_rest_from_this_machine() {
+        let amd64 = Platform::new("linux", "amd64", None);
+        let v6 = Platform::new("linux", "arm", Some("v6"));
+        for (host, parts, expected) in [
+            (&amd64, ["linux", "arm", "v7"], "linux/arm/v7"),
+            (&amd64, ["", "arm", "v5"], "linux/arm/v5"),
+            (&amd64, ["", "arm64", ""], "linux/arm64"),
+            (&amd64, ["", "", "v3"], "linux/amd64/v3"),
+            (&amd64, ["windows", "", ""], "windows/amd64"),
+            (&amd64, ["windows(10.0.20348)", "", ""], "windows(10.0.20348)/amd64"),
+            // A word that could be an architecture is none here.
+            (&amd64, ["arm64", "", ""], "arm64/amd64"),
+            (&v6, ["linux", "", ""], "linux/arm/v6"),
+            (&v6, ["", "amd64", ""], "linux/amd64"),
+            (&v6, ["", "arm", ""], "linux/arm/v7"),
+        ] {
+            let [os, arch, variant] = parts.map(|part| (!part.is_empty()).then(|| part.to_owned()));
+            let parts = [("--os", &os), ("--arch", &arch), ("--variant", &variant)];
+            let platform = platform_of_parts(parts, host).expect(expected);
+            assert_eq!(platform.to_string(), expected, "{parts:?}");
         }
     }
 

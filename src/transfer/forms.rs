@@ -155,7 +155,7 @@ impl Images<'_> {
     ) -> Result<Result<Layer, ConvertError>, ServiceError> {
         let Task { layer, form, rewrite, .. } = *task;
         let cancelled = || cancel.is_cancelled();
-        self.fetch(layer, &cancelled)?;
+        self.fetch(&layer.blob, &layer.origin, &cancelled)?;
         let limits = self.unpacking.as_ref().map_or_else(Limits::default, |unpacking| unpacking.limits);
         let conversion = Conversion {
             form,
