@@ -701,7 +701,7 @@ mod tests {
         let quiet = |word: &str| {
             let line = CommandLine::try_parse_from(["builder", "build", word, "."]).ok()?;
             let Command::Build(args) = line.command else { panic!("not a build") };
-            Some(args.quiet)
+            Some(args.shown.quiet)
         };
         for (word, value) in [
             ("-q", Some(true)),

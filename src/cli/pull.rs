@@ -15,7 +15,7 @@ use crate::build::progress::{Event, Progress as _};
 use crate::build::services::Wanted;
 use crate::image::digest::Digest;
 use crate::image::reference::Reference;
-use crate::transfer::Images;
+use crate::transfer::{Images, Pull};
 
 /// Everything that a pull is told.
 pub(super) struct PullSettings {
@@ -59,8 +59,14 @@ fn pull_with(settings: &PullSettings, talk: &Talk) -> Result<Digest, Failure> {
     let store = open_store(&settings.store, progress)?;
     let sweep = Sweep::begin(&store, &**progress)?;
     let limits = settings.talk.limits.documents;
-    let images =
-        Images { client: &talk.client, store: &store, progress: &**progress, limits, unpacking: None };
+    let images = Images {
+        client: &talk.client,
+        store: &store,
+        progress: &**progress,
+        limits,
+        pull: Pull::Always,
+        unpacking: None,
+    };
     let message = || format!("cannot pull `{}` for {}", settings.name.familiar(), settings.wanted.platform);
     let pulled = images
         .pull(&settings.name, &settings.wanted, &talk.stop.cancel)

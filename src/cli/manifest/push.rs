@@ -21,8 +21,8 @@ use crate::image::json::Encoded;
 use crate::image::reference::Reference;
 use crate::registry::in_parallel;
 use crate::spec::Member;
-use crate::transfer::Images;
 use crate::transfer::combine::{Found, Sources};
+use crate::transfer::{Images, Pull};
 
 /// Images that are looked at at once.
 const JOBS: usize = 4;
@@ -187,6 +187,7 @@ impl Push<'_> {
             store: &store,
             progress: &*talk.progress,
             limits: settings.talk.limits.documents,
+            pull: Pull::Always,
             unpacking: None,
         };
         for (entry, from) in elsewhere {
