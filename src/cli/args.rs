@@ -141,13 +141,14 @@ pub(super) struct BuildArgs {
     #[arg(long, short = 'd', visible_short_alias = 't', visible_alias = "tag", value_name = "NAME")]
     pub(super) destination: Vec<String>,
 
-    /// Platform to build for, for instance linux/arm/v7 [default: this machine's]
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
-    pub(super) custom_platform: Option<String>,
+    /// Platform to build for, for instance linux/arm/v7; several, in a list or repeated, become one index [default: this
+    /// machine's]
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT][,…]")]
+    pub(super) custom_platform: Vec<String>,
 
     /// Deprecated spelling of --custom-platform
-    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT]", hide = true)]
-    pub(super) custom_platform_deprecated: Option<String>,
+    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT][,…]", hide = true)]
+    pub(super) custom_platform_deprecated: Vec<String>,
 
     /// How near the base's platform must be: exact, compatible, loose or none
     #[arg(long, value_name = "MODE", default_value = "compatible")]
@@ -438,7 +439,7 @@ mod tests {
             let line = CommandLine::try_parse_from(std::iter::once("builder").chain(words)).unwrap();
             let Command::Build(args) = line.command else { panic!("not a build") };
             assert_eq!(args.destination, ["a/b:1"]);
-            assert_eq!(args.custom_platform.as_deref(), Some("linux/arm/v7"));
+            assert_eq!(args.custom_platform, ["linux/arm/v7"]);
         }
     }
 

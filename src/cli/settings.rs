@@ -91,8 +91,10 @@ impl Environment {
 
 /// Everything that a build is told.
 pub(super) struct Settings {
-    /// What to build.
+    /// What to build, for the first platform.
     pub(super) request: PlanRequest,
+    /// All platforms.
+    pub(super) platforms: Platforms,
     /// The directory of the build context; none where there is only a Dockerfile.
     pub(super) context: Option<PathBuf>,
     /// Whether anybody named that directory.
@@ -187,12 +189,14 @@ impl Settings {
             args.verbosity.parse().map_err(|message: String| Failure::new(message).of_flag("--verbosity"))?;
         let mut warnings = Vec::new();
         let host = host_platform();
-        let (platform, asked) = platform(args, &host, &mut warnings)?;
+        let (platforms, asked) = platforms(args, &host, &mut warnings)?;
         let mode: MatchMode = args
             .platform_match
             .parse()
             .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
-        let outputs = Outputs::resolve(args, &platform.normalised, purpose, &mut warnings)?;
+        let normalised: Vec<Platform> =
+            platforms.iter().map(|platform| platform.normalised.clone()).collect();
+        let outputs = Outputs::resolve(args, &normalised, purpose, &mut warnings)?;
         let build_args = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
@@ -208,7 +212,7 @@ impl Settings {
                 target: args.target.clone().filter(|target| !target.is_empty()),
                 contexts: contexts.names,
                 labels: labels(&args.label)?,
-                platform,
+                platform: platforms.first().clone(),
                 asked,
                 mode,
                 host,
@@ -219,6 +223,7 @@ impl Settings {
                 no_cache: no_cache_filter(args)?,
                 clock: if args.reproducible { Clock::Fixed(0) } else { Clock::Machine },
             },
+            platforms,
             context,
             context_given: match (&args.context, &args.positional_context) {
                 (None, None) => Given::No,
@@ -262,29 +267,60 @@ pub(super) fn host_platform() -> Platform {
     Platform::host(std::env::consts::OS, std::env::consts::ARCH, &cpuinfo).normalise()
 }
 
-fn platform(
+fn platforms(
     args: &BuildArgs,
     host: &Platform,
     warnings: &mut Vec<String>,
-) -> Result<(Requested, Asked), Failure> {
-    if args.custom_platform_deprecated.is_some() {
+) -> Result<(Platforms, Asked), Failure> {
+    if !args.custom_platform_deprecated.is_empty() {
         warnings.push("--customPlatform is deprecated, use --custom-platform".to_owned());
     }
     // kaniko lets the old spelling win where both are given.
-    let Some(text) = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref()) else {
-        return Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault));
+    let given = [&args.custom_platform_deprecated, &args.custom_platform];
+    let mut texts = given.into_iter().find(|given| !given.is_empty()).into_iter().flatten();
+    let Some(first) = texts.next() else {
+        let host = Requested { asked: host.clone(), normalised: host.clone() };
+        return Ok((Platforms { first: host, others: Vec::new() }, Asked::ByDefault));
     };
-    Ok((requested_platform(text, host)?, Asked::Explicitly))
+    let mut listed = first.split(',').chain(texts.flat_map(|text| text.split(',')));
+    let first = requested_platform(listed.next().unwrap_or_default(), host)?;
+    let mut platforms = Platforms { first, others: Vec::new() };
+    for text in listed {
+        let requested = requested_platform(text, host)?;
+        // As for docker, what is named twice is built once.
+        if platforms.iter().all(|known| known.normalised != requested.normalised) {
+            platforms.others.push(requested);
+        }
+        if platforms.others.len() >= MOST_PLATFORMS {
+            let message = format!("images for more than {MOST_PLATFORMS} platforms cannot be built at once");
+            return Err(Failure::new(message).of_flag("--custom-platform"));
+        }
+    }
+    Ok((platforms, Asked::Explicitly))
 }
 
-/// Reads the value of `--custom-platform`.
-pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
-    if text.contains(',') {
-        let message = format!("`{text}` names several platforms: several at once are not supported yet");
-        return Err(Failure::new(message)
-            .of_flag("--custom-platform")
-            .hint("run builder once for each platform"));
+/// The most platforms of a build. Each has a plan of its own.
+const MOST_PLATFORMS: usize = 32;
+
+/// What a build is for: at least one platform, each once.
+#[derive(Debug, Clone)]
+pub(super) struct Platforms {
+    first: Requested,
+    others: Vec<Requested>,
+}
+
+impl Platforms {
+    pub(super) fn first(&self) -> &Requested {
+        &self.first
     }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Requested> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+/// Reads one platform of `--custom-platform`.
+pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
     Requested::parse(text, host).map_err(|error| {
         Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
     })
@@ -667,10 +703,33 @@ mod tests {
     }
 
     #[test]
-    fn several_platforms_at_once_are_refused() {
-        let error = requested_platform("linux/amd64,linux/arm64", &host_platform()).unwrap_err();
-        assert!(error.message.contains("names several platforms"), "{}", error.message);
-        assert!(requested_platform("linux/arm/v7", &host_platform()).is_ok());
+    fn platforms_come_in_lists_and_one_by_one_and_each_counts_once() {
+        let read = |flags: &[&str]| -> Result<String, String> {
+            let line = ["builder", "build"].iter().chain(flags);
+            let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let host = Platform::new("linux", "amd64", None);
+            let read = platforms(&args, &host, &mut Vec::new());
+            let (platforms, asked) = read.map_err(|failure| failure.message)?;
+            let listed: Vec<String> = platforms.iter().map(|one| one.normalised.to_string()).collect();
+            Ok(format!("{asked:?} {}", listed.join(" ")))
+        };
+        for (flags, expected) in [
+            (&[][..], "ByDefault linux/amd64"),
+            (&["--platform=arm64,linux/arm"], "Explicitly linux/arm64 linux/arm/v7"),
+            (
+                &["--custom-platform=linux/arm64", "--custom-platform=linux/arm64/v8,linux/386"],
+                "Explicitly linux/arm64 linux/386",
+            ),
+            (&["--custom-platform=arm64", "--customPlatform=arm,386"], "Explicitly linux/arm/v7 linux/386"),
+        ] {
+            assert_eq!(read(flags).as_deref(), Ok(expected), "{flags:?}");
+        }
+        for wrong in ["", ",", "linux/arm64,", "linux/arm64, linux/386", "nonsense,linux/386"] {
+            let error = read(&["--platform", wrong]).unwrap_err();
+            assert!(error.starts_with("--custom-platform: "), "{wrong}: {error}");
+        }
+        let many: Vec<String> = (0..40).map(|number| format!("linux/arm64/v8.{number}")).collect();
+        assert!(read(&["--platform", &many.join(",")]).unwrap_err().contains("more than 32"));
     }
 
     #[test]

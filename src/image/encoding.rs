@@ -22,6 +22,15 @@ impl TypeNames {
         }
     }
 
+    /// The type of an index.
+    #[must_use]
+    pub fn index(self) -> &'static str {
+        match self {
+            Self::Oci => media_type::OCI_INDEX,
+            Self::Docker => media_type::DOCKER_LIST,
+        }
+    }
+
     /// The type of a config.
     #[must_use]
     pub fn config(self) -> &'static str {

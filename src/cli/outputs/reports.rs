@@ -24,7 +24,7 @@ pub(in crate::cli) struct Report {
 enum Content {
     /// The digest of the manifest.
     Digest,
-    /// The digest of the config, which Docker takes for the image's id.
+    /// The digest of the config, which Docker takes for the image's id; of an index its own.
     ImageId,
     /// BuildKit's metadata.
     Metadata,
@@ -36,10 +36,10 @@ enum Content {
 
 /// What came out.
 pub(super) struct Outcome<'a> {
-    /// The manifest.
-    pub(super) manifest: Descriptor,
-    /// The config.
-    pub(super) config: &'a Digest,
+    /// The manifest, or the index of several.
+    pub(super) top: &'a Descriptor,
+    /// The config; an index has none.
+    pub(super) config: Option<&'a Digest>,
     /// The names of all images, each with the digest of its own manifest.
     pub(super) names: Vec<(&'a Reference, &'a Digest)>,
 }
@@ -78,13 +78,13 @@ impl Report {
 
     /// Writes it.
     pub(super) fn write(&self, outcome: &Outcome<'_>) -> Result<(), Failure> {
-        let digest = &outcome.manifest.digest;
+        let digest = &outcome.top.digest;
         let lines = |line: &dyn Fn(&Reference, &Digest) -> String| {
             outcome.names.iter().map(|(name, digest)| line(name, digest) + "\n").collect::<String>()
         };
         match self.content {
             Content::Digest => self.overwrite(&digest.to_string()),
-            Content::ImageId => self.overwrite(&outcome.config.to_string()),
+            Content::ImageId => self.overwrite(&outcome.config.unwrap_or(digest).to_string()),
             Content::Names => self.overwrite(&lines(&|name, digest| format!("{}@{digest}", name.name()))),
             Content::NamesAndTags => self.overwrite(&lines(&|name, digest| match name.tag() {
                 Some(tag) => format!("{}:{tag}@{digest}", name.name()),
@@ -129,11 +129,13 @@ impl Report {
 /// What BuildKit's clients write. There is no history of builds that `buildx.build.ref` could point to.
 fn metadata(outcome: &Outcome<'_>) -> Result<String, Failure> {
     let mut document = Map::new();
-    let descriptor = serde_json::to_value(&outcome.manifest).map_err(|error| Failure::from_error(&error))?;
-    document.insert("containerimage.config.digest".to_owned(), json!(outcome.config.to_string()));
+    let descriptor = serde_json::to_value(outcome.top).map_err(|error| Failure::from_error(&error))?;
+    if let Some(config) = outcome.config {
+        document.insert("containerimage.config.digest".to_owned(), json!(config.to_string()));
+    }
     document.insert("containerimage.descriptor".to_owned(), descriptor);
-    document.insert("containerimage.digest".to_owned(), json!(outcome.manifest.digest.to_string()));
-    let own = outcome.names.iter().filter(|(_, digest)| **digest == outcome.manifest.digest);
+    document.insert("containerimage.digest".to_owned(), json!(outcome.top.digest.to_string()));
+    let own = outcome.names.iter().filter(|(_, digest)| **digest == outcome.top.digest);
     let names: Vec<String> = own.map(|(name, _)| name.to_string()).collect();
     if !names.is_empty() {
         document.insert("image.name".to_owned(), json!(names.join(",")));

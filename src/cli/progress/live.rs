@@ -226,8 +226,9 @@ impl View {
     /// What `event` makes of the view; gives the lines that stay.
     fn take(&mut self, event: &Event<'_>, columns: usize, now: Instant) -> Vec<String> {
         match event {
-            Event::Planned { platform, steps } => {
-                self.planned = Some((platform.to_string(), *steps));
+            Event::Planned { platforms, steps } => {
+                let platforms: Vec<String> = platforms.iter().map(ToString::to_string).collect();
+                self.planned = Some((platforms.join(", "), *steps));
                 self.done = 0;
             }
             Event::Started { place, instruction } => {
@@ -501,7 +502,7 @@ mod tests {
             state: Moved::Partly,
         };
         let events = [
-            Event::Planned { platform: &platform, steps: 8 },
+            Event::Planned { platforms: &[&platform], steps: 8 },
             Event::Applied { place: &place("compile", 0, 1), instruction: "FROM debian:12" },
             Event::Found { place: &place("web", 1, 2), instruction: "COPY . ." },
             Event::Started { place: compile, instruction: "RUN make" },
