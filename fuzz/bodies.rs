@@ -16,19 +16,21 @@ use builder::image::matching::Asked;
 use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
 use builder::sandbox::Cancel;
+use builder::spec::Spec;
 use builder::store::unpacked::Chain;
 
 /// What a target does with a text.
 pub(super) type Body = fn(&[u8]);
 
 /// The name and the body of each target.
-pub(super) const TARGETS: [(&str, Body); 6] = [
+pub(super) const TARGETS: [(&str, Body); 7] = [
     ("parser", parser),
     ("expansion", expansion),
     ("mount_options", mount_options),
     ("ignore_rules", ignore_rules),
     ("plan", plan),
     ("references", references),
+    ("spec", spec),
 ];
 
 /// A Dockerfile: it parses or not, and what is printed of it parses to the same.
@@ -193,7 +195,7 @@ pub(super) fn plan(data: &[u8]) {
     let bare = PlanRequest { build_args: BTreeMap::new(), contexts, asked, ..request.clone() };
     for request in [request, bare] {
         match build::plan(&file, &request, &IgnoreRules::default(), &Nothing) {
-            Ok(plan) => assert!(preview::write(&plan, std::io::sink()).is_ok()),
+            Ok(plan) => assert!(preview::write(&[plan], std::io::sink()).is_ok()),
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
@@ -206,6 +208,22 @@ pub(super) fn references(data: &[u8]) {
     for shown in [reference.to_string(), reference.familiar()] {
         let again = shown.parse::<Reference>();
         assert_eq!(again.as_ref().ok(), Some(&reference), "{shown}");
+    }
+}
+
+/// A specification of an index: an error is within the text, and all names can be read again.
+pub(super) fn spec(data: &[u8]) {
+    match Spec::parse(data, builder::spec::LIMIT) {
+        Ok(Spec { names, members, .. }) => {
+            for name in names.iter().chain(members.iter().map(|member| &member.image)) {
+                assert_eq!(name.to_string().parse::<Reference>().as_ref().ok(), Some(name), "{name}");
+            }
+        }
+        Err(error) => {
+            let lines = String::from_utf8_lossy(data).split(['\n', '\r']).count();
+            let within = (1..=lines + 1).contains(&error.place.line) && error.place.column >= 1;
+            assert!(within, "{error} at {} in {}", error.place, shown(data));
+        }
     }
 }
 

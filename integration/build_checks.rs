@@ -18,6 +18,7 @@ use builder::image::platform::{Platform, Requested};
 use builder::image::reference::Reference;
 use builder::sandbox::Cancel;
 use builder::store::unpacked::Chain;
+use serde_json::json;
 
 use crate::support::{Builder, Context, ground};
 
@@ -249,8 +250,34 @@ fn findings_are_printed_as_docker_prints_them() {
     let finished =
         builder.run(["check", "--build-arg", "BUILDKIT_DOCKERFILE_CHECK=skip=all", path]).success();
     assert_eq!(finished.stdout, "Check complete, no warnings found.\n");
+    let finished = builder.run(["check", "--push", "--build-arg=BUILDKIT_DOCKERFILE_CHECK=skip=all", path]);
+    let finished = finished.success();
+    assert_eq!(
+        finished.stderr,
+        "warning: flag: --push has no effect: nothing is built here that could be pushed\n"
+    );
     let finished = builder.run(["check", "--call=outline", path]).exited(1);
     assert!(finished.says(&["--call", "`outline` is not supported"]), "{}", finished.stderr);
+}
+
+#[test]
+fn a_check_that_an_error_has_ended_is_not_complete() {
+    let builder = Builder::new();
+    for (dockerfile, found, error) in [
+        ("FROM scratch AS Bad\nRUN --mount=type=frob x\n", "1 warning has been found!", "frob"),
+        ("FROM scratch\nCOPY --from=b:$none,x /a /\n", "no warnings found.", "variable expansion"),
+        ("FROM scratch AS a\nBADCMD\n", "no warnings found.", "BADCMD"),
+    ] {
+        let context = Context::new(dockerfile);
+        for arguments in [&["check"][..], &["--check"]] {
+            let mut all = arguments.to_vec();
+            all.push(context.path().to_str().unwrap());
+            let finished = builder.run(all).exited(1);
+            let first = finished.stdout.lines().next().unwrap_or_default();
+            assert_eq!(first, format!("Check incomplete because of an error; before it, {found}"));
+            assert!(finished.says(&["error: ", error]), "{}", finished.stderr);
+        }
+    }
 }
 
 #[test]
@@ -283,6 +310,51 @@ fn json_is_docker_s() {
     assert_eq!(document["buildError"]["message"], "unknown instruction: BADCMD");
     assert_eq!(document["buildError"]["location"]["ranges"][0]["start"]["line"], 2);
     assert!(finished.says(&["error:", "unknown instruction: BADCMD"]), "{}", finished.stderr);
+}
+
+#[test]
+fn whoever_reads_json_gets_some_whatever_happens() {
+    let builder = Builder::new();
+    let context = Context::new("FROM scratch\n");
+    let empty = crate::support::scratch();
+    let (path, empty) = (context.path().to_str().unwrap(), empty.path().to_str().unwrap());
+    for (arguments, words) in [
+        (vec!["--limit=dockerfile-bytes=8", path], "dockerfile-bytes"),
+        (vec![empty], "Dockerfile"),
+        (vec!["/does/not/exist"], "`/does/not/exist` does not exist"),
+        (vec!["--platform-match=near", path], "--platform-match"),
+        (vec!["--dockerfile=http://127.0.0.1:1/Dockerfile", path], "127.0.0.1:1"),
+    ] {
+        let finished = builder.run([&["check", "--format=json"], &arguments[..]].concat()).exited(1);
+        let document = finished.json();
+        let message = document["buildError"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert_eq!((&document["warnings"], &document["sources"]), (&json!([]), &json!([])));
+        assert!(finished.stderr.contains("error: "), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn text_of_a_dockerfile_steers_no_terminal() {
+    let builder = Builder::new();
+    for text in ["FROM scratch\nENV a \u{202e}\u{9b}1m$nope\u{61c}\n", "FROM scratch\nBAD\u{9b}\u{202e}CMD\n"]
+    {
+        let context = Context::new(text);
+        let path = context.path().to_str().unwrap();
+        for arguments in [
+            &["check", path][..],
+            &["check", "--format=json", path],
+            &["plan", "--no-push", path],
+            &["build", "--no-push", "--progress=plain", path],
+            &["build", "--no-push", "--progress=rawjson", path],
+            &["build", "--no-push\u{9b}", path],
+            &["build", "--no-push=\u{9b}", path],
+        ] {
+            let finished = builder.run(arguments);
+            let shown = finished.stdout + &finished.stderr;
+            assert!(!shown.contains(['\u{9b}', '\u{202e}', '\u{61c}', '\u{1b}']), "{arguments:?}: {shown}");
+        }
+    }
 }
 
 #[test]
@@ -345,7 +417,9 @@ fn a_build_tells_what_to_write_instead_once_and_reminds_at_the_end() {
     ] {
         assert_eq!(finished.stderr.matches(words).count(), times, "{words}\n{}", finished.stderr);
     }
-    assert!(finished.stderr.trim_end().lines().last().is_some_and(|line| line.contains("2 warnings found")));
+    assert!(
+        finished.stderr.trim_end().lines().rev().nth(1).is_some_and(|line| line.contains("2 warnings found"))
+    );
     // Planning prints them as JSON alone.
     let finished = builder.run(["plan", path]).success();
     assert_eq!(finished.stderr, "");

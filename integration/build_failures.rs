@@ -552,6 +552,10 @@ fn flags_with_values_that_are_none() {
         ("output-no-directory", "--output=type=local"),
         ("output-split", "--output=type=local,dest=x,platform-split=true"),
         ("output-root", "--output=/"),
+        ("output-misspelt", "--output=tpye=local"),
+        ("bad-compression", "--compression=lz4"),
+        ("one-dash", "-target=x"),
+        ("empty-path", "--metadata-file="),
         ("output-load", "--load"),
         ("output-attestation", "--provenance=mode=max"),
         ("output-annotation", "--annotation=what"),
@@ -559,6 +563,11 @@ fn flags_with_values_that_are_none() {
     ] {
         Attempt::new(name, "FROM scratch\n").with(&[flag]).fails();
     }
+}
+
+#[test]
+fn an_epoch_of_the_environment_that_is_no_time() {
+    Attempt::new("bad-epoch-variable", "FROM scratch\n").after("export SOURCE_DATE_EPOCH=yesterday").fails();
 }
 
 #[test]
@@ -732,9 +741,13 @@ fn limits_of_what_is_read() {
 
 #[test]
 fn a_disk_that_is_full_when_outputs_are_written() {
-    for (name, flag) in
-        [("full-layout", "--oci-layout-path=OUT/small/layout"), ("full-archive", "--tar-path=OUT/small/a")]
-    {
+    for (name, flag) in [
+        ("full-layout", "--oci-layout-path=OUT/small/layout"),
+        ("full-archive", "--tar-path=OUT/small/a"),
+        ("full-root-archive", "--output=type=tar,dest=OUT/small/a"),
+        ("full-root-directory", "--output=OUT/small/new"),
+        ("full-root-there", "--output=OUT/small"),
+    ] {
         let attempt = Attempt::new(name, "FROM scratch\nCOPY big /\n");
         attempt.context.write("big", noise(4 << 20));
         attempt
@@ -838,12 +851,28 @@ fn outputs_that_would_overwrite_something_are_refused_before_anything_is_built()
     };
     let file = out.path().join("file").display().to_string();
     let store = builder.store().display().to_string();
+    let missing = out.path().join("missing").display().to_string();
     let dockerfile = context.path().join("Dockerfile").display().to_string();
+    let other_name = out.path().join("other-name").display().to_string();
+    fs::hard_link(&dockerfile, &other_name).expect("link");
     for (flags, expected) in [
         (vec![format!("--digest-file={store}/version")], "is in the store"),
         (vec![format!("--oci-layout-path={store}/x")], "is in the store"),
         (vec![format!("--tar-path={dockerfile}")], "would overwrite the Dockerfile"),
-        (vec![format!("--tar-path={file}"), format!("--digest-file={file}")], "would overwrite --tar-path"),
+        (vec![format!("--tar-path={file}"), format!("--digest-file={file}")], "would overwrite `"),
+        (
+            vec![
+                format!("--output=type=tar,dest={file}"),
+                format!("--output=type=oci,dest={missing}/../file"),
+            ],
+            "missing/../file` would overwrite `",
+        ),
+        (vec![format!("--output={file}"), format!("--output={file}/")], "file/` would overwrite `"),
+        (
+            vec![format!("--output=type=tar,dest={file}"), format!("--metadata-file={file}/x")],
+            "is in what is written as `",
+        ),
+        (vec![format!("--tar-path={other_name}")], "is another name of the same file, and would overwrite"),
         (vec![format!("--digest-file={dockerfile}/x")], "is not a directory"),
     ] {
         let error = run(&flags);

@@ -4,11 +4,14 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::ground::ground;
 use crate::support::oci::{self, Entry, LayoutImage, raw_config, raw_manifest, skopeo};
+use crate::support::traces::Running;
 use crate::support::tree::{self, Times};
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
@@ -25,6 +28,36 @@ fn built(context: &Context, arguments: &[&str]) -> (LayoutImage, Vec<Vec<Entry>>
 fn inspect(name: &str) -> Value {
     let text = skopeo(&["inspect", "--tls-verify=false", name]);
     serde_json::from_str(&text).expect("skopeo's JSON")
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_told_of_and_can_be_left() {
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let place = scratch();
+    let fifo = place.path().join("fifo");
+    finish(Command::new("mkfifo").arg(&fifo)).success();
+    let named = |flag: &str| format!("{flag}{}", fifo.display());
+    let waits = "\nwaiting for a reader of the pipe ";
+    for flags in [
+        vec!["-o".to_owned(), named("type=tar,dest=")],
+        vec!["--no-push".to_owned(), named("--tar-path=")],
+        vec!["--no-push".to_owned(), named("--digest-file=")],
+    ] {
+        let builder = Builder::new();
+        let mut running = Running::start(builder.command().args(&flags).arg(context.path()));
+        running.wait_until("it waits", |said| said.contains(waits));
+        running.signal(Signal::INT);
+        // Sooner than everything that does not stop by itself is ended.
+        let finished = running.end(Duration::from_secs(3)).exited(130);
+        assert!(finished.stderr.ends_with("\nerror: stopped by SIGINT\n"), "{}", finished.stderr);
+    }
+    let builder = Builder::new();
+    let mut running =
+        Running::start(builder.command().args(["-o", &named("type=tar,dest=")]).arg(context.path()));
+    running.wait_until("it waits", |said| said.contains(waits));
+    let names = finish(Command::new("tar").arg("-tf").arg(&fifo)).success().stdout;
+    assert_eq!(names, "Dockerfile\n");
+    running.end(Duration::from_secs(60)).exited(0);
 }
 
 #[test]

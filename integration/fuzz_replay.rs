@@ -244,6 +244,11 @@ fn fuzz_references() {
     replay("references");
 }
 
+#[test]
+fn fuzz_spec() {
+    replay("spec");
+}
+
 /// A target that is in one place only would never run.
 #[test]
 fn every_fuzz_target_has_a_file_and_seeds() {

@@ -145,6 +145,46 @@ fn the_files_are_those_that_the_command_checks_out() {
 }
 
 #[test]
+fn odd_times_of_commits_are_the_same_with_the_command_or_refused_by_both() {
+    let Some(site) = Site::start() else { return };
+    site.commit("text", "x");
+    site.commit("deep/text", "x");
+    let tree = site.git(&["rev-parse", "HEAD^{tree}"]);
+    let (with, without) = (Builder::new(), Builder::without_programs());
+    for (number, (committer, is_fine)) in [
+        ("A <a@b> 0 +0000", true),
+        ("A <a@b> 2147483648 +9999", true),
+        ("A <a@b>  007 -1 more", true),
+        ("A <a@b> -5 +0000", false),
+        ("A <a@b> 253402300800 +0000", false),
+        ("A <a@b> 18446744073709551616 +0000", false),
+        ("A <a@b> 5 UTC", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = site.repositories().join("commit");
+        let text = format!("tree {tree}\nauthor A <a@b> word\ncommitter {committer}\n\nodd\n");
+        std::fs::write(&file, text).unwrap();
+        let path = file.to_str().unwrap();
+        let id = site.git(&["hash-object", "-t", "commit", "-w", "--literally", path]);
+        site.git(&["push", "-q", "../repo.git", &format!("{id}:refs/heads/odd-{number}")]);
+        let plain = format!("{}?ref=odd-{number}", site.url("repo.git"));
+        assert_eq!(files(&with, &plain), files(&without, &plain), "{committer}");
+        let source = format!("{plain}&mtime=commit");
+        if is_fine {
+            assert_eq!(files(&with, &source), files(&without, &source), "{committer}");
+            continue;
+        }
+        for builder in [&with, &without] {
+            let words = format!("the commit {id} has no time between the years 1970 and 9999");
+            let finished = fails(builder, &source, &[]);
+            assert!(finished.stderr.contains(&words), "{committer}: {}", finished.stderr);
+        }
+    }
+}
+
+#[test]
 fn as_little_is_fetched_as_with_the_command() {
     let Some(site) = Site::start() else { return };
     fill(&site);
@@ -236,7 +276,7 @@ fn what_takes_the_command_says_so() {
     let expected = files(&Builder::new(), &source);
     assert!(expected.contains("module/ 755"), "{expected}");
     assert_eq!(files(&builder, &source), expected);
-    site.commit(".gitattributes", "sub/b working-tree-encoding=UTF-16\n");
+    site.commit(".gitattributes", "sub/b working-tree-encoding=ISO-8859-1\n");
     let finished = fails(&builder, &source, &[]);
     assert!(
         finished.says(&["the `working-tree-encoding` of `sub/b` takes the git command"]),
@@ -349,6 +389,7 @@ fn a_fetch_ends_at_once_when_it_is_told_to_and_limits_hold() {
     let endless = stalled.clone().body(format!("{:04x}{name}", name.len() + 4)).ending(Ending::Endless);
     let server = Server::start("127.0.0.1", move |seen| match seen.path.as_str() {
         path if path.starts_with("/endless") => endless.clone(),
+        path if path.starts_with("/refused") => stalled.clone().body("001eERR go away,\u{9b}1m stranger\n"),
         path if path.starts_with("/nonsense") => Answer::new(200).body("<html>"),
         _ => stalled.clone().body("x".repeat(9)).ending(Ending::Stall(4)),
     });
@@ -364,6 +405,9 @@ fn a_fetch_ends_at_once_when_it_is_told_to_and_limits_hold() {
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
     let finished = fails(&builder, &source("nonsense"), &[]);
     assert!(finished.stderr.contains("cannot ask http://"), "{}", finished.stderr);
+    let finished = fails(&builder, &source("refused"), &[]);
+    let words = "branches and tags: the server says: go away,\\u{9b}1m stranger";
+    assert!(finished.stderr.contains(words), "{}", finished.stderr);
     let finished = fails(&builder, &source("endless"), &["--limit=git-memory=16MiB"]);
     assert!(finished.stderr.contains("--limit git-memory=N"), "{}", finished.stderr);
     let Some(site) = Site::start() else { return };

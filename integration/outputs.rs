@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::support::ground::ground;
 use crate::support::oci::{LayoutImage, raw_manifest, skopeo, with_unpacked};
+use crate::support::steps;
 use crate::support::user::User;
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
@@ -234,6 +235,34 @@ fn names_are_pushed_when_an_output_or_push_says_so() {
     assert!(exists(&format!("{}@{}", name("c"), digest.trim())) && !exists(&name("c:latest")));
     build(&builder, &context, &["-o", &format!("type=image,name={}", name("d:1"))]).success();
     assert!(!exists(&name("d:1")));
+}
+
+#[test]
+fn a_name_of_the_store_is_a_base_unless_the_registry_is_to_be_asked() {
+    let name = ground().name(&format!("outputs-{}/named:1", std::process::id()));
+    let built = |builder: &Builder, text: &str, arguments: &[&str]| {
+        let context = steps::context(&format!("FROM BASE\nRUN echo {text} >/which\n"));
+        builder.run([&["-c", context.path().to_str().unwrap()], arguments].concat()).success();
+    };
+    let builder = Builder::new();
+    built(&builder, "store", &["-o", &format!("type=image,name={name}")]);
+    let on_it = steps::context(&format!("FROM {name}\nRUN cat /which\nCOPY --from={name} /which /again\n"));
+    let build = |arguments: &[&str]| steps::build(&builder, &on_it, arguments);
+    let first = build(&[]).success();
+    let told = format!("FROM {name}: the image of that name in the store (sha256:");
+    assert_eq!((steps::output(&first), first.stderr.matches(&told).count()), (vec!["store".to_owned()], 1));
+    build(&["--pull"]).exited(1);
+    built(&Builder::new(), "registry", &["-d", &name]);
+    assert_eq!(steps::output(&build(&["--pull"]).success()), ["registry"]);
+    assert_eq!(steps::output(&build(&["--pull=false"]).success()), ["store"]);
+    // The registry has none for that platform, either.
+    let other = build(&["--platform=linux/arm/v7"]).exited(1);
+    assert!(other.says(&["in the store will not do", "the registry is asked"]), "{}", other.stderr);
+    let names = fs::read_dir(builder.store().join("blobs/sha256")).unwrap();
+    names.for_each(|blob| fs::remove_file(blob.unwrap().path()).unwrap());
+    let without = build(&[]).success();
+    assert_eq!(steps::output(&without), ["registry"]);
+    assert!(without.says(&["in the store", "the registry is asked"]), "{}", without.stderr);
 }
 
 #[test]

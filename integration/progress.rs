@@ -13,6 +13,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 use crate::support::Builder;
+use crate::support::ground::ground;
 use crate::support::steps::{build, context, output};
 
 /// Two stages at once, of which one copies from the other.
@@ -70,6 +71,13 @@ impl Terminal {
         }
     }
 
+    /// Becomes as large as this.
+    fn resize(&mut self, rows: u16, columns: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.keyboard, size).unwrap();
+        self.screen.screen_mut().set_size(rows, columns);
+    }
+
     fn contents(&self) -> String {
         self.screen.screen().contents()
     }
@@ -113,7 +121,9 @@ fn on_a_terminal_what_is_done_scrolls_up_and_what_goes_on_stands_below() {
             assert_eq!(begins(wanted), 1, "{wanted}\n{screen}");
         }
         // What a step wrote that ended well is of no interest, nor is the view itself any more.
-        assert!(!screen.contains("  | ") && !screen.contains("steps"), "{screen}");
+        assert!(!screen.contains("  | ") && !screen.contains("steps done"), "{screen}");
+        let last = screen.lines().last().unwrap_or_default();
+        assert!(last.starts_with("finished 6 steps for linux/") && last.ends_with(" s"), "{screen}");
         let widest = screen.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(usize::from(columns)), "{screen}");
         assert!(
@@ -121,6 +131,21 @@ fn on_a_terminal_what_is_done_scrolls_up_and_what_goes_on_stands_below() {
             "{screen}"
         );
     }
+}
+
+#[test]
+fn the_view_follows_a_terminal_that_changes_its_size() {
+    let (builder, context) = (Builder::new(), context("FROM BASE\nRUN echo begun; sleep 2\nRUN echo then\n"));
+    let mut terminal = Terminal::start(&mut command(&builder, &context), 24, 60);
+    let width = |screen: &str| screen.lines().last().map_or(0, str::len);
+    terminal.wait_for(|screen| screen.contains("  | begun") && width(screen) == 59);
+    terminal.resize(30, 100);
+    terminal.wait_for(|screen| width(screen) == 99);
+    let (screen, _) = terminal.end();
+    for wanted in ["[1/3] FROM", "[2/3] RUN", "[3/3] RUN", "finished 3 steps"] {
+        assert_eq!(screen.lines().filter(|line| line.starts_with(wanted)).count(), 1, "{wanted}\n{screen}");
+    }
+    assert!(!screen.contains("steps done"), "{screen}");
 }
 
 #[test]
@@ -182,6 +207,37 @@ fn programs_read_a_json_object_a_line() {
     assert!(logs.iter().any(|log| log["data"] == "b3RoZXIK" && log["stream"] == 1), "{logs:#?}");
     let statuses = all("statuses");
     assert!(statuses.iter().any(|status| status["completed"].is_string()), "{statuses:#?}");
+}
+
+/// That every layer of the base is unpacked, and converted for an output that wants that.
+#[test]
+fn what_takes_long_beside_the_steps_is_shown_with_its_bytes() {
+    let out = crate::support::scratch();
+    let build = |progress: &str| {
+        let dest = out.path().join(progress);
+        let output = format!("type=oci,dest={},compression=zstd,force-compression=true", dest.display());
+        let arguments = ["--progress", progress, "-o", output.as_str()];
+        build(&Builder::new(), &context("FROM BASE\nRUN true\n"), &arguments).success().stderr
+    };
+    let lines = build("plain");
+    let has = |begin: &str, end: &str| {
+        lines.lines().any(|line| line.starts_with(begin) && line.contains("B) ") && line.ends_with(end))
+    };
+    assert!(has("unpacking sha256:", &format!(" of {}", ground().name("busybox:latest"))), "{lines}");
+    assert!(has("converting sha256:", " to zstd-3"), "{lines}");
+    let lines = build("rawjson");
+    let statuses: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect(line))
+        .filter_map(|line| line["statuses"].get(0).cloned())
+        .collect();
+    for begin in ["unpacking ", "converting zstd-3 "] {
+        let is_complete = |status: &&Value| {
+            status["id"].as_str().is_some_and(|id| id.starts_with(begin)) && status["completed"].is_string()
+        };
+        let done = statuses.iter().find(is_complete).unwrap_or_else(|| panic!("{begin}: {lines}"));
+        assert!(done["total"].as_u64() > Some(0) && done["current"] == done["total"], "{done}");
+    }
 }
 
 #[test]

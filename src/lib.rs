@@ -10,6 +10,7 @@
 //! | 0 | [`text`] | text from outside, fit for a message; what is shown of URLs | – |
 //! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does; forked children that have one thing to say; programs that are run to their end | `sys` |
 //! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
+//! | 1 | [`spec`] | what an index is to be made of: YAML or arguments to values; no input or output | `image`, `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
 //! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit`, `text` |
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `text` |
@@ -45,6 +46,7 @@ pub mod registry;
 pub mod rootfs;
 pub mod sandbox;
 pub mod snapshot;
+pub mod spec;
 pub mod store;
 pub mod sys;
 pub mod text;

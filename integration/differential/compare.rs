@@ -32,10 +32,10 @@ fn add(differences: &mut Vec<Difference>, place: &str, one: &str, other: &str) {
     }
 }
 
-/// Everything: entries of the layers, config, history.
+/// Everything: entries of the layers, config, history. The first is what overlayfs makes.
 pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Difference> {
     let mut differences = Vec::new();
-    // On overlayfs a directory of a lower layer is moved by copying it, and busybox copies no billionths of seconds.
+    // On overlayfs a directory of a lower layer is moved by copying it.
     let moved = program.dockerfile().contains("mv ");
     let layers_of = |facts: &Facts| match moved {
         true => {
@@ -47,16 +47,20 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     add(&mut differences, "layers", &one.layers.len().to_string(), &other.layers.len().to_string());
     // overlayfs gives a name that is written to a file of its own: `docs/snapshotters.md`, "What differs".
     let shared = |line: &str| one.shared.iter().chain(&other.shared).any(|path| is_of(line, path));
-    for (number, layers) in one_layers.iter().zip(&other_layers).enumerate() {
+    for (number, (ones, others)) in one_layers.iter().zip(&other_layers).enumerate() {
+        let ones = match moved {
+            true => &as_if_renamed(ones, others, &one_layers[..number]),
+            false => ones,
+        };
         let less = |all: &[String], those: &[String]| {
             let differing = all.iter().filter(|line| !those.contains(line) && !shared(line));
             let lines: Vec<&str> = differing.map(String::as_str).collect();
             lines.join("\n    ")
         };
         let place = format!("layer {number}");
-        add(&mut differences, &place, &less(layers.0, layers.1), &less(layers.1, layers.0));
+        add(&mut differences, &place, &less(ones, others), &less(others, ones));
         if differences.is_empty() && one.shared.is_empty() {
-            add(&mut differences, &format!("{place} order"), &layers.0.join(" "), &layers.1.join(" "));
+            add(&mut differences, &format!("{place} order"), &ones.join(" "), &others.join(" "));
         }
     }
     add(&mut differences, "history", &one.history.join("\n    "), &other.history.join("\n    "));
@@ -64,6 +68,37 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     differences
 }
 
+/// The lines of a layer as they would be if its directories were renamed, as those of `others` are, and not copied. Of what
+/// was moved there and back nothing is in the layer then; `before` has the layers below.
+fn as_if_renamed(lines: &[String], others: &[String], before: &[Vec<String>]) -> Vec<String> {
+    let renamed = |line: &String| {
+        if others.contains(line) {
+            return Some(line.clone());
+        }
+        let file = others.iter().find(|other| !lines.contains(other) && is_busybox_copy(line, other));
+        // Without the billionths it is other than it was.
+        let is_back = before.iter().flatten().any(|before| before == line);
+        file.cloned().or_else(|| (!is_back).then(|| line.clone()))
+    };
+    lines.iter().filter_map(renamed).collect()
+}
+
+/// Whether `copy` is what busybox makes of `file` when it cannot rename: without extended attributes, and a link has the
+/// time at which it is made.
+fn is_busybox_copy(copy: &str, file: &str) -> bool {
+    let parts = |line: &str| {
+        let (facts, time) = line.rsplit_once(' ')?;
+        let (facts, attributes) = facts.split_once(" {")?;
+        Some((facts.to_owned(), attributes.to_owned(), time.to_owned()))
+    };
+    let (Some(copy), Some(file)) = (parts(copy), parts(file)) else { return false };
+    let is_link = copy.0.contains(" symlink ");
+    copy.0 == file.0
+        && (copy.1 == file.1 || copy.1 == "}")
+        && (copy.2 == file.2 || (is_link && copy.2 == "now"))
+}
+
+/// busybox copies no billionths of seconds.
 fn whole_seconds(line: &str) -> String {
     match line.rsplit_once(' ') {
         Some((facts, time)) => format!("{facts} {}", time.split('.').next().unwrap_or_default()),

@@ -15,6 +15,7 @@ use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan, Step, Targe
 use crate::dockerfile::{Need, Warning};
 use crate::image::config::{History, ImageConfig};
 use crate::sandbox::{Network, Security};
+use crate::text::SafeJson;
 
 /// Writes everything that `builder plan` prints: JSON with a line end. One plan is an object; of several, for one platform
 /// each, there is a list.
@@ -23,8 +24,8 @@ use crate::sandbox::{Network, Security};
 /// Those of `out`.
 pub fn write(plans: &[Plan], mut out: impl io::Write) -> io::Result<()> {
     match plans {
-        [plan] => serde_json::to_writer_pretty(&mut out, &Document(plan))?,
-        plans => serde_json::to_writer_pretty(&mut out, &Each(|| plans.iter().map(Document)))?,
+        [plan] => serde_json::to_writer_pretty(SafeJson(&mut out), &Document(plan))?,
+        plans => serde_json::to_writer_pretty(SafeJson(&mut out), &Each(|| plans.iter().map(Document)))?,
     }
     out.write_all(b"\n")
 }

@@ -103,6 +103,15 @@ pub enum Event<'a> {
         /// One sentence.
         error: &'a str,
     },
+    /// All is built, written and pushed.
+    Complete {
+        /// What the images are for.
+        platforms: &'a [&'a Platform],
+        /// How many steps there were, as [`Event::Planned`] has it.
+        steps: usize,
+        /// How long all of it took.
+        elapsed: Duration,
+    },
     /// Bytes are on their way; see [`Transfer`].
     Moving(Moving<'a>),
     /// Something that the user should change.
@@ -134,6 +143,10 @@ pub trait Progress: Sync {
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
+    /// From a stored layer into files.
+    Unpack,
+    /// From a stored layer into one of another form.
+    Convert,
     /// From a registry.
     Pull,
     /// To a registry.
@@ -151,7 +164,7 @@ pub struct Moving<'a> {
     pub way: Way,
     /// What is moved: a digest, or a URL without its secrets.
     pub name: &'a str,
-    /// The image that it is a part of, or nothing.
+    /// The image that it is a part of, or nothing; the form that a layer is converted to.
     pub image: &'a str,
     /// How many bytes have been moved.
     pub bytes: u64,

@@ -430,7 +430,8 @@ mod tests {
             Needs { base: None, all: BTreeSet::new(), reads_base: false },
             Needs { base: None, all: BTreeSet::from([0, 1]), reads_base: false },
         ];
-        let stages = Stages::with(needs, 2);
+        let last = needs.len() - 1;
+        let stages = Stages::with(needs, std::iter::once(last), 2);
         let zero = stages.next().unwrap();
         let one = stages.next().unwrap();
         one.end(Ok(built()));

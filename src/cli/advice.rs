@@ -11,6 +11,7 @@ use crate::build::copy::CopyError;
 use crate::build::progress::size;
 use crate::layer::EntryError;
 use crate::store::StoreError;
+use crate::store::directory::DirectoryError;
 use crate::store::export::ExportError;
 use crate::store::extract::is_mount_point;
 use crate::store::room::Free;
@@ -52,9 +53,7 @@ impl Trouble {
         let mut what = Unwritten::Files;
         let mut next = Some(error);
         while let Some(error) = next {
-            if let Some(ExportError::Io { path, .. }) = error.downcast_ref() {
-                place = Some(path.clone());
-            }
+            place = place_of(error).or(place);
             if is_about_attributes(error) {
                 what = Unwritten::Attribute;
             }
@@ -83,7 +82,10 @@ impl Trouble {
             // What was made there may be gone again.
             Some(place) => {
                 let there = place.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-                (there, format!("`{}`", there.display()), "write elsewhere")
+                // `.` would say nothing in a log.
+                let shown = std::path::absolute(there);
+                let shown = shown.as_deref().unwrap_or(there).display();
+                (there, format!("`{shown}`"), "write elsewhere")
             }
             None => (store, format!("the store `{}`", store.display()), "choose another store with --store"),
         };
@@ -170,6 +172,25 @@ fn advice_for_attribute(errno: Errno, free: Option<Free>, shown: &str, otherwise
     })
 }
 
+/// Where something was to be written that is no matter of the store.
+fn place_of(error: &(dyn Error + 'static)) -> Option<PathBuf> {
+    match error.downcast_ref() {
+        Some(ExportError::Io { path, .. }) => return Some(path.clone()),
+        Some(ExportError::StandardOutput(_)) => {
+            // A full one is a file.
+            let file = std::fs::read_link("/proc/self/fd/1");
+            return Some(file.unwrap_or_else(|_| PathBuf::from("/dev/stdout")));
+        }
+        _ => {}
+    }
+    match error.downcast_ref()? {
+        DirectoryError::Io { path, .. }
+        | DirectoryError::Entry { path, .. }
+        | DirectoryError::Incomplete { path, .. } => Some(path.clone()),
+        DirectoryError::NotADirectory(_) => None,
+    }
+}
+
 fn is_about_attributes(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(EntryError::Attribute { .. }))
         || matches!(error.downcast_ref(), Some(CopyError::Attribute { .. }))
@@ -193,7 +214,7 @@ fn limit(resource: Resource, shown: impl FnOnce(u64) -> String) -> String {
 mod tests {
     use super::*;
     use crate::layer::LayerError;
-    use crate::rootfs::Escaped;
+    use crate::rootfs::{DeliveryError, Escaped, GuestPath};
     use crate::store::unpacked::UnpackError;
 
     fn refused(errno: Errno) -> io::Error {
@@ -229,6 +250,17 @@ mod tests {
                     action: "write",
                     path: "/tmp".into(),
                     source: refused(Errno::NOSPC),
+                }),
+                "holds `/tmp` had too little room",
+            ),
+            (
+                Box::new(DirectoryError::Incomplete {
+                    path: "/tmp".into(),
+                    source: DeliveryError::Io {
+                        action: "make",
+                        path: GuestPath::root(),
+                        source: refused(Errno::NOSPC),
+                    },
                 }),
                 "holds `/tmp` had too little room",
             ),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::limits;
-use crate::dockerfile::suggest;
+use crate::dockerfile::{parse_bool, suggest};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -17,7 +17,7 @@ use crate::dockerfile::suggest;
     disable_help_subcommand = true,
     subcommand_required = true,
     after_help = "The flags of build, plan and check: builder build --help",
-    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder check [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder doctor [FLAGS]"
+    override_usage = "builder [build] [FLAGS] [CONTEXT]\n       builder plan [FLAGS] [CONTEXT]\n       builder check [FLAGS] [CONTEXT]\n       builder image extract [FLAGS] LAYOUT DIR\n       builder pull [FLAGS] NAME\n       builder manifest push from-spec [FLAGS] FILE\n       builder manifest push from-args [FLAGS]\n       builder manifest inspect [FLAGS] NAME\n       builder doctor [FLAGS]"
 )]
 pub(super) struct CommandLine {
     #[command(subcommand)]
@@ -35,6 +35,10 @@ pub(super) enum Command {
     Check(Box<CheckArgs>),
     /// Commands about images
     Image(ImageArgs),
+    /// Pull the image for a platform into the store
+    Pull(Box<PullArgs>),
+    /// Commands about indexes of images, as manifest-tool has them
+    Manifest(ManifestArgs),
     /// Say how a RUN can be kept apart here, what is in the way of better, and what is emulated
     Doctor(DoctorArgs),
     /// Print the version
@@ -105,6 +109,209 @@ pub(super) struct ExtractArgs {
     pub(super) verbosity: String,
 }
 
+/// `builder manifest`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(super) struct ManifestArgs {
+    #[command(subcommand)]
+    pub(super) command: ManifestCommand,
+}
+
+/// What to do with indexes.
+#[derive(Debug, Subcommand)]
+pub(super) enum ManifestCommand {
+    /// Make an index of images that registries have, and push it
+    Push(ManifestPushArgs),
+    /// Print what a registry has under a name
+    Inspect(Box<InspectArgs>),
+}
+
+/// The flags of `manifest push`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(super) struct ManifestPushArgs {
+    /// What to make: docker, a manifest list, or oci, an index
+    #[arg(long = "type", value_name = "TYPE", default_value = "docker", global = true)]
+    pub(super) kind: String,
+
+    #[command(subcommand)]
+    pub(super) command: ManifestPushCommand,
+}
+
+/// What says what to push.
+#[derive(Debug, Subcommand)]
+pub(super) enum ManifestPushCommand {
+    /// Of what a YAML file names
+    FromSpec(Box<FromSpecArgs>),
+    /// Of one image for each platform, whose names a template makes
+    FromArgs(Box<FromArgsArgs>),
+}
+
+/// The flags of `manifest push from-spec`.
+#[derive(Debug, Args)]
+pub(super) struct FromSpecArgs {
+    /// YAML file with the keys image, tags, annotations and manifests; - for standard input
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+
+    #[command(flatten)]
+    pub(super) common: CombineArgs,
+}
+
+/// The flags of `manifest push from-args`.
+#[derive(Debug, Args)]
+pub(super) struct FromArgsArgs {
+    /// Platforms that the index is to have
+    #[arg(long, value_name = "OS/ARCH[/VARIANT],…", value_delimiter = ',', required = true)]
+    pub(super) platforms: Vec<String>,
+
+    /// Names of the images: the first OS, ARCH and VARIANT in it are replaced by those of each platform
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(super) template: String,
+
+    /// Name of the index
+    #[arg(long, value_name = "NAME")]
+    pub(super) target: String,
+
+    /// Further tags of the index
+    #[arg(long, value_name = "TAG,…", value_delimiter = ',')]
+    pub(super) tags: Vec<String>,
+
+    /// Annotations of the index, which --type oci can have
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
+    pub(super) annotations: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) common: CombineArgs,
+}
+
+/// The flags that both ways of `manifest push` have.
+#[derive(Debug, Args)]
+pub(super) struct CombineArgs {
+    /// Leave out images that are not there, with a warning
+    #[arg(long)]
+    pub(super) ignore_missing: bool,
+
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+
+    /// Directory for blobs on their way from one registry to another [env: BUILDER_STORE] [default: /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
+
+/// The flags of `manifest inspect`.
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    /// Name with tag or digest
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+
+    /// Print JSON: an index byte by byte as the registry has it, the manifest of an image with name, digest and platform
+    #[arg(long)]
+    pub(super) raw: bool,
+
+    /// With --raw: the config of an image itself in the place of its descriptor
+    #[arg(long)]
+    pub(super) expand_config: bool,
+
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
+
+/// The flags of `pull`.
+#[derive(Debug, Args)]
+pub(super) struct PullArgs {
+    /// Name of the image
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+
+    #[command(flatten)]
+    pub(super) platform: PlatformArgs,
+
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
+
+    /// Directory for blobs and names of images [env: BUILDER_STORE] [default: /var/lib/builder]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
+
+/// Which platform, and how near an image's must be.
+#[derive(Debug, Args)]
+pub(super) struct PlatformArgs {
+    /// Platform, for instance linux/arm/v7 [default: this machine's]; images built for several, in a list or repeated, become
+    /// one index
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT][,…]")]
+    pub(super) custom_platform: Vec<String>,
+
+    /// Deprecated spelling of --custom-platform
+    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT][,…]", hide = true)]
+    pub(super) custom_platform_deprecated: Vec<String>,
+
+    /// Operating system, in place of --custom-platform [default: this machine's]
+    #[arg(long, value_name = "OS")]
+    pub(super) os: Option<String>,
+
+    /// Architecture, in place of --custom-platform [default: this machine's]
+    #[arg(long, visible_alias = "architecture", value_name = "ARCH")]
+    pub(super) arch: Option<String>,
+
+    /// Variant of the architecture, in place of --custom-platform
+    #[arg(long, value_name = "VARIANT")]
+    pub(super) variant: Option<String>,
+
+    /// How near the image's platform must be: exact, compatible, loose or none
+    #[arg(long, value_name = "MODE", default_value = "compatible")]
+    pub(super) platform_match: String,
+}
+
+/// How registries are spoken to.
+#[derive(Debug, Args)]
+pub(super) struct RegistryArgs {
+    /// Push over plain HTTP
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) insecure: bool,
+
+    /// Pull over plain HTTP
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) insecure_pull: bool,
+
+    /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(super) insecure_registry: Vec<String>,
+}
+
+/// How much may be read, and what is shown meanwhile.
+#[derive(Debug, Args)]
+pub(super) struct ShownArgs {
+    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
+    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
+    pub(super) limit: Vec<String>,
+
+    /// How much to say: trace, debug, info, warn, error, fatal or panic
+    #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
+    pub(super) verbosity: String,
+
+    /// How progress is shown: auto (tty on a terminal, else plain), plain, tty, quiet or rawjson [env:
+    /// BUILDKIT_PROGRESS] [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub(super) progress: Option<String>,
+
+    /// Show nothing but the digest and errors: --progress quiet
+    #[arg(long, short = 'q', num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) quiet: bool,
+}
+
 /// The flags of `check`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -141,18 +348,8 @@ pub(super) struct BuildArgs {
     #[arg(long, short = 'd', visible_short_alias = 't', visible_alias = "tag", value_name = "NAME")]
     pub(super) destination: Vec<String>,
 
-    /// Platform to build for, for instance linux/arm/v7; several, in a list or repeated, become one index [default: this
-    /// machine's]
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT][,…]")]
-    pub(super) custom_platform: Vec<String>,
-
-    /// Deprecated spelling of --custom-platform
-    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT][,…]", hide = true)]
-    pub(super) custom_platform_deprecated: Vec<String>,
-
-    /// How near the base's platform must be: exact, compatible, loose or none
-    #[arg(long, value_name = "MODE", default_value = "compatible")]
-    pub(super) platform_match: String,
+    #[command(flatten)]
+    pub(super) platform: PlatformArgs,
 
     /// Value for an ARG; without `=VALUE` it is taken from the environment (repeatable)
     #[arg(long, value_name = "NAME[=VALUE]")]
@@ -189,7 +386,7 @@ pub(super) struct BuildArgs {
     pub(super) allow: Vec<String>,
 
     /// Look for probable mistakes in the Dockerfile instead of building, as `builder check` does
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) check: bool,
 
     /// What to do with the Dockerfile: build or check, as docker spells it
@@ -205,19 +402,23 @@ pub(super) struct BuildArgs {
     pub(super) label: Vec<String>,
 
     /// Run every step, whatever is remembered of earlier builds
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) no_cache: bool,
 
     /// Run every step of these stages, whatever is remembered of earlier builds (repeatable)
     #[arg(long, value_name = "STAGE[,STAGE]", value_delimiter = ',')]
     pub(super) no_cache_filter: Vec<String>,
 
+    /// Ask the registry for every base, even where the store has an image of that name
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    pub(super) pull: bool,
+
     /// How many stages are built at once, at most 64, which is what 0 means [default: as many as there are CPUs]
     #[arg(long, value_name = "NUMBER")]
     pub(super) jobs: Option<usize>,
 
     /// Put the changes of all steps of a stage into one layer
-    #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) single_snapshot: bool,
 
     /// What comes out and where, for instance type=oci,dest=image.tar (repeatable); DIR alone is the root file system as a
@@ -226,11 +427,11 @@ pub(super) struct BuildArgs {
     pub(super) output: Vec<String>,
 
     /// Push the image under its names, which needs to be said where there is --output
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) push: bool,
 
     /// Refused: there is no daemon to load the image into
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean, hide = true)]
     pub(super) load: bool,
 
     /// Whose media types manifest, config and layers have: oci or docker [default: oci]
@@ -254,7 +455,7 @@ pub(super) struct BuildArgs {
     pub(super) sbom: Option<String>,
 
     /// Build without pushing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) no_push: bool,
 
     /// Write the image to an OCI layout directory
@@ -274,7 +475,7 @@ pub(super) struct BuildArgs {
     pub(super) compression_level: Option<String>,
 
     /// Same image from same input: every time in what is new is SOURCE_DATE_EPOCH, or 1970 where that is not set
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
     pub(super) reproducible: bool,
 
     /// Write the image's digest to a file
@@ -297,17 +498,8 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) image_name_tag_with_digest_file: Option<PathBuf>,
 
-    /// Push over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
-    pub(super) insecure: bool,
-
-    /// Pull over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
-    pub(super) insecure_pull: bool,
-
-    /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
-    #[arg(long, value_name = "HOST[:PORT]")]
-    pub(super) insecure_registry: Vec<String>,
+    #[command(flatten)]
+    pub(super) registry: RegistryArgs,
 
     /// How a RUN is kept apart: mount-namespace, user-namespace, chroot or in-place, strongest first; auto takes the first
     /// that works here [env: BUILDER_ISOLATION] [default: auto]
@@ -328,28 +520,28 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,
 
-    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
-    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
-    pub(super) limit: Vec<String>,
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
+}
 
-    /// How much to say: trace, debug, info, warn, error, fatal or panic
-    #[arg(long, short = 'v', value_name = "LEVEL", default_value = "info")]
-    pub(super) verbosity: String,
-
-    /// How progress is shown: auto (tty on a terminal, else plain), plain, tty, quiet or rawjson [env:
-    /// BUILDKIT_PROGRESS] [default: auto]
-    #[arg(long, value_name = "MODE")]
-    pub(super) progress: Option<String>,
-
-    /// Show nothing but the digest and errors: --progress quiet
-    #[arg(long, short = 'q', conflicts_with = "progress")]
-    pub(super) quiet: bool,
+/// The words that Go's flags have for true and false.
+fn boolean(text: &str) -> Result<bool, String> {
+    parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
 }
 
 /// The command that a command line is about, with its subcommand.
 pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("image") => "image extract",
+        Some("pull") => "pull",
+        Some("manifest") => {
+            let is = |word: &str| arguments.iter().skip(2).any(|argument| argument == word);
+            match () {
+                () if is("inspect") => "manifest inspect",
+                () if is("from-args") => "manifest push from-args",
+                () => "manifest push from-spec",
+            }
+        }
         Some("plan") => "plan",
         Some("check") => "check",
         Some("doctor") => "doctor",
@@ -357,25 +549,67 @@ pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
     }
 }
 
+/// The flags of a command.
+fn flags_of(command: &str) -> clap::Command {
+    match command {
+        "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
+        "check" => CheckArgs::augment_args(clap::Command::new("check")),
+        "pull" => PullArgs::augment_args(clap::Command::new("pull")),
+        "manifest inspect" => InspectArgs::augment_args(clap::Command::new("inspect")),
+        "manifest push from-args" => FromArgsArgs::augment_args(clap::Command::new("from-args")),
+        "manifest push from-spec" => FromSpecArgs::augment_args(clap::Command::new("from-spec")),
+        "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
+        _ => BuildArgs::augment_args(clap::Command::new("build")),
+    }
+}
+
 /// The flag that somebody may have meant who wrote `flag`, with its dashes, for `command`.
 pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
     let name = flag.strip_prefix("--")?.split('=').next()?;
-    let command = match command {
-        "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
-        "check" => CheckArgs::augment_args(clap::Command::new("check")),
-        "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
-        _ => BuildArgs::augment_args(clap::Command::new("build")),
-    };
-    let names: Vec<String> = command
+    let command = flags_of(command);
+    let names: Vec<&str> = command
         .get_arguments()
         .flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default())
-        .map(str::to_owned)
         .collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     suggest(name, &names).map(|near| format!("--{near}"))
 }
 
-const COMMANDS: [&str; 6] = ["build", "plan", "check", "image", "doctor", "version"];
+/// A long flag with one dash, which would be taken for a short one and its value: as it was written, with what it means.
+pub(super) struct OneDash {
+    /// Without its value.
+    pub(super) written: String,
+    /// What would be taken for the value of the short flag, if there is such a flag.
+    pub(super) rest: Option<(char, String)>,
+}
+
+/// The first long flag of `command` among `arguments` that has one dash, as the programs of Go may have it.
+pub(super) fn one_dash(arguments: &[OsString], command: &str) -> Option<OneDash> {
+    let flags = flags_of(command);
+    let is_long = |name: &str| {
+        flags.get_arguments().any(|argument| {
+            argument.get_long() == Some(name)
+                || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+        })
+    };
+    let words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
+    words.into_iter().find_map(|word| {
+        let name = word.strip_prefix('-')?.split('=').next()?;
+        let mut letters = name.chars();
+        let first = letters.next().filter(|first| *first != '-')?;
+        if letters.as_str().is_empty() || !is_long(name) {
+            return None;
+        }
+        let is_short = flags.get_arguments().any(|argument| {
+            argument.get_short_and_visible_aliases().is_some_and(|shorts| shorts.contains(&first))
+                && argument.get_action().takes_values()
+        });
+        let rest = word.get(1 + first.len_utf8()..).filter(|_| is_short).unwrap_or_default();
+        let rest = (!rest.is_empty()).then(|| (first, rest.to_owned()));
+        Some(OneDash { written: format!("-{name}"), rest })
+    })
+}
+
+const COMMANDS: [&str; 8] = ["build", "plan", "check", "image", "pull", "manifest", "doctor", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.
@@ -439,7 +673,7 @@ mod tests {
             let line = CommandLine::try_parse_from(std::iter::once("builder").chain(words)).unwrap();
             let Command::Build(args) = line.command else { panic!("not a build") };
             assert_eq!(args.destination, ["a/b:1"]);
-            assert_eq!(args.custom_platform, ["linux/arm/v7"]);
+            assert_eq!(args.platform.custom_platform, ["linux/arm/v7"]);
         }
     }
 
@@ -454,5 +688,59 @@ mod tests {
         assert!(no_push(&["--no-push", "."]));
         assert!(!no_push(&["--no-push=false"]));
         assert!(!no_push(&[]));
+    }
+
+    #[test]
+    fn every_boolean_takes_the_words_of_go() {
+        let all = BuildArgs::augment_args(clap::Command::new("build"));
+        let takes_none = |argument: &&clap::Arg| {
+            matches!(argument.get_action(), clap::ArgAction::SetTrue) && argument.get_num_args().is_none()
+        };
+        let without: Vec<&str> =
+            all.get_arguments().filter(takes_none).map(|argument| argument.get_id().as_str()).collect();
+        assert_eq!(without, [""; 0]);
+        let quiet = |word: &str| {
+            let line = CommandLine::try_parse_from(["builder", "build", word, "."]).ok()?;
+            let Command::Build(args) = line.command else { panic!("not a build") };
+            Some(args.shown.quiet)
+        };
+        for (word, value) in [
+            ("-q", Some(true)),
+            ("--quiet", Some(true)),
+            ("--quiet=true", Some(true)),
+            ("--quiet=T", Some(true)),
+            ("--quiet=1", Some(true)),
+            ("--quiet=false", Some(false)),
+            ("-q=false", Some(false)),
+            ("--quiet=0", Some(false)),
+            ("--quiet=no", None),
+            ("--quiet=", None),
+        ] {
+            assert_eq!(quiet(word), value, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_long_flag_with_one_dash_is_not_a_short_one_with_a_value() {
+        for (words, command, found) in [
+            (&["build", "-destination", "x"][..], "build", Some(("-destination", Some(('d', "estination"))))),
+            (&["-context=."], "build", Some(("-context", Some(('c', "ontext=."))))),
+            (&["build", "-tarPath=x"], "build", Some(("-tarPath", Some(('t', "arPath=x"))))),
+            (&["build", "-singleSnapshot"], "build", Some(("-singleSnapshot", None))),
+            (&["build", "-quiet"], "build", Some(("-quiet", None))),
+            (&["check", "-format=json"], "check", Some(("-format", Some(('f', "ormat=json"))))),
+            (&["image", "extract", "-ref", "x"], "image extract", Some(("-ref", None))),
+            (&["build", "-tx", "-fDockerfile", "-c.", "-o-", "-q", "--context=.", "-"], "build", None),
+            (&["build", "--", "-context"], "build", None),
+            (&["doctor", "-destination"], "doctor", None),
+        ] {
+            let arguments: Vec<OsString> =
+                std::iter::once("builder").chain(words.iter().copied()).map(OsString::from).collect();
+            let told = one_dash(&arguments, command);
+            let told = told.as_ref().map(|OneDash { written, rest }| {
+                (written.as_str(), rest.as_ref().map(|(short, rest)| (*short, rest.as_str())))
+            });
+            assert_eq!(told, found, "{words:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::advice::advice_for_store;
 use super::contexts;
@@ -29,6 +30,7 @@ use crate::cache::Local;
 use crate::children::reap_orphans;
 use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::Warning;
+use crate::image::document::DocumentLimits;
 use crate::image::manifest::Image;
 use crate::image::platform::Platform;
 use crate::layer::Marks;
@@ -49,8 +51,8 @@ pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Res
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let written = places.read(settings, &*progress)?;
-    let store = open_store(settings, &progress)?;
-    let client = client(settings, &progress)?;
+    let store = open_store(&settings.store, &progress)?;
+    let client = client(&settings.client, settings.limits.documents, &progress)?;
     let stop = Stop::new(at_once)?;
     watch(&stop, &client)?;
     let written = written.map_or_else(|| places.fetch(settings, client.http(), &*progress), Ok);
@@ -67,8 +69,15 @@ fn print_plan(
     store: &Store,
     client: &Client,
 ) -> Result<(), Failure> {
-    let (limits, asked) = (settings.limits.documents, Asked::default());
-    let images = Images { client, store, progress: &**progress, limits, unpacking: None, asked };
+    let images = Images {
+        client,
+        store,
+        progress: &**progress,
+        limits: settings.limits.documents,
+        pull: settings.pull,
+        unpacking: None,
+        asked: Asked::default(),
+    };
     let plans = make_plans(sources, settings, &images)?;
     if let Some(plan) = plans.first() {
         warn_of_arguments(plan, &**progress);
@@ -78,6 +87,7 @@ fn print_plan(
 
 /// Builds, writes and pushes.
 pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
+    let began = Instant::now();
     let progress = Arc::new(Display::to_stderr(settings.progress, settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
@@ -86,7 +96,7 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let secrets = secrets::read(&settings.secrets)?;
     let agents = ssh::open(&settings.agents)?;
     check_machine()?;
-    let store = open_store(settings, &progress)?;
+    let store = open_store(&settings.store, &progress)?;
     let isolation = at_once.after(|| Isolation::of_build(settings, &store))?;
     progress.tell(&Event::Detail(&isolation.summary()));
     if let Some(unfiltered) = isolation.unfiltered() {
@@ -96,9 +106,18 @@ pub(super) fn build(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Re
     let entered = at_once.after(|| own::enter_for(&isolation, &*progress))?;
     places.reopen(settings)?;
     let stop = Stop::new(at_once)?;
-    let result =
-        Build { settings, progress: &progress, secrets, agents, open_files, isolation, entered, stop: &stop }
-            .run(&store, places, written);
+    let build = Build {
+        settings,
+        began,
+        progress: &progress,
+        secrets,
+        agents,
+        open_files,
+        isolation,
+        entered,
+        stop: &stop,
+    };
+    let result = build.run(&store, places, written);
     progress.end();
     stop.judge(result)
 }
@@ -119,6 +138,7 @@ struct Input<'a> {
 
 struct Build<'a> {
     settings: &'a Settings,
+    began: Instant,
     progress: &'a Arc<Display>,
     secrets: BTreeMap<String, Secret>,
     agents: BTreeMap<String, Agent>,
@@ -134,7 +154,7 @@ impl Build<'_> {
         let settings = self.settings;
         places.hide_outputs(settings)?;
         let sweep = Sweep::begin(store, &**self.progress)?;
-        let client = client(settings, self.progress)?;
+        let client = client(&settings.client, settings.limits.documents, self.progress)?;
         watch(self.stop, &client)?;
         let grounds = Grounds::prepare(&self.isolation, store, &self.entered.janitor)?;
         let fetch = || places.fetch(settings, client.http(), &**self.progress);
@@ -166,15 +186,22 @@ impl Build<'_> {
             progress,
         )?;
         let unpacking = Unpacking { unpacker, workspace, limits: settings.limits.layers };
-        let (limits, asked) = (settings.limits.documents, Asked::default());
-        let images = Images { client, store, progress, limits, unpacking: Some(unpacking), asked };
+        let images = Images {
+            client,
+            store,
+            progress,
+            limits: settings.limits.documents,
+            pull: settings.pull,
+            unpacking: Some(unpacking),
+            asked: Asked::default(),
+        };
         let found = &written.found;
         check_outputs(settings, found)?;
         for (flag, destination) in settings.outputs.destinations() {
             client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
         let plans = make_plans(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
-        let mut plan = build::joined(plans).map_err(|error| build_failure(&error, found))?;
+        let mut plan = build::joined(plans).map_err(|error| build_failure(&error, found, settings))?;
         let steps = plan.stages.iter().map(StagePlan::shown_steps).sum();
         let platforms: Vec<&Platform> = plan.targets.iter().map(|target| &target.platform).collect();
         progress.tell(&Event::Planned { platforms: &platforms, steps });
@@ -212,6 +239,8 @@ impl Build<'_> {
         Publishing { settings, images: &images, snapshotter: &*snapshotter, built: &built, clock, cancel }
             .run()?;
         remind_of_checks(&plan.warnings, progress);
+        let elapsed = self.began.elapsed();
+        progress.tell(&Event::Complete { platforms: &platforms, steps, elapsed });
         Ok(())
     }
 
@@ -273,7 +302,7 @@ impl Build<'_> {
             resolv_conf: std::fs::read("/etc/resolv.conf").unwrap_or_default(),
         };
         build::execute(plan, &services).map_err(|error| {
-            let mut failure = build_failure(&error, input.found);
+            let mut failure = build_failure(&error, input.found, self.settings);
             let hint = || match &error.kind {
                 BuildErrorKind::Process { command, exit, clues, .. } => {
                     let step = FailedStep { command, exit: *exit, clues: *clues };
@@ -317,12 +346,12 @@ fn check_machine() -> Result<(), Failure> {
 }
 
 /// Opens the store and tells what was wrong with it.
-pub(super) fn open_store(settings: &Settings, progress: &Arc<Display>) -> Result<Store, Failure> {
-    let store = Store::open(&settings.store).map_err(|error| {
+pub(super) fn open_store(path: &Path, progress: &Arc<Display>) -> Result<Store, Failure> {
+    let store = Store::open(path).map_err(|error| {
         let failure = Failure::from_error(&error);
-        match advice_for_store(&error, &settings.store) {
+        match advice_for_store(&error, path) {
             Some(advice) => failure.hint(advice),
-            None => failure.advised(&settings.store),
+            None => failure.advised(path),
         }
     })?;
     for warning in store.warnings() {
@@ -338,11 +367,14 @@ pub(super) fn warn_of_flags(settings: &Settings, progress: &dyn Progress) {
 }
 
 /// A client that tells of waits and of odd answers.
-pub(super) fn client(settings: &Settings, progress: &Arc<Display>) -> Result<Arc<Client>, Failure> {
+pub(super) fn client(
+    options: &ClientOptions,
+    limits: DocumentLimits,
+    progress: &Arc<Display>,
+) -> Result<Arc<Client>, Failure> {
     let progress = Arc::clone(progress);
     let notice: Notice = Arc::new(move |text: &str| progress.tell(&Event::Note(text)));
-    let options =
-        ClientOptions { notice: Some(notice), limits: settings.limits.documents, ..settings.client.clone() };
+    let options = ClientOptions { notice: Some(notice), limits, ..options.clone() };
     Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 
@@ -363,18 +395,17 @@ fn make_plans(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) -
         let plan = plan.map_err(|mut error| {
             tell_checks(&warnings, images.progress);
             error.platform = several.then(|| Arc::new(platform.normalised.clone()));
-            build_failure(&error, found)
+            build_failure(&error, found, settings)
         })?;
         let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
             StageBase::Image(base) => Some(base),
             StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
         });
         for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
-            // Those of one plan are told as often as they are met.
-            if plans.is_empty() || !told.contains(note) {
+            // Several stages, and platforms, may have one base.
+            if told.insert(note.clone()) {
                 images.progress.tell(&Event::Note(note));
             }
-            told.insert(note.clone());
         }
         plans.push(plan);
     }

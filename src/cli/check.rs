@@ -1,6 +1,6 @@
 //! `builder check` and `--call=check`: what build checks say of a Dockerfile, as docker prints it.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -119,21 +119,46 @@ impl Format {
     }
 }
 
-/// Checks, prints what was found, and says with the exit code whether that is something.
+/// Checks, prints what was found, and says with the exit code whether that is something. Who reads JSON gets some
+/// whatever happens.
 pub(super) fn check(
+    settings: Result<Settings, Failure>,
+    format: Format,
+    status: Status,
+    colour: Colour,
+    at_once: &AtOnce,
+) -> Result<ExitCode, Failure> {
+    let mut printed = Printed::No;
+    let result = settings.and_then(|settings| run(&settings, format, status, colour, at_once, &mut printed));
+    if let (Err(failure), Format::Json, Printed::No) = (&result, format, printed) {
+        let error = ShownError { message: sentence(&failure.line()), location: None };
+        super::print_json(&NotRead { warnings: [], sources: [], build_error: error })?;
+    }
+    result
+}
+
+/// Whether standard output has something, or was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Printed {
+    Yes,
+    No,
+}
+
+fn run(
     settings: &Settings,
     format: Format,
     status: Status,
     colour: Colour,
     at_once: &AtOnce,
+    printed: &mut Printed,
 ) -> Result<ExitCode, Failure> {
     let progress =
         Arc::new(Display::to_stderr(settings.progress.without_motion(), settings.verbosity, colour)?);
     warn_of_flags(settings, &*progress);
     let mut places = Places::open(settings)?;
     let found = places.find(settings)?;
-    let store = open_store(settings, &progress)?;
-    let client = client(settings, &progress)?;
+    let store = open_store(&settings.store, &progress)?;
+    let client = client(&settings.client, settings.limits.documents, &progress)?;
     let stop = Stop::new(at_once)?;
     watch(&stop, &client)?;
     let found = found.map_or_else(|| places.fetch_text(settings, client.http(), &*progress), Ok);
@@ -143,6 +168,7 @@ pub(super) fn check(
             store: &store,
             progress: &*progress,
             limits: settings.limits.documents,
+            pull: settings.pull,
             unpacking: None,
             asked: Asked::default(),
         };
@@ -154,9 +180,10 @@ pub(super) fn check(
                 detail: &not_checked(base),
             });
         }
+        *printed = Printed::Yes;
         print(&Report { found: &found, checked: &checked }, format)?;
         match (&checked.error, checked.warnings.is_empty() || status == Status::Ignored) {
-            (Some(error), _) => Err(build_failure(error, &found)),
+            (Some(error), _) => Err(build_failure(error, &found, settings)),
             (None, true) => Ok(ExitCode::SUCCESS),
             (None, false) => Ok(ExitCode::FAILURE),
         }
@@ -186,16 +213,10 @@ fn not_checked(base: &UnknownBase) -> String {
 }
 
 fn print(report: &Report<'_>, format: Format) -> Result<(), Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let written = match format {
-        Format::Text => report.write_text(&mut out),
-        Format::Json => serde_json::to_writer_pretty(&mut out, report)
-            .map_err(io::Error::from)
-            .and_then(|()| out.write_all(b"\n")),
-    };
-    written
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
+    match format {
+        Format::Text => super::print_with(|out| report.write_text(out)),
+        Format::Json => super::print_json(report),
+    }
 }
 
 /// What was found, with the text that it was found in. Nothing is put together in memory: there may be very much of it.
@@ -207,14 +228,18 @@ struct Report<'a> {
 impl Report<'_> {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let warnings = &self.checked.warnings;
-        match warnings.len() {
-            // What is wrong is told instead.
-            0 if self.checked.error.is_some() => {}
-            0 => writeln!(out, "Check complete, no warnings found.")?,
-            1 => writeln!(out, "Check complete, 1 warning has been found!")?,
-            count => writeln!(out, "Check complete, {count} warnings have been found!")?,
+        let found = match warnings.len() {
+            0 => "no warnings found.".to_owned(),
+            1 => "1 warning has been found!".to_owned(),
+            count => format!("{count} warnings have been found!"),
+        };
+        match self.checked.error {
+            // The error itself is told last.
+            Some(_) => writeln!(out, "Check incomplete because of an error; before it, {found}")?,
+            None => writeln!(out, "Check complete, {found}")?,
         }
         let mut lines = TextLines::of(&self.found.content);
+        let mut above = None;
         for warning in warnings {
             let rule = warning.rule();
             write!(out, "\nWARNING: {rule}")?;
@@ -223,10 +248,19 @@ impl Report<'_> {
             }
             writeln!(out, "\n{}", sentence(&warning.detail()))?;
             writeln!(out, "Instead: {}", sentence(&warning.instead()))?;
-            write_excerpt(out, &self.found.path, &mut lines, warning.span)?;
+            if above.replace(warning.span) == Some(warning.span) {
+                // Its lines were shown just now: one instruction may have very many mistakes.
+                write_place(out, &self.found.path, warning.span)?;
+            } else {
+                write_excerpt(out, &self.found.path, &mut lines, warning.span)?;
+            }
         }
         Ok(())
     }
+}
+
+fn write_place(out: &mut dyn Write, file: &Path, span: Span) -> io::Result<()> {
+    writeln!(out, "{}:{}", sentence(&file.display().to_string()), span.first_line)
 }
 
 /// The lines `span` and some around them, marked, as BuildKit shows them.
@@ -235,7 +269,8 @@ fn write_excerpt(out: &mut dyn Write, file: &Path, lines: &mut TextLines<'_>, sp
     let around = if span.first_line == span.last_line { 2 } else { 1 };
     let last_shown = span.last_line.min(span.first_line + MOST_LINES - 1);
     let left_out = span.last_line - last_shown;
-    writeln!(out, "{}:{}\n{RULER}", sentence(&file.display().to_string()), span.first_line)?;
+    write_place(out, file, span)?;
+    writeln!(out, "{RULER}")?;
     let first = span.first_line.saturating_sub(around).max(1);
     for number in first..=last_shown {
         let mark = if number >= span.first_line { ">>>" } else { "   " };
@@ -343,6 +378,15 @@ impl ShownWarning {
     }
 }
 
+/// What is printed where there was nothing to check.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotRead {
+    warnings: [ShownWarning; 0],
+    sources: [Source; 0],
+    build_error: ShownError,
+}
+
 #[derive(Serialize)]
 struct ShownError {
     message: String,
@@ -416,6 +460,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dockerfile::{Elsewhere, Finding};
 
     #[test]
     fn calls_are_docker_s() {
@@ -478,6 +523,26 @@ mod tests {
         );
         assert_eq!(Location::of(Span::new(1, 99_000)).ranges.len(), 1);
         assert_eq!(Location::of(Span::new(1, 3)).ranges.len(), 3);
+    }
+
+    #[test]
+    fn the_lines_of_an_instruction_with_many_mistakes_are_shown_once() {
+        let of = |line, name: String| {
+            let finding = Finding::UndefinedVar { name, near: None, elsewhere: Elsewhere::Nowhere };
+            Warning::new(Span::line(line), finding)
+        };
+        let mut warnings: Vec<Warning> = (0..3000).map(|number| of(2, format!("b{number}"))).collect();
+        warnings.push(of(3, "y".to_owned()));
+        let checked = Checked { warnings, error: None, unknown: Vec::new() };
+        let text = format!("FROM scratch\nENV {}\nLABEL x=$y\n", "a=$b ".repeat(10_000));
+        let found = FoundDockerfile::read_stream("D", text.as_bytes(), dockerfile::SIZE_LIMIT).unwrap();
+        let mut out = Vec::new();
+        Report { found: &found, checked: &checked }.write_text(&mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert_eq!(out.matches("WARNING: UndefinedVar").count(), 3001);
+        assert_eq!(out.matches(">>> ENV").count(), 1);
+        assert_eq!(out.matches("\nD:2\n").count(), 3000);
+        assert!(out.ends_with("   3 | >>> LABEL x=$y\n   4 |     \n--------------------\n"), "{out}");
     }
 
     #[test]

@@ -258,10 +258,8 @@ pub(super) fn clock(
         },
     };
     let changed = remotes.changed(&remote, &settings.limits.layers, cancel).map_err(|error| {
-        let failure = service_failure(&*error);
-        let causes = std::iter::once(failure.message).chain(failure.causes).collect();
         let message = format!("SOURCE_DATE_EPOCH: cannot tell when `{}` was changed", remote.shown());
-        Failure { message, causes, ..failure }
+        service_failure(&*error).within(message)
     })?;
     Ok(changed.and_then(Clock::fixed).unwrap_or(plan.clock))
 }
@@ -270,12 +268,7 @@ pub(super) fn clock(
 fn fetched(name: &str, place: String, files: Result<Rootfs, ServiceError>) -> Result<Context, Failure> {
     match files {
         Ok(root) => Ok(Context::of_files(root, PathBuf::from(place))),
-        Err(error) => {
-            let failure = service_failure(&*error);
-            let causes = std::iter::once(failure.message).chain(failure.causes).collect();
-            let message = format!("{FLAG} {name}: cannot fetch `{place}`");
-            Err(Failure { message, causes, ..failure })
-        }
+        Err(error) => Err(service_failure(&*error).within(format!("{FLAG} {name}: cannot fetch `{place}`"))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Flags of docker and kaniko that builder does not have, and what to do without them.
 
 /// What is said of them.
-const INSTEAD: [(&[&str], &str); 10] = [
+const INSTEAD: [(&[&str], &str); 9] = [
     (
         &[
             "cache",
@@ -54,7 +54,6 @@ const INSTEAD: [(&[&str], &str); 10] = [
         &["registry-mirror", "registry-map", "skip-default-registry-fallback"],
         "there are no mirrors yet: name the registry in FROM, for instance by a build argument",
     ),
-    (&["pull"], "leave it out: the registry is always asked what a tag means"),
     (
         &["git", "context-sub-path"],
         "the context is a directory: clone the repository, and name the directory in it",

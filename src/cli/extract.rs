@@ -131,7 +131,7 @@ pub(super) fn extract(settings: &ExtractSettings, colour: Colour, at_once: &AtOn
     stop.watch(|| ())?;
     reap_orphans();
     let tell = |news: Progress<'_>| match news {
-        Progress::Found(_) => {}
+        Progress::Found(_) | Progress::Read(..) => {}
         Progress::Started(blob) => {
             progress.tell(&Event::Detail(&format!("unpacking {} ({})", blob.digest, size(blob.size))));
         }

@@ -60,6 +60,8 @@ pub(super) struct Excerpt {
     pub(super) file: String,
     /// Which lines.
     pub(super) span: Span,
+    /// Which character of the first line, from 1, where that is known.
+    pub(super) column: Option<usize>,
     /// Their text.
     pub(super) lines: Vec<String>,
 }
@@ -70,7 +72,7 @@ impl Excerpt {
         let count = (span.last_line + 1).saturating_sub(span.first_line).min(EXCERPT_LINES);
         let lines = text.split(|&byte| byte == b'\n').skip(span.first_line.saturating_sub(1)).take(count);
         let lines = lines.map(|line| shown(line.strip_suffix(b"\r").unwrap_or(line), LONGEST_LINE)).collect();
-        Self { file: file.to_owned(), span, lines }
+        Self { file: file.to_owned(), span, column: None, lines }
     }
 }
 
@@ -108,6 +110,12 @@ impl Failure {
         self
     }
 
+    /// Says which image it is about, in front of what was behind it until now.
+    pub(super) fn within(self, message: String) -> Self {
+        let causes = std::iter::once(self.message).chain(self.causes).collect();
+        Self { message, causes, ..self }
+    }
+
     /// Adds what to do.
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -122,6 +130,11 @@ impl Failure {
         self
     }
 
+    /// What went wrong and why, in one line.
+    pub(super) fn line(&self) -> String {
+        std::iter::once(&self.message).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
+    }
+
     /// The text to show, several lines that end with a line feed.
     pub(super) fn render(&self, colour: Colour) -> String {
         let paint = |code: &str, text: &str| match colour {
@@ -133,11 +146,12 @@ impl Failure {
             let width = excerpt.span.last_line.to_string().len();
             let _ = writeln!(
                 text,
-                "{:width$}{} {}:{}",
+                "{:width$}{} {}:{}{}",
                 "",
                 paint("36", "-->"),
-                excerpt.file,
-                excerpt.span.first_line
+                sentence(&excerpt.file),
+                excerpt.span.first_line,
+                excerpt.column.map(|column| format!(":{column}")).unwrap_or_default()
             );
             for (offset, line) in excerpt.lines.iter().enumerate() {
                 let number = excerpt.span.first_line + offset;
@@ -183,6 +197,13 @@ mod tests {
              --> Dockerfile:2\n2 | COPY missing.txt /app/\n  \
              caused by: excluded by `.dockerignore` line 3: `*.txt`\nhint: add `!missing.txt` to `.dockerignore`\n"
         );
+    }
+
+    #[test]
+    fn the_name_of_a_file_cannot_steer_a_terminal() {
+        let excerpt = Excerpt::of("D\u{9b}1m\u{202e}", b"x\n", Span { first_line: 1, last_line: 1 });
+        let failure = Failure { excerpt: Some(excerpt), ..Failure::new("m") };
+        assert!(failure.render(Colour::No).contains("--> D\\u{9b}1m\\u{202e}:1\n"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use super::advice::Trouble;
 use super::failure::{Excerpt, Failure};
+use super::settings::{EpochFrom, Settings};
 use crate::build::{self, BuildError, BuildErrorKind};
 use crate::context::{DownloadError, FoundDockerfile, GitError};
 use crate::dockerfile::ExpandErrorKind;
@@ -18,7 +19,7 @@ use crate::transfer::ImageProblem;
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
 
 /// Adds the lines of the Dockerfile and what to do.
-pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Failure {
+pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile, settings: &Settings) -> Failure {
     let mut failure = Failure::from_error(error);
     failure.excerpt =
         error.span.map(|span| Excerpt::of(&found.path.display().to_string(), &found.content, span));
@@ -35,7 +36,10 @@ pub(super) fn build_failure(error: &BuildError, found: &FoundDockerfile) -> Fail
                 "give seconds since 1970 as one number, or the name of a context or stage that has a time",
             );
             if error.span.is_none() {
-                failure = failure.of_flag("--build-arg");
+                failure = failure.of_flag(match settings.epoch {
+                    EpochFrom::Flag => "--build-arg",
+                    EpochFrom::Environment => "environment variable SOURCE_DATE_EPOCH",
+                });
             }
         }
         BuildErrorKind::TooManyLayers { most, .. } => {

@@ -8,6 +8,7 @@ use crate::image::document::DocumentLimits;
 use crate::layer;
 use crate::limit::Limit;
 use crate::rootfs::{Overrides, users::DATABASE_LIMIT};
+use crate::spec;
 
 /// The limits of all modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(super) struct Limits {
     pub(super) git: GitLimits,
     /// Of `/etc/passwd` and `/etc/group`.
     pub(super) users: Limit,
+    /// Of specifications of indexes.
+    pub(super) spec: Limit,
 }
 
 impl Default for Limits {
@@ -35,6 +38,7 @@ impl Default for Limits {
             download: DOWNLOAD_LIMIT,
             git: GitLimits::default(),
             users: DATABASE_LIMIT,
+            spec: spec::LIMIT,
         }
     }
 }
@@ -67,7 +71,7 @@ const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Lim
 }
 
 /// All of them, in the order of the documentation.
-const SETTINGS: [Setting; 23] = [
+const SETTINGS: [Setting; 24] = [
     bytes(
         layer::Limits::BYTES,
         "a layer or an archive for ADD, uncompressed, and all its files together, holes included",
@@ -138,6 +142,7 @@ const SETTINGS: [Setting; 23] = [
         &mut limits.git.submodules
     }),
     count(GitLimits::NESTING, "submodules within submodules: how deep", |limits| &mut limits.git.nesting),
+    bytes(spec::LIMIT, "the YAML file of `manifest push from-spec`", |limits| &mut limits.spec),
     bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
 ];
 

@@ -13,10 +13,12 @@ mod failure;
 mod hints;
 mod isolation;
 mod limits;
+mod manifest;
 mod open_files;
 mod outputs;
 mod own;
 mod progress;
+mod pull;
 mod root;
 mod run_settings;
 mod secrets;
@@ -26,6 +28,7 @@ mod sources;
 mod ssh;
 mod stop;
 mod sweep;
+mod talk;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write};
@@ -35,18 +38,21 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{Command, CommandLine, ImageCommand};
+use args::{Command, CommandLine, ImageCommand, ManifestCommand};
 use check::Call;
 use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
-use progress::{Colour, Lines, Verbosity};
+use manifest::{InspectSettings, PushSettings};
+use progress::{Colour, Lines, Verbosity, escaped};
+use pull::PullSettings;
 use settings::{Environment, Purpose, Settings};
 use stop::AtOnce;
 
 use crate::build::progress::{Event, Progress as _};
 use crate::rootfs::Escaped;
 use crate::sys;
+use crate::text::SafeJson;
 
 /// Runs the command line `arguments`, the program's name first, and gives the process's exit code: 0 done; a failing
 /// RUN's own code; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM; 1 every other failure, usage included.
@@ -65,6 +71,11 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     };
     let arguments = args::with_command(arguments);
     let command = args::command_of(&arguments);
+    if let Some(flag) = args::one_dash(&arguments, command) {
+        // Nobody is left to tell when standard error is closed.
+        let _ = std::io::stderr().write_all(of_one_dash(&flag).render(colour).as_bytes());
+        return ExitCode::FAILURE;
+    }
     let line = match CommandLine::try_parse_from(&arguments) {
         Ok(line) => line,
         Err(error) => return usage(&error, &arguments, command, colour),
@@ -97,26 +108,37 @@ fn run(
     match command {
         Command::Build(args) => {
             if let Call::Check(format, status) = Call::of(&args)? {
-                let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
-                return check::check(&settings, format, status, colour, at_once);
+                let settings = Settings::resolve(&args, environment, Purpose::Plan);
+                return check::check(settings, format, status, colour, at_once);
             }
             build::build(&Settings::resolve(&args, environment, Purpose::Build)?, colour, at_once)?;
         }
         Command::Plan(args) => {
-            let settings = Settings::resolve(&args, environment, Purpose::Plan)?;
+            let settings = Settings::resolve(&args, environment, Purpose::Plan);
             if let Call::Check(format, status) = Call::of(&args)? {
-                return check::check(&settings, format, status, colour, at_once);
+                return check::check(settings, format, status, colour, at_once);
             }
-            build::plan(&settings, colour, at_once)?;
+            build::plan(&settings?, colour, at_once)?;
         }
         Command::Check(args) => {
             let Call::Check(format, status) = Call::of_check(&args)? else { return Ok(ExitCode::SUCCESS) };
-            let settings = Settings::resolve(&args.build, environment, Purpose::Plan)?;
-            return check::check(&settings, format, status, colour, at_once);
+            let settings = Settings::resolve(&args.build, environment, Purpose::Plan);
+            return check::check(settings, format, status, colour, at_once);
         }
         Command::Image(args) => match args.command {
             ImageCommand::Extract(args) => {
                 extract::extract(&ExtractSettings::resolve(&args, environment)?, colour, at_once)?;
+            }
+        },
+        Command::Pull(args) => {
+            pull::pull(&PullSettings::resolve(&args, environment)?, colour, at_once)?;
+        }
+        Command::Manifest(args) => match args.command {
+            ManifestCommand::Push(args) => {
+                manifest::push(&PushSettings::resolve(&args, environment)?, colour, at_once)?;
+            }
+            ManifestCommand::Inspect(args) => {
+                manifest::inspect(&InspectSettings::resolve(&args, environment)?, colour, at_once)?;
             }
         },
         Command::Doctor(args) => {
@@ -145,16 +167,29 @@ fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Col
                 odd.map(|argument| format!("`{}`", Escaped::new(argument.as_bytes()))).collect();
             Failure::new(format!("{} is not UTF-8, and is no path", odd.join(" or ")))
         }
-        _ => {
+        (ErrorKind::DisplayHelp | ErrorKind::DisplayVersion, ..) => {
             let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::FAILURE,
-            };
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            // What it repeats of the command line may be from anywhere.
+            let text: String =
+                error.render().to_string().lines().map(|line| escaped(line.as_bytes()) + "\n").collect();
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            return ExitCode::FAILURE;
         }
     };
     let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
     ExitCode::from(failure.code)
+}
+
+/// What is said of a long flag with one dash.
+fn of_one_dash(flag: &args::OneDash) -> Failure {
+    let args::OneDash { written, rest } = flag;
+    let or =
+        rest.as_ref().map(|(short, rest)| format!("; as a value of `-{short}`, write `-{short} {rest}`"));
+    Failure::new(format!("unknown flag `{written}`"))
+        .hint(format!("a flag that is a word has two dashes: `-{written}`{}", or.unwrap_or_default()))
 }
 
 /// What is said of a flag that `command` does not have.
@@ -172,6 +207,14 @@ fn unknown_flag(flag: &str, command: &str) -> Failure {
 /// Writes data to standard output.
 fn print(text: &str) -> Result<(), Failure> {
     print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// Writes JSON to standard output, over several lines.
+fn print_json(document: &impl serde::Serialize) -> Result<(), Failure> {
+    print_with(|out| {
+        serde_json::to_writer_pretty(SafeJson(&mut *out), document)?;
+        out.write_all(b"\n")
+    })
 }
 
 /// Prints what `write` writes.

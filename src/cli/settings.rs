@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use super::args::BuildArgs;
+use super::args::{BuildArgs, PlatformArgs, RegistryArgs, ShownArgs};
 use super::contexts::{self, GivenFiles};
 use super::failure::Failure;
 use super::isolation;
@@ -32,6 +32,7 @@ use crate::image::platform::{Platform, Requested};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
+use crate::transfer::Pull;
 
 /// Where kaniko looks for its context, and what its users' pods mount.
 const DEFAULT_CONTEXT: &str = "/workspace";
@@ -117,6 +118,8 @@ pub(super) struct Settings {
     pub(super) comparison: Option<Comparison>,
     /// Whether results of earlier builds are used.
     pub(super) reuse: Reuse,
+    /// Where bases are looked for.
+    pub(super) pull: Pull,
     /// How many stages are built at once.
     pub(super) jobs: NonZeroUsize,
     /// How registries are spoken to.
@@ -135,7 +138,21 @@ pub(super) struct Settings {
     pub(super) progress: Mode,
     /// What to warn about before anything else.
     pub(super) warnings: Vec<String>,
+    /// Who says what time it is.
+    pub(super) epoch: EpochFrom,
 }
+
+/// Where `SOURCE_DATE_EPOCH` is from, if it is a build argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EpochFrom {
+    /// `--build-arg`.
+    Flag,
+    /// The environment.
+    Environment,
+}
+
+/// The variable.
+const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 /// Where the Dockerfile is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,25 +202,21 @@ impl Settings {
         environment: &Environment,
         purpose: Purpose,
     ) -> Result<Self, Failure> {
-        let verbosity =
-            args.verbosity.parse().map_err(|message: String| Failure::new(message).of_flag("--verbosity"))?;
+        let verbosity = verbosity(&args.shown)?;
         let mut warnings = Vec::new();
         let host = host_platform();
-        let (platforms, asked) = platforms(args, &host, &mut warnings)?;
-        let mode: MatchMode = args
-            .platform_match
-            .parse()
-            .map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))?;
+        let (platforms, asked) = platforms(&args.platform, &host, &mut warnings)?;
+        let mode = match_mode(&args.platform)?;
         let normalised: Vec<Platform> =
             platforms.iter().map(|platform| platform.normalised.clone()).collect();
         let outputs = Outputs::resolve(args, &normalised, purpose, &mut warnings)?;
-        let build_args = build_args(&args.build_arg, environment)?;
+        let (build_args, epoch) = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
         let mut contexts = contexts::parse(&args.build_context, &host)?;
         warnings.append(&mut contexts.warnings);
         let (context, dockerfile) = sources(args)?;
-        let mut client = client(args, environment)?;
+        let mut client = client(&args.registry, environment)?;
         client.insecure.registries.extend(outputs.insecure.iter().cloned());
         let agents = ssh::parse(&args.ssh, environment)?;
         let settings = Self {
@@ -238,15 +251,17 @@ impl Settings {
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
             reuse: if args.no_cache { Reuse::No } else { Reuse::Yes },
+            pull: if args.pull { Pull::Always } else { Pull::Missing },
             jobs: jobs(args.jobs)?,
             git: git(environment, &client, &agents)?,
             client,
             secrets: secrets::parse(&args.secret, environment, &mut warnings)?,
             agents,
-            limits: Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)?,
+            limits: limits(&args.shown, environment)?,
             verbosity,
-            progress: progress(args, environment)?,
+            progress: progress(&args.shown, environment)?,
             warnings,
+            epoch,
         };
         let given = std::iter::once(("--store", settings.store.as_path()));
         let context = settings.context.as_deref().map(|path| ("--context", path));
@@ -267,8 +282,24 @@ pub(super) fn host_platform() -> Platform {
     Platform::host(std::env::consts::OS, std::env::consts::ARCH, &cpuinfo).normalise()
 }
 
-fn platforms(
-    args: &BuildArgs,
+/// How much to say.
+pub(super) fn verbosity(args: &ShownArgs) -> Result<Verbosity, Failure> {
+    args.verbosity.parse().map_err(|message: String| Failure::new(message).of_flag("--verbosity"))
+}
+
+/// How much there may be of what is read and written.
+pub(super) fn limits(args: &ShownArgs, environment: &Environment) -> Result<Limits, Failure> {
+    Limits::resolve(environment.text("BUILDER_LIMITS").as_deref(), &args.limit)
+}
+
+/// `--platform-match`.
+pub(super) fn match_mode(args: &PlatformArgs) -> Result<MatchMode, Failure> {
+    args.platform_match.parse().map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))
+}
+
+/// The platforms that are asked for, in lists, or one in parts.
+pub(super) fn platforms(
+    args: &PlatformArgs,
     host: &Platform,
     warnings: &mut Vec<String>,
 ) -> Result<(Platforms, Asked), Failure> {
@@ -278,9 +309,22 @@ fn platforms(
     // kaniko lets the old spelling win where both are given.
     let given = [&args.custom_platform_deprecated, &args.custom_platform];
     let mut texts = given.into_iter().find(|given| !given.is_empty()).into_iter().flatten();
-    let Some(first) = texts.next() else {
-        let host = Requested { asked: host.clone(), normalised: host.clone() };
-        return Ok((Platforms { first: host, others: Vec::new() }, Asked::ByDefault));
+    let parts = [("--os", &args.os), ("--arch", &args.arch), ("--variant", &args.variant)];
+    let part = parts.iter().find(|(_, value)| value.is_some());
+    let first = match (texts.next(), part) {
+        (None, None) => {
+            let host = Requested { asked: host.clone(), normalised: host.clone() };
+            return Ok((Platforms { first: host, others: Vec::new() }, Asked::ByDefault));
+        }
+        (None, Some(_)) => {
+            let first = platform_of_parts(parts, host)?;
+            return Ok((Platforms { first, others: Vec::new() }, Asked::Explicitly));
+        }
+        (Some(text), Some((flag, _))) => {
+            let message = format!("--custom-platform {text} names the platform already");
+            return Err(Failure::new(message).of_flag(flag).hint("give the platform as one, or in parts"));
+        }
+        (Some(first), None) => first,
     };
     let mut listed = first.split(',').chain(texts.flat_map(|text| text.split(',')));
     let first = requested_platform(listed.next().unwrap_or_default(), host)?;
@@ -299,6 +343,38 @@ fn platforms(
     Ok((platforms, Asked::Explicitly))
 }
 
+/// The platform of `--os`, `--arch` and `--variant`. What is not there is this machine's; a variant belongs to the
+/// architecture that is named, or else to this machine's.
+fn platform_of_parts(parts: [(&str, &Option<String>); 3], host: &Platform) -> Result<Requested, Failure> {
+    for (flag, value) in parts {
+        let Some(value) = value else { continue };
+        if value.is_empty() || value.contains(['/', ',', ':']) {
+            let message = format!("`{}` is no part of a platform", crate::image::shown(value));
+            return Err(Failure::new(message)
+                .of_flag(flag)
+                .hint("for instance --os linux --arch arm --variant v7"));
+        }
+    }
+    let [os, architecture, variant] = parts.map(|(_, value)| value.as_deref());
+    let (os, architecture) = (os.unwrap_or(&host.os), architecture);
+    let text = match (architecture, variant) {
+        (Some(architecture), Some(variant)) => format!("{os}/{architecture}/{variant}"),
+        (Some(architecture), None) => format!("{os}/{architecture}"),
+        (None, Some(variant)) => format!("{os}/{}/{variant}", host.architecture),
+        // What plain `arm` means anyway is not written.
+        (None, None) => match host.variant.as_deref().filter(|variant| *variant != "v7") {
+            Some(variant) => format!("{os}/{}/{variant}", host.architecture),
+            None => format!("{os}/{}", host.architecture),
+        },
+    };
+    let flags: Vec<&str> = parts.iter().filter(|(_, value)| value.is_some()).map(|(flag, _)| *flag).collect();
+    Requested::parse(&text, host).map_err(|error| {
+        Failure::from_error(&error)
+            .of_flag(&flags.join(" "))
+            .hint("for instance --os linux --arch arm --variant v7")
+    })
+}
+
 /// The most platforms of a build. Each has a plan of its own.
 const MOST_PLATFORMS: usize = 32;
 
@@ -310,6 +386,16 @@ pub(super) struct Platforms {
 }
 
 impl Platforms {
+    /// The only one, where there is to be one.
+    pub(super) fn only(&self) -> Result<&Requested, Failure> {
+        if self.others.is_empty() {
+            return Ok(&self.first);
+        }
+        let listed: Vec<String> = self.iter().map(|platform| platform.normalised.to_string()).collect();
+        let message = format!("{} are several platforms, and one image is wanted", listed.join(", "));
+        Err(Failure::new(message).of_flag("--custom-platform").hint("name one of them"))
+    }
+
     pub(super) fn first(&self) -> &Requested {
         &self.first
     }
@@ -389,7 +475,10 @@ fn dockerfile(args: &BuildArgs) -> Result<GivenDockerfile, Failure> {
     }
 }
 
-fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<String, String>, Failure> {
+fn build_args(
+    given: &[String],
+    environment: &Environment,
+) -> Result<(BTreeMap<String, String>, EpochFrom), Failure> {
     let mut values = BTreeMap::new();
     for argument in given {
         if argument.is_empty() || argument.starts_with('=') {
@@ -408,11 +497,13 @@ fn build_args(given: &[String], environment: &Environment) -> Result<BTreeMap<St
             }
         }
     }
+    let is_named = |argument: &String| argument.strip_prefix(EPOCH).is_some_and(|rest| rest.starts_with('='));
+    let from = if given.iter().any(is_named) { EpochFrom::Flag } else { EpochFrom::Environment };
     // As docker's client does.
-    if let Some(epoch) = environment.text("SOURCE_DATE_EPOCH") {
-        values.entry("SOURCE_DATE_EPOCH".to_owned()).or_insert(epoch);
+    if let Some(epoch) = environment.text(EPOCH) {
+        values.entry(EPOCH.to_owned()).or_insert(epoch);
     }
-    Ok(values)
+    Ok((values, from))
 }
 
 fn labels(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -536,7 +627,7 @@ fn git(
     })
 }
 
-fn client(args: &BuildArgs, environment: &Environment) -> Result<ClientOptions, Failure> {
+pub(super) fn client(args: &RegistryArgs, environment: &Environment) -> Result<ClientOptions, Failure> {
     let http = http::Options {
         certificates: certificates(environment)?,
         proxies: Proxies {
@@ -614,9 +705,17 @@ fn docker_config(environment: &Environment) -> Result<Option<ConfigFile>, Failur
 }
 
 /// How progress is shown: the flag comes before the variable.
-fn progress(args: &BuildArgs, environment: &Environment) -> Result<Mode, Failure> {
+pub(super) fn progress(args: &ShownArgs, environment: &Environment) -> Result<Mode, Failure> {
     if args.quiet {
-        return Ok(Mode::Quiet);
+        let other = args.progress.as_deref().filter(|mode| !matches!(*mode, "quiet" | "auto"));
+        return match other {
+            None => Ok(Mode::Quiet),
+            Some(mode) => {
+                Err(Failure::new(format!("it is --progress quiet, and there is --progress {mode}"))
+                    .of_flag("--quiet")
+                    .hint("leave out one of them"))
+            }
+        };
     }
     let variable = environment.text("BUILDKIT_PROGRESS");
     let given = args.progress.as_deref().map(|text| ("--progress", text));
@@ -653,13 +752,16 @@ fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure>
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::args::{Command, CommandLine};
 
     #[test]
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
         let environment = Environment::of(&[("A", "1"), ("E", "")]);
         let given = ["A", "B", "C=x=y", "E"].map(str::to_owned);
-        let values = build_args(&given, &environment).unwrap();
+        let (values, _) = build_args(&given, &environment).unwrap();
         let values: Vec<(&str, &str)> =
             values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(values, [("A", "1"), ("C", "x=y"), ("E", "")]);
@@ -703,12 +805,36 @@ mod tests {
     }
 
     #[test]
+    fn a_platform_in_parts_takes_the_rest_from_this_machine() {
+        let amd64 = Platform::new("linux", "amd64", None);
+        let v6 = Platform::new("linux", "arm", Some("v6"));
+        for (host, parts, expected) in [
+            (&amd64, ["linux", "arm", "v7"], "linux/arm/v7"),
+            (&amd64, ["", "arm", "v5"], "linux/arm/v5"),
+            (&amd64, ["", "arm64", ""], "linux/arm64"),
+            (&amd64, ["", "", "v3"], "linux/amd64/v3"),
+            (&amd64, ["windows", "", ""], "windows/amd64"),
+            (&amd64, ["windows(10.0.20348)", "", ""], "windows(10.0.20348)/amd64"),
+            // A word that could be an architecture is none here.
+            (&amd64, ["arm64", "", ""], "arm64/amd64"),
+            (&v6, ["linux", "", ""], "linux/arm/v6"),
+            (&v6, ["", "amd64", ""], "linux/amd64"),
+            (&v6, ["", "arm", ""], "linux/arm/v7"),
+        ] {
+            let [os, arch, variant] = parts.map(|part| (!part.is_empty()).then(|| part.to_owned()));
+            let parts = [("--os", &os), ("--arch", &arch), ("--variant", &variant)];
+            let platform = platform_of_parts(parts, host).expect(expected);
+            assert_eq!(platform.to_string(), expected, "{parts:?}");
+        }
+    }
+
+    #[test]
     fn platforms_come_in_lists_and_one_by_one_and_each_counts_once() {
         let read = |flags: &[&str]| -> Result<String, String> {
             let line = ["builder", "build"].iter().chain(flags);
             let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
             let host = Platform::new("linux", "amd64", None);
-            let read = platforms(&args, &host, &mut Vec::new());
+            let read = platforms(&args.platform, &host, &mut Vec::new());
             let (platforms, asked) = read.map_err(|failure| failure.message)?;
             let listed: Vec<String> = platforms.iter().map(|one| one.normalised.to_string()).collect();
             Ok(format!("{asked:?} {}", listed.join(" ")))

@@ -134,7 +134,7 @@ impl Written {
         match dockerfile::parse_noting(&found.content, limit, &mut warnings) {
             Ok(file) => Ok(Self { found, file }),
             Err(error) => {
-                let failure = build_failure(&error.clone().into(), &found);
+                let failure = build_failure(&error.clone().into(), &found, settings);
                 let checked = of_unparsed(&found.content, &settings.request, error, warnings);
                 tell_checks(&checked.warnings, progress);
                 Err(failure)

@@ -78,10 +78,7 @@ impl AtOnce {
             signal_hook::low_level::unregister(id);
         }
         match i32::try_from(came.load(Ordering::SeqCst)) {
-            Ok(signal @ 1..) => {
-                sys::write_last(&line_for(signal));
-                exit_when_dispensable(128 + signal)
-            }
+            Ok(signal @ 1..) => end(signal),
             _ => result,
         }
     }
@@ -142,7 +139,7 @@ impl Stop {
                 match first {
                     Some(first) if first.elapsed() < ECHO => continue,
                     // Asked for twice: the janitor and the kernel clean up.
-                    Some(_) => exit_when_dispensable(128 + signal),
+                    Some(_) => end(signal),
                     None => first = Some(Instant::now()),
                 }
                 received.store(signal, Ordering::SeqCst);
@@ -151,7 +148,7 @@ impl Stop {
                 // Without one, only a second signal ends what does not stop by itself.
                 let _ = std::thread::Builder::new().spawn(move || {
                     std::thread::sleep(PATIENCE);
-                    exit_when_dispensable(128 + signal);
+                    end(signal);
                 });
             }
         };
@@ -166,6 +163,12 @@ impl Stop {
             }
         }
     }
+}
+
+/// Ends this process at once, and says so.
+fn end(signal: i32) -> ! {
+    sys::write_last(&line_for(signal));
+    exit_when_dispensable(128 + signal)
 }
 
 /// What is said of that where nothing else is.

@@ -1,6 +1,7 @@
 //! Repositories, checked out by the `git` command, which is given no more than it needs; without one, by the `gix` crates.
 
 mod command;
+mod commit;
 mod complaint;
 mod directories;
 mod embedded;
@@ -153,6 +154,9 @@ pub enum GitError {
     /// A directory that is no path.
     #[error("`{0}` is not a usable path")]
     Path(String, #[source] GuestPathError),
+    /// A commit that was made when nothing can have been made, or nobody knows when.
+    #[error("the commit {0} has no time between the years 1970 and 9999 that its files could get")]
+    Time(String),
     /// A secret that cannot be a header. It is not shown.
     #[error("the secret for the `Authorization` header has characters that no header can have")]
     Secret,
@@ -217,6 +221,11 @@ impl Commit {
     /// What the reference stands for itself: the tag, or else the commit.
     fn object(&self) -> &str {
         self.tag.as_deref().unwrap_or(&self.id)
+    }
+
+    /// The time that its files get, where `said` is what git calls the time of the commit.
+    fn seconds(&self, said: &[u8]) -> Result<i64, GitError> {
+        commit::seconds(said).ok_or_else(|| GitError::Time(self.id.clone()))
     }
 }
 
@@ -475,8 +484,7 @@ impl Inside<'_> {
     fn time_of(&self, commit: &Commit) -> Result<i64, GitError> {
         let action = "tell the time of a commit";
         let said = self.run(action, &["log", "-1", "--format=%ct", &commit.id])?;
-        let time = String::from_utf8_lossy(&said).trim().parse();
-        time.map_err(|_| GitError::Answer(action.to_owned()))
+        commit.seconds(said.trim_ascii())
     }
 
     /// Takes what the fetching has left out of a `.git` that is kept. The index is made anew, without the numbers and times

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::digest::DiffId;
 use super::document::{self, DocumentError, DocumentLimits, Kind, MOST_LAYERS};
+use super::platform::PlatformFields;
 
 /// The most variables, and the most triggers, of a config.
 const MOST_ENTRIES: usize = 10_000;
@@ -130,6 +131,15 @@ pub fn parse_config(bytes: &[u8], limits: &DocumentLimits) -> Result<ImageConfig
         document::check_count(what, count, limit)?;
     }
     Ok(config)
+}
+
+/// What the config of an image says it is for; the rest may be anything.
+///
+/// # Errors
+/// [`DocumentError`] when it is too large, no JSON, or of another shape there.
+pub fn parse_platform(bytes: &[u8], limits: &DocumentLimits) -> Result<PlatformFields, DocumentError> {
+    document::check_size(Kind::Config, bytes.len() as u64, limits)?;
+    document::from_json(Kind::Config, bytes)
 }
 
 /// The `rootfs` object of a config.

@@ -60,6 +60,13 @@ pub mod media_type {
         )
     }
 
+    /// Whether `name` is a layer that registries were not to have.
+    #[must_use]
+    pub fn is_foreign_layer(name: &str) -> bool {
+        name.starts_with("application/vnd.docker.image.rootfs.foreign.diff.tar")
+            || name.starts_with(OCI_FOREIGN_LAYER)
+    }
+
     /// Whether `name` is the config of an image. Old registries forgot the type of configs.
     #[must_use]
     pub fn is_config(name: &str) -> bool {

@@ -88,6 +88,15 @@ impl Kind {
     }
 }
 
+/// What a manifest may be of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// Images that can be run or built on.
+    Images,
+    /// Whatever registries keep: attestations, signatures, encrypted images.
+    Anything,
+}
+
 /// A manifest or an index.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Document {
@@ -209,8 +218,8 @@ pub enum DocumentError {
     RootfsType(String),
 }
 
-/// Reads a manifest or an index. `declared` is its media type as the descriptor or the registry has it; types that say
-/// nothing, such as `application/json`, are as good as none.
+/// Reads the manifest of an image, or an index. `declared` is its media type as the descriptor or the registry has it; types
+/// that say nothing, such as `application/json`, are as good as none.
 ///
 /// # Errors
 /// [`DocumentError`] unless the document is clearly one of both, in agreement with `declared`.
@@ -218,6 +227,19 @@ pub fn parse(
     bytes: &[u8],
     declared: Option<&str>,
     limits: &DocumentLimits,
+) -> Result<Document, DocumentError> {
+    parse_payload(bytes, declared, limits, Payload::Images)
+}
+
+/// [`parse`], where a manifest may have another `payload`, too.
+///
+/// # Errors
+/// [`DocumentError`] unless the document is clearly a manifest of that or clearly an index, in agreement with `declared`.
+pub fn parse_payload(
+    bytes: &[u8],
+    declared: Option<&str>,
+    limits: &DocumentLimits,
+    payload: Payload,
 ) -> Result<Document, DocumentError> {
     let size = bytes.len() as u64;
     check_size(Kind::ManifestOrIndex, size, limits)?;
@@ -229,7 +251,10 @@ pub fn parse(
             check_size(Kind::Manifest, size, limits)?;
             let manifest: Manifest = from_json(Kind::Manifest, bytes)?;
             check_keys(&manifest.other)?;
-            check_manifest(&manifest, limits)?;
+            check_descriptors(&manifest)?;
+            if payload == Payload::Images {
+                check_image(&manifest, limits)?;
+            }
             Ok(Document::Manifest(Box::new(manifest)))
         }
         Shape::Index => {
@@ -332,7 +357,13 @@ fn check_keys(other: &Map<String, Value>) -> Result<(), DocumentError> {
     Ok(())
 }
 
-fn check_manifest(manifest: &Manifest, limits: &DocumentLimits) -> Result<(), DocumentError> {
+fn check_descriptors(manifest: &Manifest) -> Result<(), DocumentError> {
+    check_count("layers", manifest.layers.len(), MOST_LAYERS)?;
+    manifest.config.check()?;
+    Ok(manifest.layers.iter().try_for_each(Descriptor::check)?)
+}
+
+fn check_image(manifest: &Manifest, limits: &DocumentLimits) -> Result<(), DocumentError> {
     let config = &manifest.config;
     if !media_type::is_config(&config.media_type) {
         let media_type = shown(&config.media_type);
@@ -342,8 +373,6 @@ fn check_manifest(manifest: &Manifest, limits: &DocumentLimits) -> Result<(), Do
         return Err(DocumentError::EmptyConfig);
     }
     check_size(Kind::Config, config.size, limits)?;
-    config.check()?;
-    check_count("layers", manifest.layers.len(), MOST_LAYERS)?;
     for (position, layer) in manifest.layers.iter().enumerate() {
         if layer.media_type.ends_with("+encrypted") {
             return Err(DocumentError::Encrypted(position + 1, shown(&layer.media_type)));
@@ -351,7 +380,6 @@ fn check_manifest(manifest: &Manifest, limits: &DocumentLimits) -> Result<(), Do
         if !media_type::is_layer(&layer.media_type) {
             return Err(DocumentError::NotAnImage { what: "a layer", media_type: shown(&layer.media_type) });
         }
-        layer.check()?;
     }
     Ok(())
 }
@@ -493,6 +521,27 @@ mod tests {
             assert_eq!(matches!(document, Document::Index(_)), is_index, "{text}");
             assert_eq!(parse_index(text.as_bytes(), declared, &LIMITS).is_ok(), is_index, "{text}");
             assert_eq!(parse_manifest(text.as_bytes(), declared, &LIMITS).is_ok(), !is_index, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_of_anything_is_read_where_that_is_wanted_and_no_less_strictly() {
+        let layer = |kind: &str, size: &str| format!("[{}]", descriptor(kind, size));
+        let anything = |text: &str| parse_payload(text.as_bytes(), None, &LIMITS, Payload::Anything);
+        for text in [
+            manifest(&good_config(), &layer("application/vnd.in-toto+json", "1")),
+            manifest(&descriptor("application/vnd.oci.empty.v1+json", "2"), "[]"),
+            manifest(&good_config(), &layer(&format!("{}+encrypted", media_type::OCI_LAYER_GZIP), "1")),
+        ] {
+            assert!(parse(text.as_bytes(), None, &LIMITS).is_err(), "{text}");
+            assert!(matches!(anything(&text), Ok(Document::Manifest(_))), "{text}");
+        }
+        for text in [
+            manifest(&good_config(), &layer("application/vnd.in-toto+json", "9223372036854775808")),
+            manifest(&good_config(), "[]").replace(":2,", ":1,"),
+            manifest(&good_config(), "[]").replacen('{', r#"{"manifests":[],"#, 1),
+        ] {
+            assert!(anything(&text).is_err(), "{text}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! OCI values: what an image is made of, without any input or output.
 
+pub mod assemble;
 pub mod config;
 pub mod descriptor;
 pub mod digest;

@@ -96,6 +96,104 @@ pub enum PlatformError {
     },
 }
 
+/// A platform for an index that is not in the words of the OCI image specification, which are Go's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrittenError {
+    /// The operating system.
+    #[error("`{written}` is not an operating system in Go's words{}", instead(.usual.as_deref()))]
+    System {
+        /// What is written.
+        written: String,
+        /// How it is usually written.
+        usual: Option<String>,
+    },
+    /// The architecture.
+    #[error("`{written}` is not an architecture in Go's words{}", instead(.usual.as_deref()))]
+    Architecture {
+        /// What is written.
+        written: String,
+        /// How it is usually written.
+        usual: Option<String>,
+    },
+    /// The variant.
+    #[error("`{written}` is not a variant of {architecture}: {known}")]
+    Variant {
+        /// What is written.
+        written: String,
+        /// Of which architecture.
+        architecture: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// A variant of nothing.
+    #[error("the variant `{0}` stands without an architecture")]
+    Alone(String),
+}
+
+fn instead(usual: Option<&str>) -> String {
+    usual.map(|usual| format!(": write `{usual}`")).unwrap_or_default()
+}
+
+impl WrittenError {
+    /// The field that is wrong, as the JSON of an index calls it.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::System { .. } => "os",
+            Self::Architecture { .. } => "architecture",
+            Self::Variant { .. } | Self::Alone(_) => "variant",
+        }
+    }
+}
+
+/// Checks what somebody wants to be written in an index, as far as it is there: nothing is an alias, nothing misspelt. The
+/// variants are those of the image specification (1.1.1, `image-index.md`), and `v5` of arm, which Debian has.
+///
+/// # Errors
+/// [`WrittenError`].
+pub fn check_written(fields: &PlatformFields) -> Result<(), WrittenError> {
+    let PlatformFields { os, architecture, variant, .. } = fields;
+    if !os.is_empty() && !SYSTEMS.contains(&os.as_str()) && !WASI.contains(&os.as_str()) {
+        let usual = Some(normalise_os(os)).filter(|usual| SYSTEMS.contains(&usual.as_str()));
+        return Err(WrittenError::System { written: shown(os), usual });
+    }
+    if !architecture.is_empty() && !ARCHITECTURES.contains(&architecture.as_str()) {
+        let (usual, implied) = normalise_cpu(&architecture.to_lowercase(), "");
+        let usual = ARCHITECTURES.contains(&usual.as_str()).then(|| match implied {
+            Some(variant) => format!("{usual}` with variant `{variant}"),
+            None => usual,
+        });
+        return Err(WrittenError::Architecture { written: shown(architecture), usual });
+    }
+    let Some(variant) = variant.as_deref().filter(|variant| !variant.is_empty()) else { return Ok(()) };
+    if architecture.is_empty() {
+        return Err(WrittenError::Alone(shown(variant)));
+    }
+    let numbered = |prefix: &str, suffix: &str| {
+        let number = variant.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
+        number.is_some_and(|n| (1..=2).contains(&n.len()) && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let (is_known, known) = match architecture.as_str() {
+        "amd64" => (matches!(variant, "v1" | "v2" | "v3" | "v4"), "there are v1 to v4"),
+        "arm" => (matches!(variant, "v5" | "v6" | "v7" | "v8"), "there are v5 to v8"),
+        "arm64" => {
+            let minor = variant.strip_prefix("v8.").or_else(|| variant.strip_prefix("v9."));
+            let is_minor = minor.is_some_and(|minor| matches!(minor.as_bytes(), [b'0'..=b'9']));
+            (is_minor || matches!(variant, "v8" | "v9"), "there are v8, v8.1 to v8.9, v9, v9.1 to v9.9")
+        }
+        "ppc64le" | "ppc64" => (numbered("power", ""), "there are power8, power9 and so on"),
+        "riscv64" => (numbered("rva", "u64"), "there are rva20u64, rva22u64 and so on"),
+        _ => (false, "there are none"),
+    };
+    if is_known {
+        return Ok(());
+    }
+    Err(WrittenError::Variant { written: shown(variant), architecture: architecture.clone(), known })
+}
+
+/// Systems of WebAssembly.
+const WASI: [&str; 2] = ["wasi", "wasip1"];
+
 /// Operating systems that stand for themselves when they are all that is written (containerd's list).
 const SYSTEMS: [&str; 17] = [
     "aix",

@@ -12,7 +12,7 @@ use crate::rootfs::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
     /// A word that means nothing.
-    #[error("unsupported compression type {0}")]
+    #[error("unsupported compression type {0}: choose gzip, zstd or uncompressed")]
     Unsupported(String),
     /// It means something to BuildKit, which not even keeps diff ids equal then.
     #[error("unsupported compression type estargz: choose gzip, zstd or uncompressed")]
@@ -336,9 +336,9 @@ mod tests {
     #[test]
     fn what_is_refused_is_named() {
         for (word, level, message) in [
-            ("foo", None, "unsupported compression type foo"),
-            ("GZIP", None, "unsupported compression type GZIP"),
-            ("", None, "unsupported compression type "),
+            ("foo", None, "unsupported compression type foo: choose gzip, zstd or uncompressed"),
+            ("GZIP", None, "unsupported compression type GZIP: choose gzip, zstd or uncompressed"),
+            ("", None, "unsupported compression type : choose gzip, zstd or uncompressed"),
             ("estargz", None, "unsupported compression type estargz: choose gzip, zstd or uncompressed"),
             ("gzip", Some("10"), "invalid compression level `10`: gzip has the levels 0 to 9"),
             ("gzip", Some("-1"), "invalid compression level `-1`: gzip has the levels 0 to 9"),

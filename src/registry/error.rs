@@ -258,6 +258,12 @@ impl TransferError {
         }
     }
 
+    /// Whether the registry says that what was asked for is not there.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(*self.problem, Problem::NotFound { .. })
+    }
+
     /// Whether nobody answered, or nobody who knows: it says nothing about what was asked for.
     #[must_use]
     pub fn is_without_answer(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::error::Problem;
 use crate::http::escape;
 use crate::image::descriptor::media_type;
-use crate::image::document::{self, Document, DocumentLimits};
+use crate::image::document::{Document, DocumentLimits, Payload, parse_payload};
 
 /// The media type of a document that `host` sent as `content_type`: what it says itself, else what the registry says,
 /// else what it looks like.
@@ -15,6 +15,7 @@ pub(super) fn media_type(
     content_type: Option<&str>,
     bytes: &[u8],
     limits: &DocumentLimits,
+    payload: Payload,
 ) -> Result<String, Problem> {
     let announced = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     if announced.eq_ignore_ascii_case("text/html") {
@@ -23,7 +24,7 @@ pub(super) fn media_type(
         return Err(Problem::Answer { host: host.to_owned(), problem });
     }
     let refuse = |source| Problem::Document { host: host.to_owned(), source };
-    let (inside, looks_like) = match document::parse(bytes, content_type, limits).map_err(refuse)? {
+    let (inside, looks_like) = match parse_payload(bytes, content_type, limits, payload).map_err(refuse)? {
         Document::Manifest(manifest) => (manifest.media_type, media_type::OCI_MANIFEST),
         Document::Index(index) => (index.media_type, media_type::OCI_INDEX),
     };
@@ -49,7 +50,9 @@ mod tests {
             (Some(OCI_MANIFEST), &docker, None),
         ] {
             assert_eq!(
-                media_type("h", content_type, body.as_bytes(), &DocumentLimits::default()).ok().as_deref(),
+                media_type("h", content_type, body.as_bytes(), &DocumentLimits::default(), Payload::Images)
+                    .ok()
+                    .as_deref(),
                 expected,
                 "{body}"
             );
@@ -58,9 +61,14 @@ mod tests {
 
     #[test]
     fn a_login_page_is_shown_escaped() {
-        let error =
-            media_type("h", Some("text/html; charset=utf-8"), b"<html>\x1b[2J", &DocumentLimits::default())
-                .unwrap_err();
+        let error = media_type(
+            "h",
+            Some("text/html; charset=utf-8"),
+            b"<html>\x1b[2J",
+            &DocumentLimits::default(),
+            Payload::Images,
+        )
+        .unwrap_err();
         assert_eq!(error.to_string(), "h sends a web page in place of a manifest: <html>\\u{1b}[2J");
     }
 }

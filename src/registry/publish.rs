@@ -9,7 +9,7 @@ use super::session::{Scope, Session};
 use super::statistics::Kind;
 use crate::http::{Content, Method, Response, authority};
 use crate::image::digest::Digest;
-use crate::image::document::{self, Document, DocumentLimits};
+use crate::image::document::{Document, DocumentLimits, Payload, parse_payload};
 use crate::image::json::Encoded;
 use crate::image::reference::Reference;
 
@@ -97,7 +97,7 @@ impl Client {
         manifest: &Encoded,
     ) -> Result<String, Problem> {
         let Ok(Document::Manifest(parsed)) =
-            document::parse(&manifest.bytes, Some(media_type), &DocumentLimits::OWN)
+            parse_payload(&manifest.bytes, Some(media_type), &DocumentLimits::OWN, Payload::Anything)
         else {
             return Ok(format!("parts of the {}", kind_of(media_type)));
         };

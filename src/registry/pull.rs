@@ -12,7 +12,7 @@ use super::statistics::Kind;
 use crate::http::{Attempts, Failure, Method, Response, authority};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Digester, Mismatch, Verifier};
-use crate::image::document::{Kind as Document, too_long};
+use crate::image::document::{Kind as Document, Payload, too_long};
 use crate::image::reference::Reference;
 
 /// A manifest or an index as a registry has it.
@@ -35,8 +35,16 @@ impl Client {
     /// # Errors
     /// [`TransferError`].
     pub fn manifest(&self, reference: &Reference) -> Result<Fetched, TransferError> {
+        self.document(reference, Payload::Images)
+    }
+
+    /// [`Client::manifest`], where a manifest may have another `payload`, too.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn document(&self, reference: &Reference, payload: Payload) -> Result<Fetched, TransferError> {
         let expected = reference.digest();
-        self.fetch_manifest(reference, &reference.identifier(), expected)
+        self.fetch_manifest(reference, &reference.identifier(), expected, payload)
             .map_err(|problem| problem.at(Action::Manifest, reference))
     }
 
@@ -46,6 +54,19 @@ impl Client {
     /// # Errors
     /// [`TransferError`], also when digest, size or media type differ from those of `entry`.
     pub fn manifest_of(&self, reference: &Reference, entry: &Descriptor) -> Result<Fetched, TransferError> {
+        self.document_of(reference, entry, Payload::Images)
+    }
+
+    /// [`Client::manifest_of`], where a manifest may have another `payload`, too.
+    ///
+    /// # Errors
+    /// [`TransferError`], also when digest, size or media type differ from those of `entry`.
+    pub fn document_of(
+        &self,
+        reference: &Reference,
+        entry: &Descriptor,
+        payload: Payload,
+    ) -> Result<Fetched, TransferError> {
         let read = || {
             if let Some(bytes) = entry.inline_data()? {
                 let media_type = manifest::media_type(
@@ -53,10 +74,12 @@ impl Client {
                     Some(&entry.media_type),
                     &bytes,
                     &self.limits,
+                    payload,
                 )?;
                 return Ok(Fetched { media_type, digest: entry.digest.clone(), bytes });
             }
-            let fetched = self.fetch_manifest(reference, &entry.digest.to_string(), Some(&entry.digest))?;
+            let fetched =
+                self.fetch_manifest(reference, &entry.digest.to_string(), Some(&entry.digest), payload)?;
             let host = || reference.registry().to_owned();
             let (size, actual) = (entry.size, fetched.bytes.len() as u64);
             if size != actual {
@@ -77,6 +100,7 @@ impl Client {
         from: &Reference,
         name: &str,
         expected: Option<&Digest>,
+        payload: Payload,
     ) -> Result<Fetched, Problem> {
         let session = self.session(from, Direction::Pull);
         let scope = Scope::pull(from.repository());
@@ -103,7 +127,8 @@ impl Client {
         let host = authority(response.url());
         // Even what is thrown away must be what was asked for: the digest comes first.
         let digest = self.check_manifest(&host, &mut response, &bytes, expected)?;
-        let media_type = manifest::media_type(&host, response.header("content-type"), &bytes, &self.limits)?;
+        let media_type =
+            manifest::media_type(&host, response.header("content-type"), &bytes, &self.limits, payload)?;
         Ok(Fetched { media_type, digest, bytes })
     }
 

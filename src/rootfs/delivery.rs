@@ -89,7 +89,16 @@ pub struct Delivered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fresh {
     Yes,
-    No,
+    /// With this mode, where another one is needed to write to it.
+    No(Option<u32>),
+}
+
+/// A directory that has been begun.
+struct Open {
+    path: GuestPath,
+    fresh: Fresh,
+    /// Its directories that have not been begun, the next one last.
+    below: Vec<Vec<u8>>,
 }
 
 impl Delivery<'_> {
@@ -99,7 +108,7 @@ impl Delivery<'_> {
     /// Memory grows by the names of the directories beside the way down and of files of several names.
     ///
     /// # Errors
-    /// [`DeliveryError`]; `to` then holds a part.
+    /// [`DeliveryError`]; `to` then holds a part, in which no directory has a mode that it should not have.
     pub fn write(&self, from: &Rootfs, to: BorrowedFd<'_>) -> Result<Delivered, DeliveryError> {
         let mut writer = Writer {
             rules: self,
@@ -112,21 +121,14 @@ impl Delivery<'_> {
             temporary: 0,
             done: Delivered::default(),
         };
-        let root = GuestPath::root();
-        let below = writer.directory(&root, Fresh::No)?;
-        let mut open = vec![(root, below)];
-        while let Some((path, below)) = open.last_mut() {
-            if let Some((name, fresh)) = below.pop() {
-                let path = path.child(&name);
-                let below = writer.directory(&path, fresh)?;
-                open.push((path, below));
-            } else if let Some((path, _)) = open.pop()
-                && !path.is_root()
-            {
-                // Last: making entries changes the time, and may need rights that the directory is not to give.
-                writer.finish(&path).map_err(failed("set metadata of", &path))?;
+        let mut open = Vec::new();
+        let written = writer.all(&mut open);
+        if written.is_err() {
+            for directory in open.iter().rev() {
+                writer.leave(directory);
             }
         }
+        written?;
         Ok(writer.done)
     }
 }
@@ -160,15 +162,67 @@ struct Entry<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes what is in the directory `path`, which exists in both trees, but the content of directories: those are
-    /// returned, in the reverse of their order.
-    fn directory(&mut self, path: &GuestPath, fresh: Fresh) -> Result<Vec<(Vec<u8>, Fresh)>, DeliveryError> {
-        let open = |tree: BorrowedFd<'_>| {
-            open_exact(tree, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("open", path))
+    /// Writes everything. What is in `open` in the end is not complete.
+    fn all(&mut self, open: &mut Vec<Open>) -> Result<(), DeliveryError> {
+        open.push(Open { path: GuestPath::root(), fresh: Fresh::No(None), below: Vec::new() });
+        self.fill_last(open)?;
+        while let Some(last) = open.last_mut() {
+            if let Some(name) = last.below.pop() {
+                let path = last.path.child(&name);
+                let fresh = self.begin(&last.path, &name).map_err(failed("make", &path))?;
+                open.push(Open { path, fresh, below: Vec::new() });
+                self.fill_last(open)?;
+                continue;
+            }
+            if !last.path.is_root() {
+                // Last: making entries changes the time, and may need rights that the directory is not to give.
+                self.finish(&last.path).map_err(failed("set metadata of", &last.path))?;
+            }
+            open.pop();
+        }
+        Ok(())
+    }
+
+    fn fill_last(&mut self, open: &mut [Open]) -> Result<(), DeliveryError> {
+        let Some(last) = open.last_mut() else { return Ok(()) };
+        last.below = self.directory(&last.path, last.fresh)?;
+        Ok(())
+    }
+
+    /// Of a directory that stays incomplete, what can be right is made right.
+    fn leave(&self, directory: &Open) {
+        let mode = match directory.fresh {
+            Fresh::No(None) => return,
+            Fresh::No(Some(mode)) => Ok(mode),
+            Fresh::Yes => self.open_both(&directory.path).and_then(|(from, _)| {
+                Ok(self.from.reveal(&directory.path, metadata_of(&from)?).mode & 0o1777)
+            }),
         };
-        let (from, to) = (open(self.from.as_fd())?, open(self.to)?);
+        // What went wrong before is what is told.
+        if let (Ok(mode), Ok((_, to))) = (mode, self.open_both(&directory.path)) {
+            let _ = set_mode_at(to.as_fd(), b".", mode);
+        }
+    }
+
+    /// The directory `path` in both trees.
+    fn open_both(&self, path: &GuestPath) -> io::Result<(OwnedFd, OwnedFd)> {
+        let open = |tree: BorrowedFd<'_>| open_exact(tree, path, OFlags::RDONLY | OFlags::DIRECTORY);
+        Ok((open(self.from.as_fd())?, open(self.to)?))
+    }
+
+    /// Makes the directory `name` in `parent`, or takes the one that is there.
+    fn begin(&self, parent: &GuestPath, name: &[u8]) -> io::Result<Fresh> {
+        let (from, to) = self.open_both(parent)?;
+        let metadata = self.from.reveal(&parent.child(name), metadata_at(from.as_fd(), name)?);
+        make_directory(to.as_fd(), name, metadata.mode)
+    }
+
+    /// Writes what is in the directory `path`, which exists in both trees, but its directories: those are returned, in the
+    /// reverse of their order.
+    fn directory(&mut self, path: &GuestPath, fresh: Fresh) -> Result<Vec<Vec<u8>>, DeliveryError> {
+        let (from, to) = self.open_both(path).map_err(failed("open", path))?;
         let names = Names::in_directory(from.as_fd()).map_err(failed("list", path))?;
-        if self.rules.others == Others::Removed && fresh == Fresh::No {
+        if self.rules.others == Others::Removed && fresh != Fresh::Yes {
             let there = Names::in_directory(to.as_fd()).map_err(failed("list", path))?;
             for name in there.iter().filter(|name| !names.contain(name)) {
                 remove_tree(to.as_fd(), name).map_err(failed("remove", &path.child(name)))?;
@@ -184,10 +238,7 @@ impl Writer<'_> {
             let metadata = self.from.reveal(&path, shown);
             let entry = Entry { path: &path, name, from: &from, to: &to, metadata: &metadata };
             match metadata.kind {
-                FileKind::Directory => {
-                    let fresh = make_directory(&entry).map_err(failed("make", &path))?;
-                    below.push((name.to_vec(), fresh));
-                }
+                FileKind::Directory => below.push(name.to_vec()),
                 FileKind::CharDevice | FileKind::BlockDevice | FileKind::Socket => {
                     self.done.nodes += 1;
                     continue;
@@ -337,8 +388,7 @@ impl Writer<'_> {
 
     /// Gives a directory that is complete its metadata.
     fn finish(&mut self, path: &GuestPath) -> io::Result<()> {
-        let open = |tree: BorrowedFd<'_>| open_exact(tree, path, OFlags::RDONLY | OFlags::DIRECTORY);
-        let (from, to) = (open(self.from.as_fd())?, open(self.to)?);
+        let (from, to) = self.open_both(path)?;
         let metadata = self.from.reveal(path, metadata_of(&from)?);
         self.attributes(path, from.as_fd(), b".", (to.as_fd(), b"."))?;
         set_mode_at(to.as_fd(), b".", metadata.mode & 0o1777)?;
@@ -346,25 +396,26 @@ impl Writer<'_> {
     }
 }
 
-/// Makes a directory, or takes the one that is there. Anything else that has the name is removed.
-fn make_directory(entry: &Entry<'_>) -> io::Result<Fresh> {
-    let make = || rustix::fs::mkdirat(entry.to, entry.name, Mode::RWXU);
-    match make() {
-        Ok(()) => return Ok(Fresh::Yes),
-        Err(Errno::EXIST) => {}
+/// Makes a directory that is to have `mode`, or takes the one that is there. Anything else that has the name is removed.
+fn make_directory(to: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<Fresh> {
+    let make = || {
+        rustix::fs::mkdirat(to, name, Mode::RWXU)?;
+        // What is left when this process is killed is near to what it should be. Until it is complete nobody else writes to it.
+        set_mode_at(to, name, mode & 0o755 | 0o700)
+    };
+    match rustix::fs::statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return make().map(|()| Fresh::Yes),
         Err(error) => return Err(error.into()),
+        Ok(_) => {}
     }
-    let there = metadata_at(entry.to.as_fd(), entry.name)?;
+    let there = metadata_at(to, name)?;
     if there.kind == FileKind::Directory {
-        if there.mode & 0o700 != 0o700 {
-            // Where that is refused, what follows says so better.
-            let _ = set_mode_at(entry.to.as_fd(), entry.name, there.mode | 0o700);
-        }
-        return Ok(Fresh::No);
+        // Where a mode that is needed is refused, what follows says so better.
+        let needs = there.mode & 0o700 != 0o700 && set_mode_at(to, name, there.mode | 0o700).is_ok();
+        return Ok(Fresh::No(needs.then_some(there.mode)));
     }
-    rustix::fs::unlinkat(entry.to, entry.name, AtFlags::empty())?;
-    make()?;
-    Ok(Fresh::Yes)
+    rustix::fs::unlinkat(to, name, AtFlags::empty())?;
+    make().map(|()| Fresh::Yes)
 }
 
 #[cfg(test)]
@@ -510,6 +561,37 @@ mod tests {
         ground.victim_is_as_it_was();
         assert_eq!(names(&ground.at("out")), ["d", "was-directory"]);
         assert_eq!(names(&ground.at("out/d")), ["f"]);
+    }
+
+    #[test]
+    fn wherever_it_ends_no_directory_keeps_a_mode_that_it_had_while_it_was_written() {
+        let modes = [("a", 0o755), ("a/b", 0o2775), ("kept", 0o711), ("z", 0o500)];
+        for most in 0.. {
+            let ground = Ground::new();
+            for (name, mode) in modes {
+                ground.file(&format!("image/{name}/f"), "text");
+                let path = ground.at("image").join(name);
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+            std::fs::create_dir(ground.at("out/kept")).unwrap();
+            std::fs::set_permissions(ground.at("out/kept"), std::fs::Permissions::from_mode(0o511)).unwrap();
+            let asked = std::sync::atomic::AtomicU32::new(0);
+            let cancelled = || asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= most;
+            let delivery = Delivery { time: None, others: Others::Kept, names: NAMES, cancelled: &cancelled };
+            let from = Rootfs::open(&ground.at("image")).unwrap();
+            let to = File::open(ground.at("out")).unwrap();
+            let done = delivery.write(&from, to.as_fd());
+            for (name, mode) in modes {
+                let Ok(there) = std::fs::metadata(ground.at("out").join(name)) else { continue };
+                let mode = mode & 0o1777;
+                let found = there.mode() & 0o7777;
+                assert!(found == mode || (name == "kept" && found == 0o511), "{most} {name} {found:o}");
+            }
+            if done.is_ok() {
+                assert!(most > 8, "{most}");
+                break;
+            }
+        }
     }
 
     #[test]

@@ -627,6 +627,24 @@ fn without_layers_everything_is_new_and_the_root_is_what_a_runtime_expects() {
     }
 }
 
+/// With overlayfs it is whoever keeps the layer that sees to it.
+#[test]
+fn the_time_of_the_root_is_as_in_the_layers_which_leave_it_out() {
+    let ground = Ground::new(Kind::Native);
+    let base = ground.base("mkdir d");
+    let root = |chain: &Chain| {
+        let view = ground.snapshotter.view(chain).unwrap();
+        view.root().exact_metadata(&GuestPath::root()).unwrap().unwrap()
+    };
+    let before = root(&base).mtime;
+    let recorded = ground.step(base, "echo new > new").unwrap();
+    assert_eq!(text(&recorded.changes), ["+/new"]);
+    assert_eq!(root(&recorded.chain).mtime, before);
+    let recorded = ground.step(recorded.chain, "echo > newer; chmod 700 .").unwrap();
+    assert_eq!(text(&recorded.changes), ["+/", "+/newer"]);
+    assert_ne!(root(&recorded.chain).mtime, before);
+}
+
 #[test]
 fn the_root_keeps_what_the_base_says() {
     if !can_mount() {

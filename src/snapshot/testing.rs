@@ -97,10 +97,10 @@ impl Ground {
         let before = self.second(&chain);
         let recording = self.snapshotter.begin(chain)?;
         self.run_in(recording.mount(), script);
-        let tree = (dump(recording.root()), links(recording.root()));
+        let tree = (dump_without_time_of_root(recording.root()), links(recording.root()));
         let recorded = recording.finish()?;
         let view = self.snapshotter.view(&recorded.chain)?;
-        let shown = (dump(view.root()), links(view.root()));
+        let shown = (dump_without_time_of_root(view.root()), links(view.root()));
         if self.kind == Kind::Overlay && Marks::usual() == Marks::User {
             // In a user namespace overlayfs cannot note where a file was copied up from. Once they are no longer in the
             // kernel's cache, the name that a lower layer has and one that was linked to it seem to be two files.
@@ -173,6 +173,15 @@ impl Ground {
         rustix::mount::unmount(&place, UnmountFlags::DETACH).unwrap();
         result
     }
+}
+
+/// Everything but the time of the root, which no layer has unless something else of the root has changed.
+pub(super) fn dump_without_time_of_root(tree: &Rootfs) -> String {
+    let text = dump(tree);
+    let (root, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let facts: Vec<&str> =
+        root.split(' ').enumerate().filter(|(at, _)| *at != 4).map(|(_, word)| word).collect();
+    format!("{}\n{rest}", facts.join(" "))
 }
 
 /// The changes in order, `+` what is put and `-` what is removed.

@@ -1,12 +1,10 @@
 //! Images as one file: OCI layouts in an archive, and what `docker save` writes and `docker load` reads.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::blobs::BlobStore;
 use super::export::{Export, ExportError, Failure, Piece, Plan, Readers, blob_name};
-use super::staged::{self, StagedFile};
 use crate::image::digest::Digest;
 
 /// The unit of a tar archive.
@@ -24,37 +22,10 @@ pub fn write(
     exports: &[Export<'_>],
     blobs: &BlobStore,
     created: &str,
+    cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<(), ExportError> {
-    let plan = Plan::new(readers, exports, blobs, created)?;
+    let plan = Plan::new(readers, exports, blobs, created, cancelled)?;
     write_plan(&plan, out).map_err(|failure| failure.at(place))
-}
-
-/// Has `write` write the file `dest`. It appears whole, in place of what was there; a pipe or terminal is written to
-/// directly.
-///
-/// # Errors
-/// Those of `write`, and [`ExportError`] of the file; `dest` is then as it was before.
-pub fn appear<E: From<ExportError>>(
-    dest: &Path,
-    write: impl FnOnce(&mut dyn Write) -> Result<(), E>,
-) -> Result<(), E> {
-    let io_error = |action| move |source| ExportError::Io { action, path: dest.to_owned(), source };
-    match fs::metadata(dest) {
-        Ok(found) if found.is_dir() => return Err(ExportError::Directory(dest.to_owned()).into()),
-        Ok(found) if !found.is_file() => {
-            let file = OpenOptions::new().write(true).open(dest).map_err(io_error("open"))?;
-            let mut file = BufWriter::new(file);
-            write(&mut file)?;
-            return Ok(file.flush().map_err(io_error("write"))?);
-        }
-        _ => {}
-    }
-    let parent = staged::parent(dest);
-    fs::create_dir_all(parent).map_err(io_error("make the directory of"))?;
-    let mut file = BufWriter::new(StagedFile::beside(dest).map_err(io_error("make"))?);
-    write(&mut file)?;
-    let file = file.into_inner().map_err(|error| io_error("write")(error.into_error()))?;
-    Ok(file.publish(dest).map_err(io_error("write"))?)
 }
 
 fn write_plan(plan: &Plan<'_>, out: &mut dyn Write) -> Result<(), Failure> {
@@ -127,6 +98,7 @@ fn pad(out: &mut dyn Write, size: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Read as _;
 
     use serde_json::{Value, json};
@@ -137,6 +109,7 @@ mod tests {
     use super::*;
     use crate::image::reference::Reference;
     use crate::store::export::Content;
+    use crate::store::output::{Writing, appear};
 
     const CREATED: &str = "2024-01-01T00:00:00Z";
 
@@ -146,7 +119,10 @@ mod tests {
         blobs: &BlobStore,
         created: &str,
     ) -> Result<(), ExportError> {
-        appear(dest, |out| super::write(out, dest, Readers::Docker, exports, blobs, created))
+        let writing = Writing { cancelled: &|| false, waits: &|| () };
+        appear(dest, &writing, |out| {
+            super::write(out, dest, Readers::Docker, exports, blobs, created, writing.cancelled)
+        })
     }
 
     fn store() -> (tempfile::TempDir, Store) {

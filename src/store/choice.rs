@@ -191,7 +191,8 @@ mod tests {
             Export::new(Content::Index { index: &both, images: &images }, &names[0]),
             Export::new(Content::Image(&images[0]), &names[1]),
         ];
-        layout::write(&path, Readers::Oci, &exports, store.blobs(), "2024-01-01T00:00:00Z").unwrap();
+        layout::write(&path, Readers::Oci, &exports, store.blobs(), "2024-01-01T00:00:00Z", &|| false)
+            .unwrap();
         let layout = Layout::open(&path, &DocumentLimits::default()).unwrap();
         let mode = MatchMode::Compatible;
         let choose =

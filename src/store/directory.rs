@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use super::staged::{self, StagedDir};
+use super::staged::{self, Parents, StagedDir};
 use crate::rootfs::{Delivered, Delivery, DeliveryError, Rootfs};
 
 /// Why a directory could not be written.
@@ -25,9 +25,18 @@ pub enum DirectoryError {
         #[source]
         source: io::Error,
     },
-    /// An entry.
+    /// An entry. The directory was not there before, and is not now.
     #[error("cannot write to `{}`", path.display())]
     Entry {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: DeliveryError,
+    },
+    /// An entry of a directory that was there before.
+    #[error("cannot write to `{}`: the directory is incomplete now", path.display())]
+    Incomplete {
         /// The directory.
         path: PathBuf,
         /// What is wrong.
@@ -47,21 +56,24 @@ pub fn write(dest: &Path, from: &Rootfs, delivery: &Delivery<'_>) -> Result<Deli
         move |source| DirectoryError::Io { action, path, source }
     };
     let fill = |place: &Path| {
-        let directory = File::open(place).map_err(io_error("open", place))?;
-        let entry = |source| DirectoryError::Entry { path: dest.to_owned(), source };
-        delivery.write(from, directory.as_fd()).map_err(entry)
+        let directory = File::open(place).map_err(io_error("open", dest))?;
+        Ok(delivery.write(from, directory.as_fd()))
     };
+    let path = dest.to_owned();
     match fs::metadata(dest) {
-        Ok(found) if found.is_dir() => return fill(dest),
-        Ok(_) => return Err(DirectoryError::NotADirectory(dest.to_owned())),
+        Ok(found) if found.is_dir() => {
+            return fill(dest)?.map_err(|source| DirectoryError::Incomplete { path, source });
+        }
+        Ok(_) => return Err(DirectoryError::NotADirectory(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(io_error("find", dest)(error)),
     }
     let parent = staged::parent(dest);
-    fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+    let parents = Parents::of(dest).map_err(io_error("make", parent))?;
     let stage = StagedDir::beside(dest).map_err(io_error("write to", parent))?;
-    let delivered = fill(stage.path())?;
+    let delivered = fill(stage.path())?.map_err(|source| DirectoryError::Entry { path, source })?;
     stage.publish(dest).map_err(io_error("make", dest))?;
+    parents.keep();
     Ok(delivered)
 }
 
@@ -82,11 +94,13 @@ mod tests {
         let write = |dest: &str, cancelled: &(dyn Fn() -> bool + Sync)| {
             write(&at(dest), &from, &Delivery { time: None, others: Others::Kept, names, cancelled })
         };
-        assert!(write("new/out", &|| true).is_err());
-        assert_eq!(fs::read_dir(at("new")).unwrap().count(), 0);
+        assert!(matches!(write("new/out", &|| true), Err(DirectoryError::Entry { .. })));
+        assert!(!at("new").exists());
         write("new/out", &|| false).unwrap();
         assert_eq!(fs::read_to_string(at("new/out/f")).unwrap(), "text");
         assert_eq!(fs::read_dir(at("new")).unwrap().count(), 1);
+        let error = write("new/out", &|| true).unwrap_err().to_string();
+        assert!(error.ends_with("out`: the directory is incomplete now"), "{error}");
         assert!(matches!(write("image/f", &|| false), Err(DirectoryError::NotADirectory(_))));
     }
 }

@@ -100,6 +100,12 @@ pub enum ExportError {
         #[source]
         source: io::Error,
     },
+    /// Nobody takes what is written, or what takes it is full.
+    #[error("cannot write to standard output")]
+    StandardOutput(#[source] io::Error),
+    /// It was stopped.
+    #[error("writing was stopped")]
+    Cancelled,
 }
 
 /// From where the bytes of a blob come.
@@ -133,6 +139,8 @@ pub(super) struct Plan<'a> {
     /// For `docker load`.
     manifest: Option<Encoded>,
     store: &'a BlobStore,
+    /// Says whether to stop; asked often.
+    cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// An image in `manifest.json`.
@@ -175,13 +183,15 @@ impl<'a> Plan<'a> {
         exports: &[Export<'a>],
         store: &'a BlobStore,
         created: &str,
+        cancelled: &'a (dyn Fn() -> bool + Sync),
     ) -> Result<Self, ExportError> {
         let has_index = exports.iter().any(|export| matches!(export.content, Content::Index { .. }));
         if readers == Readers::Docker && has_index {
             return Err(ExportError::IndexInArchive);
         }
         let index = Encoded::from_bytes(Vec::new());
-        let mut plan = Self { blobs: BTreeMap::new(), index, members: Vec::new(), manifest: None, store };
+        let (blobs, members) = (BTreeMap::new(), Vec::new());
+        let mut plan = Self { blobs, index, members, manifest: None, store, cancelled };
         let mut roots = Vec::new();
         for export in exports {
             let root = match export.content {
@@ -266,6 +276,9 @@ impl<'a> Plan<'a> {
                 let mut reader = self.store.reader(blob).map_err(Failure::Store)?;
                 let mut buffer = vec![0; 1 << 16];
                 loop {
+                    if (self.cancelled)() {
+                        return Err(Failure::Cancelled);
+                    }
                     match io::Read::read(&mut reader, &mut buffer) {
                         Ok(0) => return Ok(()),
                         Ok(count) => out.write_all(&buffer[..count]).map_err(Failure::Write)?,
@@ -282,6 +295,7 @@ impl<'a> Plan<'a> {
 pub(super) enum Failure {
     Store(StoreError),
     Write(io::Error),
+    Cancelled,
 }
 
 impl Failure {
@@ -289,6 +303,7 @@ impl Failure {
         match self {
             Self::Store(error) => error.into(),
             Self::Write(source) => ExportError::Io { action: "write", path: path.to_owned(), source },
+            Self::Cancelled => ExportError::Cancelled,
         }
     }
 }
@@ -386,7 +401,8 @@ pub(super) mod tests {
         let pinned = format!("y@{}", image.config.digest);
         let names = ["x:1", "localhost:5000/x", "x:1", &pinned].map(|name| name.parse().unwrap());
         let export = Export::new(Content::Image(&image), &names);
-        let plan = Plan::new(Readers::Oci, &[export], store.blobs(), "2024-01-01T00:00:00Z").unwrap();
+        let plan =
+            Plan::new(Readers::Oci, &[export], store.blobs(), "2024-01-01T00:00:00Z", &|| false).unwrap();
         let index = parse_index(&plan.index.bytes, None, &DocumentLimits::OWN).unwrap();
         let rows: Vec<_> = index
             .manifests
@@ -415,7 +431,7 @@ pub(super) mod tests {
         let index = index(&images);
         let plan = |images| {
             let content = Content::Index { index: &index, images };
-            Plan::new(Readers::Oci, &[Export::new(content, &[])], store.blobs(), "")
+            Plan::new(Readers::Oci, &[Export::new(content, &[])], store.blobs(), "", &|| false)
                 .map(|plan| plan.blobs.len())
         };
         assert_eq!(plan(&images).unwrap(), 1 + 2 * 2 + 2);

@@ -15,7 +15,7 @@ use super::catalog::REF_NAME;
 use super::choice::LayoutImage;
 use super::export::{DOCKER_MANIFEST, Export, ExportError, Plan, Readers};
 use super::lock::{self, Sharing};
-use super::staged::{self, StagedDir};
+use super::staged::{self, Parents, StagedDir};
 use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Mismatch, VerifyingReader};
@@ -48,8 +48,9 @@ pub fn write(
     exports: &[Export<'_>],
     blobs: &BlobStore,
     created: &str,
+    cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<(), ExportError> {
-    let plan = Plan::new(readers, exports, blobs, created)?;
+    let plan = Plan::new(readers, exports, blobs, created, cancelled)?;
     if occupied(dest)? {
         let _lock = lock(dest)?;
         let stage = StagedDir::within(dest, OsStr::new(".layout.")).map_err(io_error("write to", dest))?;
@@ -58,10 +59,12 @@ pub fn write(
         remove_others(&plan, dest)
     } else {
         let parent = staged::parent(dest);
-        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+        let parents = Parents::of(dest).map_err(io_error("make", parent))?;
         let stage = StagedDir::beside(dest).map_err(io_error("write to", parent))?;
         fill(&plan, stage.path())?;
-        stage.publish(dest).map_err(io_error("make", dest))
+        stage.publish(dest).map_err(io_error("make", dest))?;
+        parents.keep();
+        Ok(())
     }
 }
 
@@ -75,6 +78,12 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Expo
 /// [`ExportError::NotALayout`], or `dest` cannot be read.
 pub fn check(dest: &Path) -> Result<(), ExportError> {
     occupied(dest).map(|_| ())
+}
+
+/// Whether `path`, below a layout, is part of it.
+#[must_use]
+pub fn is_own(path: &Path) -> bool {
+    ["blobs", "index.json", "oci-layout", DOCKER_MANIFEST].iter().any(|own| path.starts_with(own))
 }
 
 /// Whether `dest` is there, and may be written to: it is empty or a layout.
@@ -591,6 +600,7 @@ mod tests {
                 &[Export::new(Content::Image(image), &names)],
                 self.store.blobs(),
                 CREATED,
+                &|| false,
             )
         }
 
@@ -651,7 +661,8 @@ mod tests {
         let images = [image(&ground.store, "v5", &["a"]), image(&ground.store, "v7", &["c"])];
         let index = index(&images);
         let content = Content::Index { index: &index, images: &images };
-        write(&dest, Readers::Oci, &[Export::new(content, &[])], ground.store.blobs(), CREATED).unwrap();
+        write(&dest, Readers::Oci, &[Export::new(content, &[])], ground.store.blobs(), CREATED, &|| false)
+            .unwrap();
         let layout = Layout::open(&dest, &DocumentLimits::default()).unwrap();
         layout.verify().unwrap();
         assert_eq!(layout.find(None).unwrap().digest, index.digest);
@@ -692,7 +703,7 @@ mod tests {
             layer(&ground.store, "b");
         }
         assert_eq!(ground.files("layout"), before);
-        assert_eq!(fs::read_dir(ground.dir.path().join("new")).unwrap().count(), 0);
+        assert!(!ground.dir.path().join("new").exists());
         Layout::open(&ground.dir.path().join("layout"), &DocumentLimits::default())
             .unwrap()
             .verify()

@@ -29,6 +29,7 @@ pub mod janitor;
 pub mod layout;
 pub(crate) mod lock;
 pub mod mount;
+pub mod output;
 pub mod overrides;
 pub mod records;
 pub mod room;

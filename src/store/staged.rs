@@ -181,6 +181,38 @@ pub(super) fn parent(target: &Path) -> &Path {
     target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The directories on the way to an output. Those that were made for it go again, unless it is there in the end.
+#[derive(Debug)]
+pub(super) struct Parents {
+    /// The deepest one first.
+    made: Vec<PathBuf>,
+}
+
+impl Parents {
+    /// Makes those that are missing on the way to `target`.
+    pub(super) fn of(target: &Path) -> io::Result<Self> {
+        let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+        let made = parent(target).ancestors().take_while(missing).map(Path::to_owned).collect();
+        let parents = Self { made };
+        fs::create_dir_all(parent(target))?;
+        Ok(parents)
+    }
+
+    /// Leaves them there.
+    pub(super) fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        for dir in &self.made {
+            // What others have put there meanwhile stays, and the directory with it.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
 fn place(target: &Path) -> io::Result<(PathBuf, OsString)> {
     let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file");
     let mut prefix = OsString::from(".");

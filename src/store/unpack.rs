@@ -106,6 +106,8 @@ pub enum Progress<'a> {
     Found(&'a Descriptor),
     /// The layer is being unpacked.
     Started(&'a Descriptor),
+    /// So many bytes more of the stored layer have been read; at its end, none.
+    Read(&'a Descriptor, u64),
     /// The layer is in the store.
     Finished(&'a Descriptor, &'a Applied),
 }
@@ -171,7 +173,7 @@ impl Source<'_> {
         let read = |cause| UnpackError::Read { blob: blob.clone(), cause };
         let file = (self.unpack.open_blob)(blob, self.unpack.cancelled);
         let file = file.map_err(|cause| UnpackError::Open { blob: blob.clone(), cause })?;
-        let stopping = Stopping { file, cancelled: self.unpack.cancelled };
+        let stopping = Stopping { file, source: *self };
         let mut stored = VerifyingReader::new(stopping, blob.clone(), self.blob.size);
         let side = Side { windows: self.windows, cancelled: self.unpack.cancelled };
         let archive = layer::decompress_beside(&mut stored, layer::Formats::Layer, self.unpack.limits, side)
@@ -198,18 +200,21 @@ pub(super) fn make_directory(path: &Path) -> Result<(), UnpackError> {
     made.map_err(|cause| failed(path, cause.into()))
 }
 
-/// A file that ends with an error when the build is stopped.
+/// A layer's file, which tells how much of it was read and ends with an error when the build is stopped.
 struct Stopping<'a> {
     file: File,
-    cancelled: &'a (dyn Fn() -> bool + Sync),
+    source: Source<'a>,
 }
 
 impl Read for Stopping<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if (self.cancelled)() {
+        let Source { unpack, blob, .. } = self.source;
+        if (unpack.cancelled)() {
             return Err(io::Error::other("the build was stopped"));
         }
-        self.file.read(buffer)
+        let read = self.file.read(buffer)?;
+        (unpack.progress)(Progress::Read(blob, read as u64));
+        Ok(read)
     }
 }
 

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Images, WhileWanted};
-use crate::build::progress::{Event, size};
+use super::{Images, Told, WhileWanted};
+use crate::build::progress::{Transfer, Way};
 use crate::build::services::ServiceError;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::{DiffId, Digest};
@@ -130,8 +130,6 @@ impl Images<'_> {
         cancel: &Cancel,
     ) -> Result<Layer, ServiceError> {
         let blob = &task.layer.blob;
-        let notice = format!("converting {} ({}) to {}", blob.digest, size(blob.size), task.form);
-        self.progress.tell(&Event::Detail(&notice));
         let source = match self.try_to_convert(task, windows, cancel)? {
             Ok(layer) => return Ok(layer),
             Err(source) => source,
@@ -157,7 +155,7 @@ impl Images<'_> {
     ) -> Result<Result<Layer, ConvertError>, ServiceError> {
         let Task { layer, form, rewrite, .. } = *task;
         let cancelled = || cancel.is_cancelled();
-        self.fetch(layer, &cancelled)?;
+        self.fetch(&layer.blob, &layer.origin, &cancelled)?;
         let limits = self.unpacking.as_ref().map_or_else(Limits::default, |unpacking| unpacking.limits);
         let conversion = Conversion {
             form,
@@ -166,13 +164,16 @@ impl Images<'_> {
             limits: &limits,
             side: Side { windows, cancelled: &cancelled },
         };
-        let stored = self.store.blobs().reader(&layer.blob)?;
+        let (name, to, size) = (layer.blob.digest.to_string(), form.to_string(), layer.blob.size);
+        let transfer = Transfer::begin(self.progress, Way::Convert, name, to, Some(size));
+        let stored = Told { blob: self.store.blobs().reader(&layer.blob)?, transfer: &transfer };
         let mut out =
             WhileWanted { writer: self.store.blobs().writer()?, unwanted: &cancelled, transfer: None };
         let diff_id = match convert(stored, &layer.diff_id, &mut out, &conversion) {
             Ok(diff_id) => diff_id,
             Err(error) => return Ok(Err(error)),
         };
+        transfer.done();
         let (digest, size) = out.writer.finish()?;
         let blob = form.noted_at(Descriptor::new(form.compression().media_type(), digest, size));
         let record = FormRecord { name: task.name(), diff_id: diff_id.clone(), blob: blob.clone() };

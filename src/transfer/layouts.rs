@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Documents, Images, WhileWanted, based};
 use crate::build::named_contexts::LayoutImageName;
-use crate::build::progress::{Event, size};
+use crate::build::progress::{Transfer, Way};
 use crate::build::services::{Base, ServiceError, Wanted};
 use crate::image::descriptor::Descriptor;
 use crate::image::manifest::Origin;
@@ -53,13 +53,14 @@ impl Images<'_> {
         blob: &Descriptor,
         unwanted: &dyn Fn() -> bool,
     ) -> Result<(), ServiceError> {
-        let note = format!("copying {} ({}) from `{}`", blob.digest, size(blob.size), path.display());
-        self.progress.tell(&Event::Detail(&note));
+        let (name, place) = (blob.digest.to_string(), path.display().to_string());
+        let transfer = Transfer::begin(self.progress, Way::Fetch, name, place, Some(blob.size));
         let layout = Layout::open(path, &self.limits)?;
         let writer = self.store.blobs().writer()?;
-        let mut wanted = WhileWanted { writer, unwanted, transfer: None };
+        let mut wanted = WhileWanted { writer, unwanted, transfer: Some(&transfer) };
         io::copy(&mut layout.reader(blob)?, &mut wanted)?;
         wanted.writer.commit(&blob.digest, blob.size)?;
+        transfer.done();
         Ok(())
     }
 }

@@ -1,19 +1,24 @@
 //! Images between registries and the store: bases to build on, and destinations to push to; files from elsewhere.
 
+pub mod combine;
 pub mod remote;
 
 mod changed;
 mod forms;
 mod layouts;
+mod named;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+pub use named::Pull;
 
 use crate::build;
 use crate::build::named_contexts::LayoutImageName;
-use crate::build::progress::{Event, Transfer, Way, size};
+use crate::build::progress::{Event, Transfer, Way};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
@@ -23,7 +28,7 @@ use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
 use crate::image::matching::{self, Single, Unfit};
-use crate::image::platform::Platform;
+use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 use crate::layer::{Limits, Owners};
 use crate::registry::{BlobSource, Client, Fetched, Uploaded, in_parallel};
@@ -80,6 +85,8 @@ pub struct Images<'a> {
     pub progress: &'a dyn build::progress::Progress,
     /// How large documents may be.
     pub limits: DocumentLimits,
+    /// Where bases are looked for.
+    pub pull: Pull,
     /// What unpacking needs; planning does none.
     pub unpacking: Option<Unpacking<'a>>,
     /// What names meant when they were asked for first: for all platforms of a build they mean the same.
@@ -152,25 +159,54 @@ impl Write for WhileWanted<'_> {
     }
 }
 
-/// A blob that tells how much of it was sent.
-struct Sent<'a> {
-    file: File,
+/// A blob that tells how much of it was read.
+struct Told<'a, R> {
+    blob: R,
     transfer: &'a Transfer<'a>,
 }
 
-impl Read for Sent<'_> {
+impl<R: Read> Read for Told<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
+        let read = self.blob.read(buffer)?;
         self.transfer.add(read as u64);
         Ok(read)
     }
 }
 
-impl Seek for Sent<'_> {
+impl<R: Seek> Seek for Told<'_, R> {
     fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
-        let place = self.file.seek(place)?;
+        let place = self.blob.seek(place)?;
         self.transfer.set(place);
         Ok(place)
+    }
+}
+
+/// The layers of an image that are being unpacked, as far as they have been read. What remains when this goes was given up.
+struct LayersRead<'a> {
+    progress: &'a dyn build::progress::Progress,
+    store: &'a Path,
+    image: &'a Image,
+    under_way: Mutex<BTreeMap<Digest, Transfer<'a>>>,
+}
+
+impl LayersRead<'_> {
+    /// `bytes` more of `blob` have been read; at its end, none.
+    fn add(&self, blob: &Descriptor, bytes: u64) {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes == 0 {
+            under_way.remove(&blob.digest).into_iter().for_each(Transfer::done);
+            return;
+        }
+        let begin = || {
+            let layer = self.image.layers().iter().find(|layer| layer.blob.digest == blob.digest);
+            let image = match layer.map(|layer| &layer.origin) {
+                Some(Origin::Registry(reference)) => reference.familiar(),
+                Some(Origin::Layout(path)) if path != self.store => path.display().to_string(),
+                Some(Origin::Layout(_) | Origin::Stored) | None => String::new(),
+            };
+            Transfer::begin(self.progress, Way::Unpack, blob.digest.to_string(), image, Some(blob.size))
+        };
+        under_way.entry(blob.digest.clone()).or_insert_with(begin).add(bytes);
     }
 }
 
@@ -183,6 +219,9 @@ struct Documents {
 
 impl ImageSource for Images<'_> {
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
+        if let Some(base) = self.in_store(reference, wanted)? {
+            return Ok(base);
+        }
         let fetched = self.manifest(reference)?;
         let mut notes = Vec::new();
         let mut foreign = None;
@@ -227,13 +266,21 @@ impl ImageSource for Images<'_> {
         let open = |digest: &Digest, unwanted: &(dyn Fn() -> bool + Sync)| {
             let layer = image.layers().iter().find(|layer| &layer.blob.digest == digest);
             if let Some(layer) = layer {
-                self.fetch(layer, unwanted).map_err(io::Error::other)?;
+                self.fetch(&layer.blob, &layer.origin, unwanted).map_err(io::Error::other)?;
             }
             self.open(digest)
         };
+        let read = LayersRead {
+            progress: self.progress,
+            store: self.store.root(),
+            image,
+            under_way: Mutex::default(),
+        };
         let progress = |progress: Progress<'_>| match progress {
             Progress::Found(blob) => self.tell(&format!("{} is unpacked already", blob.digest)),
-            Progress::Started(blob) => self.tell(&format!("unpacking {} ({})", blob.digest, size(blob.size))),
+            // It may wait for its bytes, which tell of themselves.
+            Progress::Started(_) => {}
+            Progress::Read(blob, bytes) => read.add(blob, bytes),
             Progress::Finished(blob, applied) => {
                 self.tell(&format!("unpacked {}: {} entries", blob.digest, applied.entries));
                 for sentence in applied.losses.sentences() {
@@ -271,6 +318,17 @@ impl ImageSource for Images<'_> {
         let kept = unpacked.adopt(&stacked(image), layers, workspace)?;
         Ok(kept.map_or_else(|| chain.clone(), Chain::Layers))
     }
+}
+
+/// An image that is in the store now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pulled {
+    /// Its manifest, with what its config says it is for.
+    pub manifest: Descriptor,
+    /// The same as a platform.
+    pub platform: Platform,
+    /// What the user ought to know.
+    pub notes: Vec<String>,
 }
 
 /// Diff ids and blobs of an image's layers, bottom first.
@@ -399,7 +457,7 @@ impl Images<'_> {
         let entry = &entries[choice.position];
         if !choice.exact {
             notes.push(format!(
-                "FROM {}: {} not in index, using {} ({})",
+                "{}: {} not in index, using {} ({})",
                 reference.familiar(),
                 wanted.platform,
                 choice.platform,
@@ -447,14 +505,19 @@ impl Images<'_> {
         self.store.blobs().check(blob).err().filter(|error| matches!(error, StoreError::Corrupt(_)))
     }
 
-    /// Brings a layer's bytes into the store.
-    fn fetch(&self, layer: &Layer, unwanted: &dyn Fn() -> bool) -> Result<(), ServiceError> {
-        match &layer.origin {
-            Origin::Registry(reference) if !self.store.blobs().contains(&layer.blob) => {
-                self.fetch_blob(reference, &layer.blob, unwanted)
+    /// Brings a blob into the store.
+    fn fetch(
+        &self,
+        blob: &Descriptor,
+        origin: &Origin,
+        unwanted: &dyn Fn() -> bool,
+    ) -> Result<(), ServiceError> {
+        match origin {
+            Origin::Registry(reference) if !self.store.blobs().contains(blob) => {
+                self.fetch_blob(reference, blob, unwanted)
             }
-            Origin::Layout(path) if !self.store.blobs().contains(&layer.blob) => {
-                self.copy_blob(path, &layer.blob, unwanted)
+            Origin::Layout(path) if !self.store.blobs().contains(blob) => {
+                self.copy_blob(path, blob, unwanted)
             }
             _ => Ok(()),
         }
@@ -480,6 +543,32 @@ impl Images<'_> {
         Ok(())
     }
 
+    /// Brings the image that `reference` has for a platform into the store, with its documents.
+    ///
+    /// # Errors
+    /// When there is none, or something of it cannot be had.
+    pub fn pull(
+        &self,
+        reference: &Reference,
+        wanted: &Wanted,
+        cancel: &Cancel,
+    ) -> Result<Pulled, ServiceError> {
+        let Base { image, digest, notes, .. } = self.resolve(reference, wanted)?;
+        let unwanted = || cancel.is_cancelled();
+        in_parallel(image.layers(), JOBS, |layer| {
+            self.check_size(&layer.blob)?;
+            self.fetch(&layer.blob, &layer.origin, &unwanted)
+        })?;
+        let bytes = self.stored_document(&digest)?.ok_or_else(|| StoreError::Missing(digest.clone()))?;
+        let media_type = document::parse(&bytes, None, &self.limits)?.media_type().to_owned();
+        let platform = Platform::from(image.config());
+        let manifest = Descriptor {
+            platform: (!platform.os.is_empty()).then(|| PlatformFields::from(&platform)),
+            ..Descriptor::new(&media_type, digest, bytes.len() as u64)
+        };
+        Ok(Pulled { manifest, platform, notes })
+    }
+
     /// Brings everything that `image` consists of to `destination`, but the manifest.
     ///
     /// # Errors
@@ -490,7 +579,7 @@ impl Images<'_> {
         encoded: &EncodedImage,
         destination: &Reference,
     ) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| self.upload_layer(layer, destination))?;
+        in_parallel(image.layers(), JOBS, |layer| self.upload_blob(&layer.blob, &layer.origin, destination))?;
         let config = Descriptor::new(
             encoded.types.config(),
             encoded.config.digest.clone(),
@@ -514,29 +603,34 @@ impl Images<'_> {
         Ok(self.client.put_manifest(destination, media_type, document)?)
     }
 
-    /// A base's layer that is at the destination, or that it can take from another repository, is never fetched.
-    fn upload_layer(&self, layer: &Layer, destination: &Reference) -> Result<(), ServiceError> {
-        let mount_from = match &layer.origin {
+    /// A blob that is at the destination, or that it can take from another repository, is never fetched.
+    fn upload_blob(
+        &self,
+        blob: &Descriptor,
+        origin: &Origin,
+        destination: &Reference,
+    ) -> Result<(), ServiceError> {
+        let mount_from = match origin {
             Origin::Registry(reference) if reference.registry() == destination.registry() => Some(reference),
             _ => None,
         };
         // Of what is at the destination already, nothing is told.
         let transfer = OnceLock::new();
         let open = || {
-            self.fetch(layer, &|| false).map_err(io::Error::other)?;
-            let file = self.open(&layer.blob.digest)?;
-            let (name, image) = (layer.blob.digest.to_string(), destination.familiar().to_string());
-            let begin = || Transfer::begin(self.progress, Way::Push, name, image, Some(layer.blob.size));
+            self.fetch(blob, origin, &|| false).map_err(io::Error::other)?;
+            let file = self.open(&blob.digest)?;
+            let (name, image) = (blob.digest.to_string(), destination.familiar().to_string());
+            let begin = || Transfer::begin(self.progress, Way::Push, name, image, Some(blob.size));
             let transfer = transfer.get_or_init(begin);
             // What was sent before this try is sent anew.
             transfer.set(0);
-            Ok(Box::new(Sent { file, transfer }) as Box<dyn BlobSource + '_>)
+            Ok(Box::new(Told { blob: file, transfer }) as Box<dyn BlobSource + '_>)
         };
-        let upload = || self.client.upload(destination, &layer.blob, &open, mount_from);
+        let upload = || self.client.upload(destination, blob, &open, mount_from);
         // Registries refuse bytes that are not what they are called.
-        let sent = upload().or_else(|error| match self.damage(&layer.blob) {
+        let sent = upload().or_else(|error| match self.damage(blob) {
             // It is fetched once more.
-            Some(_) if layer.origin != Origin::Stored => Ok(upload()?),
+            Some(_) if *origin != Origin::Stored => Ok(upload()?),
             // The next build makes it again.
             Some(damage) => Err(ServiceError::from(damage)),
             None => Err(error.into()),
@@ -550,7 +644,7 @@ impl Images<'_> {
             Uploaded::Mounted => "mounted",
             Uploaded::Sent => "sent",
         };
-        self.tell(&format!("{} {how}", layer.blob.digest));
+        self.tell(&format!("{} {how}", blob.digest));
         Ok(())
     }
 
@@ -563,7 +657,7 @@ impl Images<'_> {
     /// # Errors
     /// When a layer cannot be fetched or stored.
     pub fn complete(&self, image: &Image, encoded: &EncodedImage) -> Result<(), ServiceError> {
-        in_parallel(image.layers(), JOBS, |layer| self.fetch(layer, &|| false))?;
+        in_parallel(image.layers(), JOBS, |layer| self.fetch(&layer.blob, &layer.origin, &|| false))?;
         self.keep(encoded)?;
         Ok(())
     }
@@ -591,7 +685,7 @@ fn judge_single(
         Single::Fits => Ok(None),
         Single::WillDo(found) => {
             notes.push(format!(
-                "FROM {}: it is for {found}, which {} runs",
+                "{}: it is for {found}, which {} runs",
                 reference.familiar(),
                 wanted.platform
             ));
@@ -599,7 +693,8 @@ fn judge_single(
         }
         Single::Keep(found) => {
             notes.push(format!(
-                "the image will be for {found} like its base; --custom-platform names another platform"
+                "{}: it is for {found} alone, and taken as that; --custom-platform names another platform",
+                reference.familiar()
             ));
             Ok(Some(found))
         }

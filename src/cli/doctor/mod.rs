@@ -77,14 +77,10 @@ pub(super) fn doctor(settings: &DoctorSettings, at_once: &AtOnce) -> Result<Exit
     // What is made for the look goes before anybody is told.
     let report = at_once.after(|| look(settings))?;
     let possible = report.isolation.selected.is_some();
-    let text = match settings.format {
-        Format::Text => text::render(&report),
-        Format::Json => {
-            let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::from_error(&error))?;
-            text + "\n"
-        }
-    };
-    super::print(&text)?;
+    match settings.format {
+        Format::Text => super::print(&text::render(&report))?,
+        Format::Json => super::print_json(&report)?,
+    }
     Ok(if possible { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

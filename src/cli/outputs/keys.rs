@@ -157,7 +157,8 @@ impl Fields {
                 _ => pairs.push((key.trim(), value)),
             }
         }
-        let kind = kind.ok_or_else(|| no_type(text))?;
+        let misspelt = || pairs.iter().find_map(|(key, _)| misspelt(key, text));
+        let kind = kind.ok_or_else(|| misspelt().unwrap_or_else(|| no_type(text)))?;
         let mut found =
             Self { text: text.to_owned(), kind, values: BTreeMap::new(), annotations: Vec::new() };
         for (key, value) in pairs {
@@ -171,6 +172,9 @@ impl Fields {
         let key = word.split_once('=').map_or("", |(key, _)| key);
         if word.is_empty() || KEYS.iter().any(|known| known.name == key) || annotations::is_key(key) {
             return Err(no_type(word));
+        }
+        if let Some(failure) = misspelt(key, word) {
+            return Err(failure);
         }
         let kind = if word == "-" { Type::Tar } else { Type::Local };
         let values = BTreeMap::from([("dest", word.to_owned())]);
@@ -246,6 +250,20 @@ impl Fields {
     }
 }
 
+/// What is said where `key` of the output `text`, which has no type, is nearly one that there is: docker makes a directory of
+/// that name.
+fn misspelt(key: &str, text: &str) -> Option<Failure> {
+    let names: Vec<&str> = std::iter::once("type").chain(KEYS.iter().map(|key| key.name)).collect();
+    // Short names are near to everything.
+    let near = suggest(key, &names).filter(|_| key.len() > 2)?;
+    let directory =
+        if text.contains(',') { String::new() } else { format!("; a directory of that name is `./{text}`") };
+    let failure = Failure::new(format!("`{text}`: there is no key `{key}` (did you mean `{near}`?)"));
+    let done = KEYS.iter().filter(|key| key.status == Status::Done).map(|key| key.name);
+    let keys: Vec<&str> = std::iter::once("type").chain(done).collect();
+    Some(failure.of_flag(FLAG).hint(format!("the keys are {}{directory}", keys.join(", "))))
+}
+
 fn no_type(text: &str) -> Failure {
     Failure::new(format!("type is required for output `{text}`"))
         .of_flag(FLAG)
@@ -274,6 +292,8 @@ mod tests {
             ("out", Type::Local, &[("dest", "out")][..]),
             ("-", Type::Tar, &[("dest", "-")]),
             ("a=b", Type::Local, &[("dest", "a=b")]),
+            ("./tpye=local", Type::Local, &[("dest", "./tpye=local")]),
+            ("build/variant=1", Type::Local, &[("dest", "build/variant=1")]),
             ("type=tar", Type::Tar, &[]),
             ("type=tar,dest=a=b", Type::Tar, &[("dest", "a=b")]),
             ("dest=x, TAR=false,Type=oci", Type::Oci, &[("dest", "x"), ("tar", "false")]),
@@ -293,6 +313,13 @@ mod tests {
             ("dest=x", "--output: type is required for output `dest=x`"),
             ("dest=x,tar=false", "--output: type is required for output `dest=x,tar=false`"),
             ("type=", "--output: there is no type ``"),
+            ("tpye=local", "--output: `tpye=local`: there is no key `tpye` (did you mean `type`?)"),
+            ("Type=local,dst=x", "--output: type=local has no key `dst` (did you mean `dest`?)"),
+            (
+                "typ=local,dest=x",
+                "--output: `typ=local,dest=x`: there is no key `typ` (did you mean `type`?)",
+            ),
+            ("dst=out", "--output: `dst=out`: there is no key `dst` (did you mean `dest`?)"),
             ("type=dockr", "--output: there is no type `dockr` (did you mean `docker`?)"),
             ("type=oci,dest", "--output: `dest` has no `=`: expected `type=TYPE,KEY=VALUE,…`"),
             ("type=oci,dst=x", "--output: type=oci has no key `dst` (did you mean `dest`?)"),

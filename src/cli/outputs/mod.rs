@@ -89,7 +89,7 @@ impl Outputs {
             outputs.add(&fields, annotations, platforms)?;
         }
         outputs.add_kanikos(args, platforms);
-        outputs.add_pushes(args, purpose)?;
+        outputs.add_pushes(args, purpose, warnings)?;
         outputs.check(args)?;
         Ok(outputs)
     }
@@ -232,10 +232,11 @@ impl Outputs {
                 form: form.clone(),
             },
         });
+        // To kaniko, `-` is a file of that name.
         let archive = args.tar_path.as_ref().map(|path| Output {
             flag: "--tar-path".to_owned(),
             kind: Kind::Archive {
-                dest: Dest::File(path.clone()),
+                dest: Dest::of(path),
                 readers: if platforms.len() > 1 { Readers::Oci } else { Readers::Docker },
                 names: names.clone(),
                 form: form.clone(),
@@ -246,7 +247,12 @@ impl Outputs {
 
     /// What is pushed without an output that says so: for kaniko, all names, unless there is --no-push; for docker, only
     /// with --push. Who gives -o has docker's rules.
-    fn add_pushes(&mut self, args: &BuildArgs, purpose: Purpose) -> Result<(), Failure> {
+    fn add_pushes(
+        &mut self,
+        args: &BuildArgs,
+        purpose: Purpose,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Failure> {
         let is_push = |output: &Output| matches!(output.kind, Kind::Push { .. });
         if args.no_push {
             if args.push {
@@ -280,7 +286,13 @@ impl Outputs {
             return Ok(());
         }
         match (args.push, purpose) {
-            (true, _) => Err(Failure::new("--push: there is no name to push to").hint("add --tag NAME")),
+            (true, Purpose::Build) => {
+                Err(Failure::new("--push: there is no name to push to").hint("add --tag NAME"))
+            }
+            (true, Purpose::Plan) => {
+                warnings.push("--push has no effect: nothing is built here that could be pushed".to_owned());
+                Ok(())
+            }
             (false, Purpose::Plan) => Ok(()),
             (false, Purpose::Build) => Err(Failure::new("there is no destination to push to")
                 .hint("add --destination NAME, --no-push, or -o DIR for the files")),
@@ -323,10 +335,12 @@ impl Outputs {
             }
             if std::io::stdout().is_terminal() {
                 return Err(Failure::new(format!(
-                    "{}: dest file is required, refusing to write to the terminal",
+                    "{}: a file is required, refusing to write to the terminal",
                     first.flag
                 ))
-                .hint("add `dest=FILE`, or send standard output to a file or program"));
+                .hint(
+                    "name one (`dest=FILE`, `--tar-path FILE`), or send standard output to a file or program",
+                ));
             }
         }
         for (flag, list) in [
@@ -424,7 +438,7 @@ fn directory(fields: &Fields) -> Result<PathBuf, Failure> {
 /// `dest` of what is one stream.
 fn stream(fields: &Fields) -> Result<Dest, Failure> {
     match (fields.filled("dest"), fields.kind) {
-        (Some(dest), _) => Ok(Dest::parse(dest)),
+        (Some(dest), _) => Ok(Dest::of(Path::new(dest))),
         (None, Type::Docker) => {
             Err(Failure::new("type=docker without dest: there is no daemon to load the image into")
                 .of_flag(FLAG)
@@ -535,6 +549,8 @@ mod tests {
             (&["-o=type=image,name=a:1,push=true"], &["push Tag  a:1"]),
             (&["-o=type=registry,name=a:1,push=false"], &["store  a:1"]),
             (&["-o=type=cacheonly"], &[]),
+            (&["--no-push", "--tar-path=-"], &["archive Docker"]),
+            (&["--no-push", "--tar-path=./-"], &["archive Docker ./-"]),
             (&["--push", "-t=a:1"], &["push Tag  a:1"]),
             (&["--provenance=false", "--sbom=false", "-o=-"], &["tar"]),
         ] {
@@ -553,6 +569,10 @@ mod tests {
                 "--output type=registry,name=a: it pushes, and --no-push forbids that",
             ),
             (&["-o=type=registry"], "--output type=registry: there is no name to push to"),
+            (
+                &["-o=-", "--tar-path=-", "--no-push"],
+                "--tar-path: standard output already has that of `--output -`",
+            ),
             (&["-o=-", "-o=type=oci"], "--output type=oci: standard output already has that of `--output -`"),
             (
                 &["--iidfile=x", "--image-name-with-digest-file=y", "-o=out"],

@@ -21,10 +21,10 @@ pub(super) enum Dest {
 
 impl Dest {
     /// `-` and `/dev/stdout` are standard output.
-    pub(super) fn parse(text: &str) -> Self {
-        match text {
-            "-" | "/dev/stdout" => Self::StandardOutput,
-            path => Self::File(PathBuf::from(path)),
+    pub(super) fn of(path: &Path) -> Self {
+        match path.to_str() {
+            Some("-" | "/dev/stdout") => Self::StandardOutput,
+            _ => Self::File(path.to_owned()),
         }
     }
 }

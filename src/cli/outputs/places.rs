@@ -1,5 +1,8 @@
 //! Where outputs are written: what would be in the way is found before anything is built.
 
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
@@ -109,9 +112,20 @@ pub(in crate::cli) fn check_outputs(settings: &Settings, found: &FoundDockerfile
             return Err(Failure::new(message).of_flag(flag).hint("write it somewhere else"));
         }
     }
-    let mut taken: Vec<_> = found.file().map(|file| (real(file), "the Dockerfile")).into_iter().collect();
+    let mut taken: Vec<Taken> = Vec::new();
+    if let Some(file) = found.file() {
+        let (place, file) = (real(file), identity(std::fs::metadata(file)));
+        taken.push(Taken { place, file, is: None, who: "the Dockerfile".to_owned() });
+    }
+    if let Some(output) = outputs.list.iter().find(|output| output.is_streamed())
+        && let Ok(place) = std::fs::read_link("/proc/self/fd/1")
+    {
+        let file = identity(std::fs::metadata("/proc/self/fd/1"));
+        let who = format!("standard output, which gets that of `{}`", output.flag);
+        taken.push(Taken { place, file, is: Some(Is::Overwritten), who });
+    }
     let store = real(&settings.store);
-    for Place { flag, path, .. } in places(outputs) {
+    for Place { flag, path, is } in places(outputs) {
         let place = real(path);
         if place.starts_with(&store) {
             let message = format!("`{}` is in the store", path.display());
@@ -119,11 +133,17 @@ pub(in crate::cli) fn check_outputs(settings: &Settings, found: &FoundDockerfile
                 .of_flag(flag)
                 .hint("write it somewhere else: the store is builder's own"));
         }
-        if let Some((_, other)) = taken.iter().find(|(known, _)| *known == place) {
-            let message = format!("`{}` would overwrite {other}", path.display());
-            return Err(Failure::new(message).of_flag(flag));
+        let found = std::fs::metadata(path);
+        if found.as_ref().is_ok_and(|found| found.file_type().is_char_device()) {
+            // It takes everything.
+            continue;
         }
-        taken.push((place, flag));
+        let file = identity(found);
+        if let Some(why) = taken.iter().find_map(|known| known.refuses(&place, file, is)) {
+            return Err(Failure::new(format!("`{}` {why}", path.display())).of_flag(flag));
+        }
+        let who = format!("`{}` of `{flag}`", path.display());
+        taken.push(Taken { place, file, is: Some(is), who });
     }
     check_removed(settings, found)
 }
@@ -194,20 +214,76 @@ fn access(path: &Path, wanted: Access) -> Option<String> {
     Some(format!("`{}`: {}", path.display(), std::io::Error::from(error)))
 }
 
-/// Where `path` really is; what of it does not exist yet is taken as it stands.
+/// Where `path` really is: without links, `.` and `..`. What of it does not exist yet is taken as it would be made: a
+/// directory that is missing has no links in it.
 fn real(path: &Path) -> PathBuf {
+    /// As many links as Linux follows.
+    const MOST_LINKS: usize = 40;
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for ancestor in absolute.ancestors() {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "paths of the user's flags, to be compared and not to be opened"
-        )]
-        let real = std::fs::canonicalize(ancestor);
-        if let (Ok(real), Ok(rest)) = (real, absolute.strip_prefix(ancestor)) {
-            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+    let parts = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let (mut place, mut left, mut links) = (PathBuf::from("/"), parts(&absolute), 0);
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            place.pop();
+            continue;
+        }
+        // The root takes the place of all before it.
+        place.push(&part);
+        if links < MOST_LINKS
+            && let Ok(target) = std::fs::read_link(&place)
+        {
+            links += 1;
+            place.pop();
+            left.extend(parts(&target));
         }
     }
-    absolute
+    place
+}
+
+/// What tells a file from others, however it is called; none for what is not there, and for what is no file.
+fn identity(metadata: std::io::Result<Metadata>) -> Option<(u64, u64)> {
+    let found = metadata.ok().filter(Metadata::is_file)?;
+    Some((found.dev(), found.ino()))
+}
+
+/// Whether `path` is where nothing but what is written to `around` is to be. A layout is no worse for other files.
+fn is_within(path: &Path, around: &Path, what: Is) -> bool {
+    path.strip_prefix(around).is_ok_and(|below| match what {
+        Is::Directory(_) => false,
+        Is::Replaced | Is::Overwritten => true,
+        Is::Layout => layout::is_own(below),
+    })
+}
+
+/// What is taken already, with what takes it.
+struct Taken {
+    place: PathBuf,
+    file: Option<(u64, u64)>,
+    is: Option<Is>,
+    /// As messages call it.
+    who: String,
+}
+
+impl Taken {
+    /// Why nothing else can be written at `place`, which is the file `file` by now if it exists.
+    fn refuses(&self, place: &Path, file: Option<(u64, u64)>, is: Is) -> Option<String> {
+        let who = &self.who;
+        if self.place == place {
+            return Some(format!("would overwrite {who}"));
+        }
+        if self.file.is_some() && self.file == file {
+            return Some(format!("is another name of the same file, and would overwrite {who}"));
+        }
+        if is_within(place, &self.place, self.is?) {
+            return Some(format!("is in what is written as {who}"));
+        }
+        // A layout is not written where there is something else already.
+        let comes_late = is == Is::Layout && self.place.starts_with(place);
+        (comes_late || is_within(&self.place, place, is))
+            .then(|| format!("has {who} in it, and is no directory for other files"))
+    }
 }
 
 #[cfg(test)]
@@ -233,5 +309,59 @@ mod tests {
                 assert!(found.unwrap_or_default().contains(words.unwrap_or_default()), "{path:?}");
             }
         }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "links of the test's own")]
+    fn one_place_is_one_however_it_is_written() {
+        let ground = tempfile::tempdir().unwrap();
+        let at = |name: &str| ground.path().join(name);
+        std::fs::create_dir_all(at("dir/below")).unwrap();
+        std::os::unix::fs::symlink("dir", at("link")).unwrap();
+        std::os::unix::fs::symlink("dir/new", at("dangling")).unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        let plain = real(&at("dir/new"));
+        for name in [
+            "dir/./new",
+            "dir/below/../new",
+            "missing/../dir/new",
+            "missing/../link/new",
+            "link/new",
+            "link/below/../new/",
+            "dangling",
+        ] {
+            assert_eq!(real(&at(name)), plain, "{name}");
+        }
+        assert_ne!(real(&at("dir/other")), plain);
+        assert!(real(&at("loop")).ends_with("loop"));
+
+        std::fs::write(at("file"), "").unwrap();
+        std::fs::hard_link(at("file"), at("also")).unwrap();
+        let taken = |name: &str, is| Taken {
+            place: real(&at(name)),
+            file: identity(std::fs::metadata(at(name))),
+            is,
+            who: "x".to_owned(),
+        };
+        let directory = Is::Directory(Others::Kept);
+        for (first, first_is, second, second_is, words) in [
+            ("file", Is::Replaced, "file", Is::Overwritten, Some("would overwrite x")),
+            ("file", Is::Replaced, "also", Is::Replaced, Some("another name of the same file")),
+            ("file", Is::Replaced, "other", Is::Replaced, None),
+            ("new", Is::Layout, "new/index.json", Is::Overwritten, Some("is in what is written as x")),
+            ("new", Is::Layout, "new/digest", Is::Overwritten, None),
+            ("new", Is::Layout, "new/x.tar", Is::Replaced, None),
+            ("new/x.tar", Is::Replaced, "new", Is::Layout, Some("has x in it")),
+            ("new/f", Is::Replaced, "new", Is::Replaced, Some("has x in it")),
+            ("new", directory, "new/f", Is::Replaced, None),
+            ("new/f", Is::Replaced, "new", directory, None),
+        ] {
+            let file = identity(std::fs::metadata(at(second)));
+            let why = taken(first, Some(first_is)).refuses(&real(&at(second)), file, second_is);
+            assert_eq!(why.is_some(), words.is_some(), "{first} {second} {why:?}");
+            assert!(why.unwrap_or_default().contains(words.unwrap_or_default()));
+        }
+        // The Dockerfile is in a directory that has an output in it.
+        assert_eq!(taken("dir", None).refuses(&real(&at("dir/new")), None, Is::Replaced), None);
     }
 }

@@ -4,7 +4,7 @@
 //! reads those finds everything that they name. The first failure ends it; what is complete by then stays.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::annotations::Annotated;
 use super::output::{Dest, ImageForm, Kind, Output, PushedAs, Split};
@@ -27,11 +27,13 @@ use crate::image::reference::Reference;
 use crate::layer::LayerError;
 use crate::layer::form::{Compression, Times};
 use crate::layer::write::TreeArchive;
-use crate::rootfs::{Delivered, Delivery, Others};
+use crate::rootfs::{Delivered, Delivery, DeliveryError, Others};
 use crate::sandbox::Cancel;
 use crate::snapshot::{Snapshotter, View};
+use crate::store::directory::DirectoryError;
 use crate::store::export::{CREATED, Content, Export, ExportError};
-use crate::store::{StoreError, archive, directory, layout};
+use crate::store::output::Writing;
+use crate::store::{StoreError, archive, directory, layout, output};
 use crate::transfer::Images;
 
 /// What writing the outputs of a build needs.
@@ -82,12 +84,15 @@ impl Rendered<'_> {
 }
 
 /// A root file system that could not be written as an archive.
-#[derive(Debug, thiserror::Error)]
 enum RootError {
-    #[error(transparent)]
-    Layer(#[from] LayerError),
-    #[error(transparent)]
-    Export(#[from] ExportError),
+    Layer(LayerError),
+    Export(ExportError),
+}
+
+impl From<ExportError> for RootError {
+    fn from(error: ExportError) -> Self {
+        Self::Export(error)
+    }
 }
 
 impl Publishing<'_> {
@@ -153,7 +158,7 @@ impl Publishing<'_> {
             self.tell(&format!("not pushed, which --push would do: {}", names.join(", ")));
         }
         for report in &outputs.reports {
-            report.write(&outcome)?;
+            self.with_writing(report.path(), |writing| report.write(&outcome, writing))?;
         }
         if outputs.list.iter().any(Output::is_streamed) {
             return Ok(());
@@ -244,7 +249,9 @@ impl Publishing<'_> {
                 self.twice_if_damaged(
                     image,
                     |export, created| {
-                        layout::write(dest, *readers, &[export], self.images.store.blobs(), created)
+                        let blobs = self.images.store.blobs();
+                        let cancelled = || self.cancel.is_cancelled();
+                        layout::write(dest, *readers, &[export], blobs, created, &cancelled)
                     },
                     names,
                 )?;
@@ -256,8 +263,9 @@ impl Publishing<'_> {
                     image,
                     |export, created| {
                         let blobs = self.images.store.blobs();
-                        write_to(dest, |out, place| {
-                            archive::write(out, place, *readers, &[export], blobs, created)
+                        self.write_to(dest, |out, place| {
+                            let cancelled = || self.cancel.is_cancelled();
+                            archive::write(out, place, *readers, &[export], blobs, created, &cancelled)
                         })
                     },
                     names,
@@ -342,8 +350,14 @@ impl Publishing<'_> {
             names: self.settings.limits.layers.names,
             cancelled: &|| self.cancel.is_cancelled(),
         };
-        let done =
-            directory::write(dest, root.root(), &delivery).map_err(|error| Failure::from_error(&error))?;
+        let done = directory::write(dest, root.root(), &delivery).map_err(|error| {
+            if let DirectoryError::Incomplete { source: DeliveryError::Cancelled, .. } = error {
+                // That it was stopped is all that is said in the end.
+                let detail = format!("the directory `{}` is incomplete now", dest.display());
+                self.images.progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
+            }
+            Failure::from_error(&error)
+        })?;
         self.tell(&format!("wrote the root file system, {} entries, to {}", done.entries, dest.display()));
         if let Some(left_out) = left_out(&done) {
             self.tell(&format!("{left_out}; `-o type=tar` keeps all"));
@@ -361,18 +375,47 @@ impl Publishing<'_> {
             cancelled: &|| self.cancel.is_cancelled(),
         };
         let mut entries = 0;
-        let written = write_to(dest, |out, _| {
-            entries = match (split, &trees[..]) {
-                (Split::No, [(_, root)]) => archive.write(root, out)?,
-                _ => archive.write_below(&trees, out)?,
+        let written = self.write_to(dest, |out, _| {
+            let written = match (split, &trees[..]) {
+                (Split::No, [(_, root)]) => archive.write(root, out),
+                _ => archive.write_below(&trees, out),
             };
-            Ok::<(), RootError>(())
+            entries = written.map_err(RootError::Layer)?;
+            Ok(())
         });
-        written.map_err(|error| Failure::from_error(&error))?;
+        written.map_err(|error| match error {
+            RootError::Layer(error) => Failure::from_error(&error),
+            RootError::Export(error) => Failure::from_error(&error),
+        })?;
         if let Dest::File(path) = dest {
             self.tell(&format!("wrote the root file system, {entries} entries, to {}", path.display()));
         }
         Ok(())
+    }
+
+    /// Has `write` write to a file, which appears whole, or to standard output. It is told what the place is called.
+    fn write_to<E: From<ExportError>>(
+        &self,
+        dest: &Dest,
+        write: impl FnOnce(&mut dyn Write, &Path) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match dest {
+            Dest::File(path) => {
+                self.with_writing(path, |writing| output::appear(path, writing, |out| write(out, path)))
+            }
+            Dest::StandardOutput => {
+                let place = Path::new("standard output");
+                self.with_writing(place, |writing| output::stream(writing, |out| write(out, place)))
+            }
+        }
+    }
+
+    /// What goes on while the file `dest` is written.
+    fn with_writing<T>(&self, dest: &Path, body: impl FnOnce(&Writing<'_>) -> T) -> T {
+        body(&Writing {
+            cancelled: &|| self.cancel.is_cancelled(),
+            waits: &|| self.tell(&format!("waiting for a reader of the pipe {}", dest.display())),
+        })
     }
 
     /// Every destination has everything but its name before the first tag is moved: where one can't be had, all tags stay as
@@ -417,7 +460,7 @@ fn by_digest(name: &Reference, digest: &Digest) -> Reference {
 
 /// Where the files of `image` are among those of other platforms, as BuildKit calls it.
 fn directory_name(image: &Image) -> String {
-    Platform::from(image.config()).to_string().replace('/', "_")
+    Platform::from(image.config()).normalise().to_string().replace('/', "_")
 }
 
 /// An image on its way to a registry.
@@ -441,24 +484,6 @@ impl<'a> Push<'a> {
         match self.by {
             PushedAs::Tag => destination.clone(),
             PushedAs::Digest => by_digest(destination, self.image.digest()),
-        }
-    }
-}
-
-/// Has `write` write to a file, which appears whole, or to standard output. It is told what the place is called.
-fn write_to<E: From<ExportError>>(
-    dest: &Dest,
-    write: impl FnOnce(&mut dyn Write, &Path) -> Result<(), E>,
-) -> Result<(), E> {
-    match dest {
-        Dest::File(path) => archive::appear(path, |out| write(out, path)),
-        Dest::StandardOutput => {
-            let place = Path::new("standard output");
-            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-            write(&mut out, place)?;
-            out.flush().map_err(|source| {
-                ExportError::Io { action: "write to", path: PathBuf::from(place), source }.into()
-            })
         }
     }
 }

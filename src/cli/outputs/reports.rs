@@ -1,6 +1,7 @@
 //! Small files that say what came out: digests, names and BuildKit's metadata.
 
-use std::io::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -10,8 +11,8 @@ use crate::cli::failure::Failure;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::Digest;
 use crate::image::reference::Reference;
-use crate::store::archive;
 use crate::store::export::ExportError;
+use crate::store::output::{self, Writing};
 
 /// A file that says what came out.
 #[derive(Debug)]
@@ -77,53 +78,55 @@ impl Report {
     }
 
     /// Writes it.
-    pub(super) fn write(&self, outcome: &Outcome<'_>) -> Result<(), Failure> {
+    pub(super) fn write(&self, outcome: &Outcome<'_>, writing: &Writing<'_>) -> Result<(), Failure> {
+        self.try_write(outcome, writing)?.map_err(|error| Failure::from_error(&error).of_flag(self.flag()))
+    }
+
+    fn try_write(
+        &self,
+        outcome: &Outcome<'_>,
+        writing: &Writing<'_>,
+    ) -> Result<Result<(), ExportError>, Failure> {
         let digest = &outcome.top.digest;
         let lines = |line: &dyn Fn(&Reference, &Digest) -> String| {
             outcome.names.iter().map(|(name, digest)| line(name, digest) + "\n").collect::<String>()
         };
-        match self.content {
-            Content::Digest => self.overwrite(&digest.to_string()),
-            Content::ImageId => self.overwrite(&outcome.config.unwrap_or(digest).to_string()),
-            Content::Names => self.overwrite(&lines(&|name, digest| format!("{}@{digest}", name.name()))),
-            Content::NamesAndTags => self.overwrite(&lines(&|name, digest| match name.tag() {
+        let text = match self.content {
+            Content::Digest => digest.to_string(),
+            Content::ImageId => outcome.config.unwrap_or(digest).to_string(),
+            Content::Names => lines(&|name, digest| format!("{}@{digest}", name.name())),
+            Content::NamesAndTags => lines(&|name, digest| match name.tag() {
                 Some(tag) => format!("{}:{tag}@{digest}", name.name()),
                 None => format!("{}@{digest}", name.name()),
-            })),
-            Content::Metadata => self.replace(&metadata(outcome)?),
-        }
+            }),
+            Content::Metadata => return Ok(self.replace(&metadata(outcome)?, writing)),
+        };
+        Ok(self.overwrite(&text, writing))
     }
 
     /// Writes the whole text and nothing else, without a line feed of its own: that is how kaniko and docker write digests.
     /// A file that is there is written to, not replaced: in Kubernetes it may be the mount `/dev/termination-log`.
-    fn overwrite(&self, text: &str) -> Result<(), Failure> {
-        make_parent(&self.path, self.flag())?;
+    fn overwrite(&self, text: &str, writing: &Writing<'_>) -> Result<(), ExportError> {
+        make_parent(&self.path)?;
         let is_new = !self.path.exists();
-        overwrite(&self.path, text.as_bytes()).map_err(|source| {
+        overwrite(&self.path, text.as_bytes(), writing).inspect_err(|_| {
             if is_new {
                 // An empty file would be taken for a digest.
                 let _ = std::fs::remove_file(&self.path);
             }
-            self.failed(ExportError::Io { action: "write", path: self.path.clone(), source })
         })
     }
 
     /// Writes a document, which appears whole.
-    fn replace(&self, text: &str) -> Result<(), Failure> {
-        let path = &self.path;
-        let write = archive::appear(path, |out| {
-            out.write_all(text.as_bytes()).map_err(|source| ExportError::Io {
-                action: "write",
-                path: path.clone(),
-                source,
-            })
-        });
-        write.map_err(|error| self.failed(error))
+    fn replace(&self, text: &str, writing: &Writing<'_>) -> Result<(), ExportError> {
+        output::appear(&self.path, writing, |out| {
+            out.write_all(text.as_bytes()).map_err(io_error("write", &self.path))
+        })
     }
+}
 
-    fn failed(&self, error: ExportError) -> Failure {
-        Failure::from_error(&error).of_flag(self.flag())
-    }
+fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> ExportError {
+    move |source| ExportError::Io { action, path: path.to_owned(), source }
 }
 
 /// What BuildKit's clients write. There is no history of builds that `buildx.build.ref` could point to.
@@ -144,17 +147,19 @@ fn metadata(outcome: &Outcome<'_>) -> Result<String, Failure> {
     Ok(text.map_err(|error| Failure::from_error(&error))? + "\n")
 }
 
-fn make_parent(path: &Path, flag: &str) -> Result<(), Failure> {
+fn make_parent(path: &Path) -> Result<(), ExportError> {
     let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
-    std::fs::create_dir_all(parent).map_err(|error| {
-        Failure::new(format!("cannot make the directory `{}`: {error}", parent.display())).of_flag(flag)
-    })
+    std::fs::create_dir_all(parent).map_err(io_error("make the directory", parent))
 }
 
 /// Writes a small file over what is there, cutting that off last: a full disk does not take what was there before.
-fn overwrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.write_all(content)?;
-    // A pipe or terminal has no end.
-    if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
+fn overwrite(path: &Path, content: &[u8], writing: &Writing<'_>) -> Result<(), ExportError> {
+    let mut options = OpenOptions::new();
+    let mut file = output::open(path, options.write(true).create(true).truncate(false), writing)?;
+    let mut write = || {
+        file.write_all(content)?;
+        // A pipe or terminal has no end.
+        if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
+    };
+    write().map_err(io_error("write", path))
 }

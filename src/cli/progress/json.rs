@@ -9,14 +9,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::lines::{needed, waiting};
+use super::lines::{needed, verbs, waiting};
 use super::{Verbosity, tag};
 use crate::build::clock::{Clock, rfc3339};
 use crate::build::progress::{Event, Moved, Moving, Place, Progress, Way};
 use crate::dockerfile::{self, Span};
 use crate::image::digest::Digest;
 use crate::sandbox::Stream;
-use crate::text::without_credentials;
+use crate::text::{SafeJson, without_credentials};
 
 /// What stands for all that belongs to no step.
 const OTHER: &str = "[internal] builder";
@@ -32,6 +32,8 @@ struct State<W> {
     now: fn() -> String,
     /// The steps that have begun and not ended, by stage.
     open: BTreeMap<usize, Vertex>,
+    /// The FROM of each stage: its files may be brought when steps behind it have ended.
+    bases: BTreeMap<usize, Vertex>,
     /// When transfers began.
     moving: BTreeMap<u64, String>,
     /// What is for all that belongs to no step, once it has been told.
@@ -71,8 +73,8 @@ fn present() -> String {
 
 impl<W: Write> Json<W> {
     pub(super) fn new(out: W, verbosity: Verbosity) -> Self {
-        let (open, moving) = (BTreeMap::new(), BTreeMap::new());
-        let state = State { out, now: present, open, moving, other: None };
+        let (open, bases, moving) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let state = State { out, now: present, open, bases, moving, other: None };
         Self { verbosity, state: Mutex::new(state) }
     }
 }
@@ -80,7 +82,7 @@ impl<W: Write> Json<W> {
 impl<W: Write> State<W> {
     fn write(&mut self, value: &Value) {
         // Nobody is left to tell when standard error is closed; the build goes on.
-        let _ = writeln!(self.out, "{value}");
+        let _ = writeln!(SafeJson(&mut self.out), "{value}");
     }
 
     /// Ends what is open of a stage, and gives the step at `place` that is called `instruction`.
@@ -92,7 +94,7 @@ impl<W: Write> State<W> {
         (before.into_iter().collect(), Vertex { digest, name, started: now, number: place.number })
     }
 
-    /// The open step at `place`; what FROM is, if that was closed already.
+    /// The open step at `place`, or one that was not told of.
     fn at(&mut self, place: &Place) -> Vertex {
         match self.open.get(&place.index).filter(|vertex| vertex.number == place.number) {
             Some(vertex) => vertex.clone(),
@@ -158,8 +160,8 @@ impl<W: Write> State<W> {
             Moved::Done | Moved::GivenUp => self.moving.remove(&moving.id).unwrap_or_else(|| now.clone()),
         };
         let verb = match moving.way {
-            Way::Pull | Way::Fetch => "fetching",
             Way::Push => "pushing",
+            way => verbs(way).0,
         };
         let id = format!("{verb} {} {}", moving.image, without_credentials(moving.name));
         let mut status = json!({
@@ -187,6 +189,24 @@ impl<W: Write> State<W> {
                 self.open.insert(place.index, vertex);
                 self.write(&json!({"vertexes": vertexes}));
             }
+            // It is open until it is known whether its files are needed.
+            Event::Applied { place, instruction } if place.number == 1 && place.total > 1 => {
+                let (mut vertexes, vertex) = self.begin(place, instruction);
+                vertexes.push(vertex.value());
+                self.bases.insert(place.index, vertex.clone());
+                self.open.insert(place.index, vertex);
+                self.write(&json!({"vertexes": vertexes}));
+            }
+            Event::Unpacking { place } => {
+                let Some(base) = self.bases.get(&place.index) else { return };
+                if self.open.get(&place.index).is_some_and(|vertex| vertex.number == base.number) {
+                    return;
+                }
+                let vertex = Vertex { started: (self.now)(), ..base.clone() };
+                let value = vertex.value();
+                self.open.insert(place.index, vertex);
+                self.write(&json!({"vertexes": [value]}));
+            }
             Event::Applied { place, instruction } => {
                 let (mut vertexes, vertex) = self.begin(place, instruction);
                 vertexes.push(vertex.completed(&vertex.started));
@@ -200,7 +220,6 @@ impl<W: Write> State<W> {
                 self.write(&json!({"vertexes": vertexes}));
             }
             Event::Finished { place, .. } | Event::Failed { place, .. } => {
-                // FROM was complete when it was told of.
                 let is_open = self.open.get(&place.index).is_some_and(|vertex| vertex.number == place.number);
                 if !is_open {
                     return;
@@ -224,7 +243,8 @@ impl<W: Write> State<W> {
             Event::Check(warning) => self.check(warning),
             Event::Note(text) | Event::Detail(text) => self.say(&without_credentials(text)),
             Event::Moving(moving) => self.transfer(moving),
-            Event::Planned { .. } | Event::Unpacking { .. } | Event::OutputEnded { .. } => {}
+            // BuildKit's clients see by themselves that all has ended.
+            Event::Planned { .. } | Event::OutputEnded { .. } | Event::Complete { .. } => {}
         }
     }
 }
@@ -243,6 +263,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn what_is_written_cannot_steer_a_terminal() {
+        let json = Json::new(Vec::new(), Verbosity::Info);
+        let place = Place { stage: None, index: 0, number: 1, total: 4 };
+        json.tell(&Event::Applied { place: &place, instruction: "ENV a=\u{202e}\u{9b}1m\u{1b}[2J" });
+        let text = String::from_utf8(json.state.into_inner().unwrap().out).unwrap();
+        assert!(text.contains(r"ENV a=\u202e\u009b1m\u001b[2J"), "{text}");
+    }
 
     #[test]
     fn events_are_what_buildkit_s_clients_read() {
@@ -272,28 +301,35 @@ mod tests {
         }
         let text = String::from_utf8(json.state.into_inner().unwrap().out).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let vertex = &lines[5]["vertexes"][0]["digest"];
-        let other = &lines[2]["vertexes"][0]["digest"];
-        assert_eq!(lines[0]["vertexes"][0]["name"], "[1/4] FROM x");
-        assert_eq!(lines[0]["vertexes"][0]["completed"], "T");
-        assert_eq!(lines[1]["vertexes"][0]["name"], "[2/4] ENV a=b");
+        let [base, vertex] =
+            [&lines[0], &lines[7]].map(|line| line["vertexes"][0]["digest"].as_str().unwrap());
+        let other = &lines[3]["vertexes"][0]["digest"];
+        let [begun, ended] = [
+            json!({"digest": base, "name": "[1/4] FROM x", "started": "T"}),
+            json!({"digest": base, "name": "[1/4] FROM x", "started": "T", "completed": "T"}),
+        ];
+        assert_eq!(lines[0]["vertexes"], json!([begun]));
+        assert_eq!(lines[1]["vertexes"][0], ended);
+        assert_eq!(lines[1]["vertexes"][1]["name"], "[2/4] ENV a=b");
+        assert_eq!(lines[2]["vertexes"], json!([begun]), "its files are brought");
         let status = json!({"id": "fetching x:1 sha256:a", "vertex": other, "name": "sha256:a", "current": 5,
             "timestamp": "T", "started": "T", "total": 10});
-        assert_eq!(lines[3]["statuses"][0], status);
-        assert_eq!(lines[4]["statuses"][0]["completed"], "T");
-        assert_eq!(lines[5]["vertexes"], json!([{"digest": vertex, "name": "[3/4] RUN x", "started": "T"}]));
+        assert_eq!(lines[4]["statuses"][0], status);
+        assert_eq!(lines[5]["statuses"][0]["completed"], "T");
+        assert_eq!(lines[6]["vertexes"], json!([ended]));
+        assert_eq!(lines[7]["vertexes"], json!([{"digest": vertex, "name": "[3/4] RUN x", "started": "T"}]));
         assert_eq!(
-            lines[6],
+            lines[8],
             json!({"logs": [{"vertex": vertex, "stream": 2, "data": "/wo=", "timestamp": "T"}]})
         );
-        assert_eq!(lines[7]["vertexes"][0]["error"], "it did not");
-        assert_eq!(lines[7]["vertexes"][0]["digest"], *vertex);
-        assert_eq!(lines[8]["vertexes"][0]["cached"], true);
+        assert_eq!(lines[9]["vertexes"][0]["error"], "it did not");
+        assert_eq!(lines[9]["vertexes"][0]["digest"], *vertex);
+        assert_eq!(lines[10]["vertexes"][0]["cached"], true);
         let range = json!([{"start": {"line": 2}, "end": {"line": 3}}]);
         assert_eq!(
-            lines[9],
+            lines[11],
             json!({"warnings": [{"vertex": other, "level": 1, "short": "UjogZA==", "range": range}]})
         );
-        assert_eq!(lines.len(), 10);
+        assert_eq!(lines.len(), 12);
     }
 }

@@ -6,13 +6,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::output::{Unfinished, escaped};
-use super::{Colour, Verbosity, paint, tag};
+use super::{Colour, Verbosity, paint, seconds, tag};
 use crate::build::progress::{Event, Moved, Moving, Progress, Way, size};
 use crate::cli::failure::sentence;
+use crate::image::platform::Platform;
 use crate::text::without_credentials;
 
 /// How often a line says how far a transfer is.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// A transfer that takes as long has a line at its end, too.
+const LONG: Duration = Duration::from_secs(1);
 
 /// Writes events as lines; every line of a RUN's output stands behind its step.
 pub(in crate::cli) struct Lines<W> {
@@ -24,8 +28,13 @@ pub(in crate::cli) struct Lines<W> {
 struct State<W> {
     out: W,
     unfinished: Unfinished,
-    /// When something was last said of a transfer.
-    moving: BTreeMap<u64, Instant>,
+    moving: BTreeMap<u64, Told>,
+}
+
+/// A transfer of which something was said.
+struct Told {
+    began: Instant,
+    last: Instant,
 }
 
 impl Lines<io::Stderr> {
@@ -59,11 +68,11 @@ pub(super) fn lines_of(event: &Event<'_>, colour: Colour) -> Vec<String> {
         },
         Event::Finished { place, elapsed, layer } => {
             let size = layer.map(|bytes| format!(", layer {}", size(bytes))).unwrap_or_default();
-            let done = format!("done in {:.1} s{size}", elapsed.as_secs_f64());
+            let done = format!("done in {}{size}", seconds(*elapsed));
             format!("{} {}", tag(place), paint(colour, "2", &done))
         }
         Event::Failed { place, elapsed, .. } => {
-            let failed = format!("failed after {:.1} s", elapsed.as_secs_f64());
+            let failed = format!("failed after {}", seconds(*elapsed));
             format!("{} {}", tag(place), paint(colour, "31", &failed))
         }
         Event::Warning { rule, span, detail } => {
@@ -78,6 +87,11 @@ pub(super) fn lines_of(event: &Event<'_>, colour: Colour) -> Vec<String> {
             ];
         }
         Event::Note(text) | Event::Detail(text) => escaped(text.as_bytes()),
+        Event::Complete { platforms, steps, elapsed } => {
+            let steps = if *steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+            let platforms = listed(platforms);
+            paint(colour, "1", &format!("finished {steps} for {platforms} in {}", seconds(*elapsed)))
+        }
         Event::Planned { .. }
         | Event::Unpacking { .. }
         | Event::Output { .. }
@@ -108,16 +122,26 @@ pub(super) fn output_line(colour: Colour, tag: &str, line: &str) -> String {
 
 /// What is moved, and how much of it there is.
 pub(super) fn what(moving: &Moving<'_>) -> String {
-    let verb = match moving.way {
-        Way::Pull | Way::Fetch => "fetching",
-        Way::Push => "sending",
-    };
+    moved(moving, verbs(moving.way).0)
+}
+
+/// What is done with what is moved: while it is, and when it is over.
+pub(super) fn verbs(way: Way) -> (&'static str, &'static str) {
+    match way {
+        Way::Pull | Way::Fetch => ("fetching", "fetched"),
+        Way::Push => ("sending", "sent"),
+        Way::Unpack => ("unpacking", "unpacked"),
+        Way::Convert => ("converting", "converted"),
+    }
+}
+
+fn moved(moving: &Moving<'_>, verb: &str) -> String {
     let name = without_credentials(moving.name);
     let total = moving.total.map(|total| format!(" ({})", size(total))).unwrap_or_default();
     let image = match (moving.image, moving.way) {
         ("", _) => String::new(),
-        (image, Way::Push) => format!(" to {image}"),
-        (image, _) => format!(" of {image}"),
+        (image, Way::Push | Way::Convert) => format!(" to {image}"),
+        (image, Way::Pull | Way::Fetch | Way::Unpack) => format!(" of {image}"),
     };
     escaped(format!("{verb} {name}{total}{image}").as_bytes())
 }
@@ -146,21 +170,23 @@ impl<W: Write> State<W> {
         lines.iter().map(|line| output_line(colour, &tag, line)).collect()
     }
 
-    /// Of a transfer its beginning is told, and how far it is if it takes long: logs are watched.
+    /// Of a transfer its beginning is told, and how far it is and when it ends if it takes long: logs are watched.
     fn of_transfer(&mut self, moving: &Moving<'_>) -> Option<String> {
-        if moving.state != Moved::Partly {
-            self.moving.remove(&moving.id);
-            return None;
-        }
         let now = Instant::now();
+        if moving.state != Moved::Partly {
+            let took = now.duration_since(self.moving.remove(&moving.id)?.began);
+            let is_told = moving.state == Moved::Done && took >= LONG;
+            let done = || moved(moving, verbs(moving.way).1);
+            return is_told.then(|| format!("{} in {}", done(), seconds(took)));
+        }
         match self.moving.get_mut(&moving.id) {
-            Some(told) if now.duration_since(*told) < PAUSE => None,
+            Some(told) if now.duration_since(told.last) < PAUSE => None,
             Some(told) => {
-                *told = now;
+                told.last = now;
                 Some(format!("{}: {}", what(&Moving { total: None, ..*moving }), how_far(moving)))
             }
             None => {
-                self.moving.insert(moving.id, now);
+                self.moving.insert(moving.id, Told { began: now, last: now });
                 // That an image is sent has been said.
                 (moving.way != Way::Push).then(|| what(moving))
             }
@@ -195,6 +221,12 @@ pub(super) fn needed(event: &Event<'_>) -> Verbosity {
     }
 }
 
+/// Platforms, one after the other.
+pub(super) fn listed(platforms: &[&Platform]) -> String {
+    let platforms: Vec<String> = platforms.iter().map(ToString::to_string).collect();
+    platforms.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,12 +257,18 @@ mod tests {
                     elapsed: Duration::from_millis(1230),
                     layer: Some(2_300_000),
                 },
+                Event::Complete {
+                    platforms: &[&Platform::new("linux", "amd64", None)],
+                    steps: 9,
+                    elapsed: Duration::from_secs(605),
+                },
             ],
         );
         assert_eq!(
             text,
             "[compile 2/3] RUN make\n[compile 2/3] | one\n[compile 2/3] | error\n[compile 2/3] | two\n[compile 2/3] | three\n\
-             [compile 2/3] done in 1.2 s, layer 2.3 MB\n"
+             [compile 2/3] done in 1.2 s, layer 2.3 MB\n\
+             finished 9 steps for linux/amd64 in 10 min 05 s\n"
         );
     }
 
@@ -300,5 +338,39 @@ mod tests {
         let Event::Moving(moving) = moving(Way::Push, 1, Moved::Partly) else { unreachable!() };
         assert_eq!(how_far(&moving), "1.0 MB of 4.0 MB, 25 %");
         assert_eq!(how_far(&Moving { total: None, ..moving }), "1.0 MB");
+    }
+
+    #[test]
+    fn what_takes_long_is_told_again_when_it_is_done() {
+        let lines = Lines::new(Vec::new(), Verbosity::Info, Colour::No);
+        let moving = |id, way, image, state| {
+            Event::Moving(Moving {
+                id,
+                way,
+                name: "sha256:a",
+                image,
+                bytes: 5_000_000,
+                total: Some(5_000_000),
+                state,
+            })
+        };
+        let all = [(1, Way::Unpack, "debian:12"), (2, Way::Convert, "zstd-3"), (3, Way::Unpack, "")];
+        for (id, way, image) in all {
+            lines.tell(&moving(id, way, image, Moved::Partly));
+        }
+        for id in [1, 2] {
+            let mut state = lines.state.lock().unwrap();
+            state.moving.get_mut(&id).unwrap().began -= Duration::from_millis(3250);
+        }
+        for (id, way, image) in all {
+            lines.tell(&moving(id, way, image, Moved::Done));
+        }
+        assert_eq!(
+            String::from_utf8(lines.state.into_inner().unwrap().out).unwrap(),
+            "unpacking sha256:a (5.0 MB) of debian:12\nconverting sha256:a (5.0 MB) to zstd-3\n\
+             unpacking sha256:a (5.0 MB)\n\
+             unpacked sha256:a (5.0 MB) of debian:12 in 3.3 s\n\
+             converted sha256:a (5.0 MB) to zstd-3 in 3.3 s\n"
+        );
     }
 }

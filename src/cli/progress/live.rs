@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthChar as _;
 
-use super::lines::{how_far, lines_of, needed, output_line, waiting, what};
-use super::output::{Tail, Unfinished, escaped};
-use super::{Colour, Verbosity, paint, tag};
+use super::lines::{how_far, lines_of, listed, needed, output_line, waiting, what};
+use super::output::{Tail, Unfinished, escaped, without_colours};
+use super::{Colour, Verbosity, paint, seconds, tag};
 use crate::build::progress::{Event, Moved, Moving, Place, Progress, size};
+use crate::image::digest::Digest;
 
 /// How often the view is drawn at most.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -34,8 +35,8 @@ pub(in crate::cli) struct Live {
 struct Shared {
     view: View,
     phase: Phase,
-    /// How many lines of the view are on the screen, above the one where the cursor is.
-    drawn: usize,
+    /// How wide the lines of the view are that are on the screen, above the one where the cursor is.
+    drawn: Vec<usize>,
 }
 
 /// Whether there is something that moves.
@@ -48,7 +49,8 @@ enum Phase {
 
 impl Live {
     pub(super) fn new(verbosity: Verbosity, colour: Colour) -> Self {
-        let shared = Shared { view: View::new(colour, Instant::now()), phase: Phase::NotYet, drawn: 0 };
+        let shared =
+            Shared { view: View::new(colour, Instant::now()), phase: Phase::NotYet, drawn: Vec::new() };
         Self { verbosity, shared: Arc::new(Mutex::new(shared)), drawer: Mutex::new(None) }
     }
 
@@ -90,20 +92,27 @@ impl Drop for Live {
 impl Shared {
     /// Draws the view in the place of the one before, below `lines`, which stay. All is one write: nothing flickers.
     fn draw(&mut self, lines: &[String]) {
+        let window = window();
         let view = match self.phase {
-            Phase::Moving => self.view.render(window(), Instant::now()),
+            Phase::Moving => self.view.render(window, Instant::now()),
             Phase::NotYet | Phase::Ended => Vec::new(),
         };
-        let text = frame(self.drawn, lines, &view);
-        self.drawn = view.len();
+        let text = frame(height(&self.drawn, window.columns), lines, &view, window.columns);
+        self.drawn = view.iter().map(|line| shown_width(line)).collect();
         // Nobody is left to tell when standard error is closed.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// What replaces the `drawn` lines above the cursor: `lines`, then `view`, and the cursor below them: what the terminal shows
+/// How many rows lines of these widths take in a window that may have become narrower since they were written: today's
+/// terminals wrap them then. Those that cut them instead lose as many lines above the view.
+fn height(widths: &[usize], columns: usize) -> usize {
+    widths.iter().map(|width| width.div_ceil(columns).max(1)).sum()
+}
+
+/// What replaces the `drawn` rows above the cursor: `lines`, then `view`, and the cursor below them: what the terminal shows
 /// there by itself (`^C`) is gone with the next frame.
-fn frame(drawn: usize, lines: &[String], view: &[String]) -> String {
+fn frame(drawn: usize, lines: &[String], view: &[String], columns: usize) -> String {
     let mut text = String::new();
     if drawn > 0 {
         // Writing to a string does not fail.
@@ -111,8 +120,10 @@ fn frame(drawn: usize, lines: &[String], view: &[String]) -> String {
     }
     for line in lines.iter().chain(view) {
         text.push_str(line);
-        // What is left of a longer line.
-        text.push_str(if drawn > 0 { "\u{1b}[K\n" } else { "\n" });
+        // What is left of a longer line; behind one that fills its rows, terminals would take its last character.
+        let width = shown_width(line);
+        let is_full = width > 0 && width.is_multiple_of(columns);
+        text.push_str(if drawn > 0 && !is_full { "\u{1b}[K\n" } else { "\n" });
     }
     if drawn > 0 {
         text.push_str("\u{1b}[J");
@@ -192,7 +203,7 @@ struct View {
     began: Instant,
     /// For what is built, and how many steps there are.
     planned: Option<(String, usize)>,
-    /// How many steps have ended.
+    /// How many steps have ended, each FROM aside.
     done: usize,
     /// By stage.
     active: BTreeMap<usize, Active>,
@@ -202,11 +213,15 @@ struct View {
     bases: BTreeMap<usize, Base>,
 }
 
-/// The FROM of a stage: its line stays once, with the time that its files took if that is known by then.
+/// The FROM of a stage: its line stays once, with the time that its files took if they are brought.
 struct Base {
     place: Place,
     instruction: String,
     shown: bool,
+    /// The lines of what follows and needs no files: they stay below it.
+    held: Vec<String>,
+    /// Whether it counts as done: its files are there, or what follows did without.
+    done: bool,
 }
 
 impl View {
@@ -227,16 +242,17 @@ impl View {
     fn take(&mut self, event: &Event<'_>, columns: usize, now: Instant) -> Vec<String> {
         match event {
             Event::Planned { platforms, steps } => {
-                let platforms: Vec<String> = platforms.iter().map(ToString::to_string).collect();
-                self.planned = Some((platforms.join(", "), *steps));
+                self.planned = Some((listed(platforms), *steps));
                 self.done = 0;
             }
             Event::Started { place, instruction } => {
+                self.base_done(place.index, true);
                 let base = self.base(place, columns);
                 self.activate(place, instruction, now);
                 return base;
             }
             Event::Unpacking { place } => {
+                self.base_done(place.index, false);
                 let base = self.bases.get(&place.index).map(|base| base.instruction.clone());
                 self.activate(place, &base.unwrap_or_default(), now);
             }
@@ -251,20 +267,32 @@ impl View {
                 }
             }
             Event::Applied { place, instruction } if place.number == 1 => {
-                self.done += 1;
                 let instruction = escaped(instruction.as_bytes());
-                self.bases.insert(place.index, Base { place: (*place).clone(), instruction, shown: false });
+                let base = Base {
+                    place: (*place).clone(),
+                    instruction,
+                    shown: false,
+                    held: Vec::new(),
+                    done: place.number == place.total,
+                };
+                self.bases.insert(place.index, base);
             }
             Event::Applied { place, instruction } | Event::Found { place, instruction } => {
                 self.active.remove(&place.index);
                 self.done += 1;
-                let mut lines = self.base(place, columns);
                 let (tag, instruction) = (tag(place), escaped(instruction.as_bytes()));
-                if matches!(event, Event::Found { .. }) {
-                    lines.push(self.line(&[("32", "CACHED "), ("36", &tag)], &instruction, columns));
-                } else {
-                    lines.push(self.line(&[("36", &tag)], &instruction, columns));
+                let is_found = matches!(event, Event::Found { .. });
+                let cached: &[(&str, &str)] = if is_found { &[("32", "CACHED ")] } else { &[] };
+                let line = self.line(&[cached, &[("36", &tag)]].concat(), &instruction, columns);
+                if is_found || place.number == place.total {
+                    self.base_done(place.index, true);
+                } else if let Some(base) = self.bases.get_mut(&place.index).filter(|base| !base.shown) {
+                    // Whether the files of the base are needed is not known yet.
+                    base.held.push(line);
+                    return Vec::new();
                 }
+                let mut lines = self.base(place, columns);
+                lines.push(line);
                 return lines;
             }
             Event::Output { place, stream, bytes } => {
@@ -284,16 +312,17 @@ impl View {
                 let Some(active) = self.active.remove(&place.index) else { return Vec::new() };
                 let layer = layer.map(|bytes| format!("{}  ", size(bytes))).unwrap_or_default();
                 let time = format!("{layer}{}", seconds(*elapsed));
-                if place.number == 1 {
-                    // It was counted when it was told of, and may have been shown.
-                    let base = self.bases.get_mut(&place.index);
-                    if base.is_some_and(|base| std::mem::replace(&mut base.shown, true)) {
-                        return Vec::new();
-                    }
-                } else {
+                let row = self.row(&active, &time, columns.min(WIDEST), "36");
+                if place.number > 1 {
                     self.done += 1;
+                    return vec![row];
                 }
-                return vec![self.row(&active, &time, columns.min(WIDEST), "36")];
+                self.base_done(place.index, true);
+                // What was found may have been shown below it.
+                let base = self.bases.get_mut(&place.index).filter(|base| !base.shown);
+                let Some(base) = base else { return Vec::new() };
+                base.shown = true;
+                return std::iter::once(row).chain(std::mem::take(&mut base.held)).collect();
             }
             Event::Failed { place, elapsed, .. } => {
                 let Some(active) = self.active.remove(&place.index) else { return Vec::new() };
@@ -304,20 +333,33 @@ impl View {
                 return std::iter::once(head).chain(output).collect();
             }
             Event::Moving(moving) => self.transfer(moving, now),
-            Event::Warning { .. } | Event::Check(_) | Event::Note(_) | Event::Detail(_) => {
+            Event::Warning { .. }
+            | Event::Check(_)
+            | Event::Note(_)
+            | Event::Detail(_)
+            | Event::Complete { .. } => {
                 return lines_of(event, self.colour);
             }
         }
         Vec::new()
     }
 
-    /// The line of the FROM of the stage at `place`, if it has not been shown.
+    /// Whether the FROM of `stage` counts as done.
+    fn base_done(&mut self, stage: usize, done: bool) {
+        if let Some(base) = self.bases.get_mut(&stage) {
+            base.done = done;
+        }
+    }
+
+    /// The line of the FROM of the stage at `place`, if it has not been shown, and those below it.
     fn base(&mut self, place: &Place, columns: usize) -> Vec<String> {
         let base = self.bases.get_mut(&place.index).filter(|base| !base.shown);
         let Some(base) = base else { return Vec::new() };
         base.shown = true;
-        let (tag, instruction) = (tag(&base.place), base.instruction.clone());
-        vec![self.line(&[("36", &tag)], &instruction, columns)]
+        let (tag, instruction, held) =
+            (tag(&base.place), base.instruction.clone(), std::mem::take(&mut base.held));
+        let line = self.line(&[("36", &tag)], &instruction, columns);
+        std::iter::once(line).chain(held).collect()
     }
 
     /// What has not been shown in the end, if nothing was interrupted.
@@ -346,8 +388,10 @@ impl View {
             return;
         }
         let far = how_far(moving);
-        let began =
-            || Under { what: what(&Moving { total: None, ..*moving }), far: String::new(), began: now };
+        let began = || {
+            let name = &abbreviated(moving.name);
+            Under { what: what(&Moving { total: None, name, ..*moving }), far: String::new(), began: now }
+        };
         self.transfers.entry(moving.id).or_insert_with(began).far = far;
     }
 
@@ -416,7 +460,10 @@ impl View {
             rows.extend((room > 0).then(|| fitted(&format!("… and {more} more"), columns)));
         }
         let text = match &self.planned {
-            Some((platform, steps)) => format!("{platform}: {} of {steps} steps", self.done.min(*steps)),
+            Some((platform, steps)) => {
+                let done = self.done + self.bases.values().filter(|base| base.done).count();
+                format!("{platform}: {} of {steps} steps done", done.min(*steps))
+            }
             None => "preparing".to_owned(),
         };
         rows.push(paint(self.colour, "1", &aligned(&text, &seconds(since(self.began)), columns)));
@@ -424,32 +471,51 @@ impl View {
     }
 }
 
-/// A time for a human.
-fn seconds(time: Duration) -> String {
-    match time.as_secs() {
-        long @ 600.. => format!("{} min {:02} s", long / 60, long % 60),
-        _ => format!("{:.1} s", time.as_secs_f64()),
+/// Enough of a digest to tell it from others; anything else as it is.
+fn abbreviated(name: &str) -> String {
+    match (name.split_once(':'), name.parse::<Digest>()) {
+        (Some((algorithm, _)), Ok(digest)) => format!("{algorithm}:{}", digest.short()),
+        _ => name.to_owned(),
     }
 }
 
 /// `left` at the left and `right` at the right of a line.
 fn aligned(left: &str, right: &str, columns: usize) -> String {
-    let room = columns.saturating_sub(right.width() + 2);
+    let room = columns.saturating_sub(width(right) + 2);
     let left = fitted(left, room);
-    let blanks = columns.saturating_sub(left.width() + right.width());
+    let blanks = columns.saturating_sub(width(&left) + width(right));
     format!("{left}{}{right}", " ".repeat(blanks))
+}
+
+/// How many columns `text`, which has no tabs and no colours, takes at most. Of emoji that are put together, terminals show
+/// one picture or several.
+fn width(text: &str) -> usize {
+    text.chars().map(width_of).sum()
+}
+
+fn width_of(character: char) -> usize {
+    match character {
+        // Makes a picture of the character before it, which is wider than that.
+        '\u{fe0f}' => 1,
+        _ => character.width().unwrap_or(0),
+    }
+}
+
+/// How many columns a line takes that may have colours.
+fn shown_width(line: &str) -> usize {
+    width(&without_colours(line))
 }
 
 /// `text`, or its beginning where it is wider than `columns`.
 fn fitted(text: &str, columns: usize) -> String {
     let text = text.replace('\t', "    ");
-    if text.width() <= columns {
+    if width(&text) <= columns {
         return text;
     }
     let mut out = String::new();
     let mut width = 0;
     for character in text.chars() {
-        let own = character.width().unwrap_or(0);
+        let own = width_of(character);
         if width + own + 1 > columns {
             break;
         }
@@ -495,7 +561,7 @@ mod tests {
         let moving = Moving {
             id: 1,
             way: Way::Pull,
-            name: "sha256:abc",
+            name: &format!("sha256:{}", "0123456789".repeat(7).get(..64).unwrap_or_default()),
             image: "debian:12",
             bytes: 12_000_000,
             total: Some(48_000_000),
@@ -525,13 +591,13 @@ mod tests {
              \x20 |  20%\n\
              [web 3/4] RUN npm ci && npm run build npm run build npm run build npm …  12.3 s\n\
              \x20 | waiting for another step that uses the cache `npm`\n\
-             fetching sha256:abc of debian:12               12.0 MB of 48.0 MB, 25 %  12.3 s\n\
-             linux/arm/v7: 2 of 8 steps                                               12.3 s"
+             fetching sha256:012345678901 of debian:12      12.0 MB of 48.0 MB, 25 %  12.3 s\n\
+             linux/arm/v7: 2 of 8 steps done                                          12.3 s"
         );
     }
 
     #[test]
-    fn the_line_of_a_base_stays_once_with_its_time_if_that_is_known() {
+    fn the_line_of_a_base_stays_once_with_its_time_if_its_files_are_brought() {
         let base = |name, index| (place(name, index, 1), place(name, index, 2));
         let ((a, a2), (b, b2), (c, _)) = (base("a", 0), base("b", 1), base("c", 2));
         let elapsed = Duration::from_secs(1);
@@ -551,10 +617,49 @@ mod tests {
         let stays: Vec<String> = events.iter().flat_map(take).collect();
         assert_eq!(
             stays,
-            ["[a 1/4] FROM a           1.0 s", "CACHED [a 2/4] RUN a", "[b 1/4] FROM b", "[b 2/4] ENV b=b"]
+            [
+                "[a 1/4] FROM a           1.0 s",
+                "CACHED [a 2/4] RUN a",
+                "[b 1/4] FROM b           1.0 s",
+                "[b 2/4] ENV b=b",
+            ]
         );
         assert_eq!(view.rest(30), ["[c 1/4] FROM c"]);
         assert_eq!(view.rest(30), [""; 0]);
+    }
+
+    #[test]
+    fn a_base_counts_as_done_when_its_files_are_there_or_not_needed() {
+        let steps = [1, 2, 3].map(|number| Place { stage: None, index: 0, number, total: 3 });
+        let [from, env, run] = &steps;
+        let elapsed = Duration::from_secs(1);
+        let platform = platform();
+        let counts = |events: &[Event<'_>]| -> Vec<String> {
+            let now = Instant::now();
+            let mut view = View::new(Colour::No, now);
+            view.take(&Event::Planned { platforms: &[&platform], steps: 3 }, 80, now);
+            let after = |event| {
+                view.take(event, 80, now);
+                let count = view.render(NARROW, now).pop().unwrap_or_default();
+                count.strip_prefix("linux/arm/v7: ").and_then(|text| text.get(..1)).unwrap().to_owned()
+            };
+            events.iter().map(after).collect()
+        };
+        let begin = || Event::Applied { place: from, instruction: "FROM x" };
+        let config = |place| Event::Applied { place, instruction: "ENV a=b" };
+        let done = |place| Event::Finished { place, elapsed, layer: None };
+        let brought = [
+            begin(),
+            config(env),
+            Event::Unpacking { place: from },
+            done(from),
+            Event::Started { place: run, instruction: "RUN y" },
+            done(run),
+        ];
+        assert_eq!(counts(&brought).concat(), "011223");
+        let found = [begin(), config(env), Event::Found { place: run, instruction: "RUN y" }];
+        assert_eq!(counts(&found).concat(), "013");
+        assert_eq!(counts(&[begin(), config(env), config(run)]).concat(), "013");
     }
 
     #[test]
@@ -602,17 +707,47 @@ mod tests {
         for (rows, columns) in [(24, 80), (24, 200), (5, 20), (2, 10), (1, 1), (100, 40)] {
             let (_, drawn) = shown(&events, Window { rows, columns });
             assert!(drawn.len() < rows.max(2), "{rows}: {drawn:#?}");
-            assert!(drawn.iter().all(|line| line.width() <= columns.max(12)), "{columns}: {drawn:#?}");
+            assert!(drawn.iter().all(|line| width(line) <= columns.max(12)), "{columns}: {drawn:#?}");
         }
     }
 
     #[test]
     fn a_frame_takes_the_place_of_the_one_before() {
         let lines = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
-        assert_eq!(frame(0, &lines(&["a"]), &lines(&["b"])), "a\nb\n");
-        assert_eq!(frame(2, &lines(&["a"]), &lines(&["b"])), "\r\u{1b}[2Aa\u{1b}[K\nb\u{1b}[K\n\u{1b}[J");
-        assert_eq!(frame(1, &[], &[]), "\r\u{1b}[1A\u{1b}[J");
-        assert_eq!(frame(0, &[], &[]), "");
+        assert_eq!(frame(0, &lines(&["a"]), &lines(&["b"]), 80), "a\nb\n");
+        assert_eq!(frame(2, &lines(&["a"]), &lines(&["b"]), 80), "\r\u{1b}[2Aa\u{1b}[K\nb\u{1b}[K\n\u{1b}[J");
+        assert_eq!(frame(1, &[], &[], 80), "\r\u{1b}[1A\u{1b}[J");
+        assert_eq!(frame(0, &[], &[], 80), "");
+        let full = paint(Colour::Yes, "36", "漢字");
+        assert_eq!(frame(1, &[], std::slice::from_ref(&full), 4), format!("\r\u{1b}[1A{full}\n\u{1b}[J"));
+    }
+
+    #[test]
+    fn lines_that_a_narrower_terminal_wraps_are_replaced_with_all_their_rows() {
+        for (widths, columns, rows) in [
+            (&[79, 79][..], 80, 2),
+            (&[79, 79], 200, 2),
+            (&[79, 40, 0, 41], 40, 6),
+            (&[79], 1, 79),
+            (&[], 80, 0),
+        ] {
+            assert_eq!(height(widths, columns), rows, "{widths:?} {columns}");
+        }
+    }
+
+    #[test]
+    fn wide_characters_tabs_and_emoji_are_cut_where_the_terminal_ends() {
+        for (text, shown) in [
+            ("ab漢字漢字", "ab漢字…"),
+            ("abcde漢字", "abcde…"),
+            ("\tabcdef", "    ab…"),
+            ("👩\u{200d}👩\u{200d}👧\u{200d}👦", "👩\u{200d}👩\u{200d}👧\u{200d}…"),
+            ("☺\u{fe0f}☺\u{fe0f}☺\u{fe0f}☺\u{fe0f}", "☺\u{fe0f}☺\u{fe0f}☺\u{fe0f}…"),
+            ("e\u{301}e\u{301}e\u{301}", "e\u{301}e\u{301}e\u{301}"),
+        ] {
+            assert_eq!(fitted(text, 7), shown);
+            assert!(width(shown) <= 7, "{shown}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod quiet;
 
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr;
+use std::time::Duration;
 
 pub(super) use lines::Lines;
 pub(super) use output::escaped;
@@ -149,6 +150,14 @@ impl Progress for Display {
         if let Self::Live(live) = self {
             live.end();
         }
+    }
+}
+
+/// A time for a human.
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        long @ 600.. => format!("{} min {:02} s", long / 60, long % 60),
+        _ => format!("{:.1} s", time.as_secs_f64()),
     }
 }
 

@@ -126,7 +126,7 @@ pub(in crate::cli) fn escaped(bytes: &[u8]) -> String {
 }
 
 /// Removes what programs send to a terminal: colours, links, moves of the cursor (`ESC [ … x`, `ESC ] … BEL`).
-fn without_colours(text: &str) -> String {
+pub(super) fn without_colours(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find('\u{1b}') {

@@ -18,13 +18,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use gix_hash::ObjectId;
-use gix_object::{CommitRef, TagRef};
+use gix_object::TagRef;
 use gix_protocol::handshake::Ref;
 use reqwest::header::HeaderValue;
 
 use super::command::credentials;
 use super::finish::{Finish, finish};
-use super::{Commit, Exceeded, GitError, Needs, Repository, Tree, listing, make_directory, writing};
+use super::{Commit, Exceeded, GitError, Needs, Repository, Tree, commit, listing, make_directory, writing};
 use crate::context::git_source::{FileTimes, Transport};
 use crate::rootfs::Rootfs;
 use checkout::Checkout;
@@ -116,17 +116,15 @@ impl<'a> Embedded<'a> {
         make_directory(&tree)?;
         let fetched = self.fetch(commit, &stopped)?;
         let Fetched { mut pack, shallow, path: pack_file, size } = fetched;
-        let corrupt = |what: &str| GitError::Corrupt(format!("{what} {}", commit.id));
         let id = parse(&commit.id)?;
         let content = pack.object(&id, Type::Commit)?;
-        let parsed = CommitRef::from_bytes(&content, pack.hash());
-        let parsed = parsed.map_err(|_| corrupt("a commit that is none:"))?;
-        let time = || parsed.time().map(|time| time.seconds).map_err(|_| corrupt("a commit without time:"));
+        let top = commit::tree(&content).and_then(|id| ObjectId::from_hex(id).ok());
+        let top = top.filter(|id| id.kind() == pack.hash());
+        let top = top.ok_or_else(|| GitError::Corrupt(format!("a commit that is none: {}", commit.id)))?;
         let modified = match repository.source.times {
             FileTimes::Checkout => None,
-            FileTimes::Commit => Some(time()?),
+            FileTimes::Commit => Some(commit.seconds(commit::time(&content))?),
         };
-        let top = parsed.tree();
         let root = Rootfs::open(&tree).map_err(writing(&tree))?;
         let keeps = repository.source.keeps_git_directory();
         let mut written = Vec::new();

@@ -11,7 +11,7 @@ use super::fingerprint::{Fingerprint, Place, Seen};
 use super::{Directory, Index, IndexError, Record};
 use crate::layer::changes::{Collector, RootFacts, check_name, child_of, is_recordable, looks_the_same};
 use crate::rootfs::visit::{Names, open_exact, visit};
-use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Timestamp, metadata_at};
+use crate::rootfs::{FileKind, GuestPath, Metadata, Rootfs, Timestamp, metadata_at, set_times_at};
 
 /// When an entry is believed to be unchanged without looking into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,10 +163,17 @@ impl Walk<'_> {
             place.fingerprint(None, &mut worker.buffer, &mut worker.opened).map_err(at(&path, b"."))?;
         let new = Record::new(&metadata, fingerprint);
         let facts = |of: &Record| RootFacts::new(&of.metadata(), of.fingerprint);
-        if self.report == Changes::Wanted && facts(&new) != facts(old) {
-            worker.changes.put(path);
+        if self.report == Changes::NotWanted {
+            return Ok(new);
         }
-        Ok(new)
+        if facts(&new) != facts(old) {
+            worker.changes.put(path);
+            return Ok(new);
+        }
+        // The layer leaves the root out. Later steps see it as those do who unpack the layers.
+        let mtime = old.metadata().mtime;
+        set_times_at(self.root.as_fd(), b".", mtime).map_err(at(&path, b"."))?;
+        Ok(Record::new(&Metadata { mtime, ..metadata }, fingerprint))
     }
 
     fn directory(&self, worker: &mut Worker, next: Next, found: &mut Vec<Next>) -> Result<(), IndexError> {

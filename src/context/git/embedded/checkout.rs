@@ -1,5 +1,6 @@
 //! The files of a tree, written as git writes them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
@@ -108,6 +109,7 @@ impl Checkout<'_, '_> {
             state.names_submodules |= is_file && path.is_root() && entry.filename == ".gitmodules";
         }
         let mut open = Open { path, waiting: Vec::new(), has_rules };
+        let mut names = BTreeSet::new();
         for entry in entries() {
             let entry = entry.map_err(|_| GitError::Corrupt(format!("a tree {id} that is none")))?;
             state.entries += 1;
@@ -117,6 +119,11 @@ impl Checkout<'_, '_> {
             (self.stopped)()?;
             let (kind, name) = (entry.mode.kind(), entry.filename);
             check_name(name, kind)?;
+            if !names.insert(name) {
+                let path = open.path.child(name);
+                let shown = line(path.relative(), SHOWN_CHARACTERS);
+                return Err(GitError::Corrupt(format!("a tree that has `{shown}` twice")));
+            }
             let id = entry.oid.to_owned();
             self.entry(state, &mut open, &directory, kind, name, id)?;
         }
@@ -301,8 +308,13 @@ mod tests {
             [("40000", b"a", below.1), ("120000", b"a", file)],
             [("100644", b"a", file), ("100644", b"a", file)],
         ] {
-            assert!(write(&[below.clone(), tree(&entries)], GitLimits::default()).is_err());
+            let error = write(&[below.clone(), tree(&entries)], GitLimits::default()).err().unwrap();
+            assert_eq!(error.to_string(), "the server of the repository sent a tree that has `a` twice");
         }
+        let twice = tree(&[("100644", b"b\n", file), ("100644", b"b-", file), ("40000", b"b\n", below.1)]);
+        let top = tree(&[("40000", b"a", twice.1)]);
+        let error = write(&[below, twice, top], GitLimits::default()).err().unwrap();
+        assert!(error.to_string().ends_with("a tree that has `a/b\\n` twice"), "{error}");
     }
 
     #[test]

@@ -12,14 +12,18 @@ use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKi
 use reqwest::header::{HeaderName, HeaderValue};
 use url::Url;
 
-use crate::context::git::{Exceeded, GitError};
+use crate::context::git::{Exceeded, GitError, SHOWN_CHARACTERS};
 use crate::http::{Client, Content, Failure, Method, RedirectProblem, Request, Response};
+use crate::text::line;
 
 /// What the address of the first question ends with.
 const FIRST: &str = "/info/refs?service=git-upload-pack";
 
 /// The longest body of a request: as many wishes as there are branches and tags in the longest list of them.
 const LONGEST_REQUEST: usize = 64 << 20;
+
+/// How much of what a server says is looked at, in bytes.
+const LONGEST_TEXT: usize = 4 * (SHOWN_CHARACTERS + 2);
 
 /// What all requests to a repository share.
 pub(super) struct Shared<'a> {
@@ -158,9 +162,7 @@ impl<'a> Http for Channel<'a> {
             };
             self.moved = Some(base.to_owned());
         }
-        let exchange =
-            Exchange { shared: Rc::clone(&self.shared), state: State::Answered(Box::new(response)) };
-        let exchange = Rc::new(RefCell::new(exchange));
+        let exchange = Exchange::new(&self.shared, State::Answered(Box::new(response)));
         let headers = Head::of(&exchange);
         let mut body = Body::of(&exchange);
         body.mend_listing().map_err(|error| self.shared.fail(GitError::Pack(error)).raise())?;
@@ -177,7 +179,7 @@ impl<'a> Http for Channel<'a> {
         let request = self.request(Method::POST, url, headers);
         let request = request.map_err(|error| self.shared.fail(error).raise())?;
         let state = State::Asking { request: Box::new(request), body: Vec::new() };
-        let exchange = Rc::new(RefCell::new(Exchange { shared: Rc::clone(&self.shared), state }));
+        let exchange = Exchange::new(&self.shared, state);
         Ok(PostResponse {
             post_body: Sending(Rc::clone(&exchange)),
             headers: Head::of(&exchange),
@@ -194,10 +196,69 @@ impl<'a> Http for Channel<'a> {
     }
 }
 
+/// Listens to what the server says instead of an answer: a packet that begins with `ERR `, wherever it stands. The library
+/// looks for it in some places, and shows it in none.
+#[derive(Default)]
+struct Complaints {
+    /// The length of a packet, as far as it is there.
+    head: Vec<u8>,
+    /// How much is left of the packet, and the beginning of it.
+    left: usize,
+    text: Vec<u8>,
+    /// What comes is no packets.
+    is_over: bool,
+}
+
+impl Complaints {
+    /// What is complained of in what came before and `bytes`.
+    fn find(&mut self, mut bytes: &[u8]) -> Option<String> {
+        const MARK: &[u8] = b"ERR ";
+        while !self.is_over && !bytes.is_empty() {
+            if self.left == 0 {
+                let (piece, rest) = bytes.split_at(bytes.len().min(4 - self.head.len()));
+                self.head.extend_from_slice(piece);
+                bytes = rest;
+                if self.head.len() == 4 {
+                    let head = std::mem::take(&mut self.head);
+                    let digits = std::str::from_utf8(&head).ok().filter(|text| !text.starts_with('+'));
+                    match digits.and_then(|text| usize::from_str_radix(text, 16).ok()) {
+                        // Those without content end something.
+                        Some(length) => self.left = length.saturating_sub(4),
+                        None => self.is_over = true,
+                    }
+                    self.text.clear();
+                }
+                continue;
+            }
+            let (piece, rest) = bytes.split_at(bytes.len().min(self.left));
+            let most =
+                if self.text.starts_with(MARK) || self.text.len() < MARK.len() { LONGEST_TEXT } else { 0 };
+            let wanted = most.saturating_sub(self.text.len()).min(piece.len());
+            self.text.extend_from_slice(&piece[..wanted]);
+            self.left -= piece.len();
+            bytes = rest;
+            if self.left == 0
+                && let Some(said) = self.text.strip_prefix(MARK)
+            {
+                return Some(line(said.trim_ascii(), SHOWN_CHARACTERS));
+            }
+        }
+        None
+    }
+}
+
 /// A request and its answer. It is sent when the answer is read: by then all of its body has been written.
 struct Exchange<'a> {
     shared: Rc<Shared<'a>>,
     state: State,
+    complaints: Complaints,
+}
+
+impl<'a> Exchange<'a> {
+    fn new(shared: &Rc<Shared<'a>>, state: State) -> Rc<RefCell<Self>> {
+        let shared = Rc::clone(shared);
+        Rc::new(RefCell::new(Self { shared, state, complaints: Complaints::default() }))
+    }
 }
 
 enum State {
@@ -237,6 +298,9 @@ impl Exchange<'_> {
         let left = left.checked_sub(chunk.len() as u64);
         let left = left.ok_or_else(|| shared.fail(GitError::Exceeded(exceeded)))?;
         shared.left.set((left, exceeded));
+        if let Some(said) = self.complaints.find(&chunk) {
+            return Err(shared.fail(shared.failed(format!("the server says: {said}"))));
+        }
         Ok(chunk)
     }
 }
@@ -426,6 +490,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_a_server_complains_of_is_found_wherever_it_stands() {
+        let packet = |text: &str| format!("{:04x}{text}", text.len() + 4);
+        let service = format!("{}0000", packet("# service=git-upload-pack\n"));
+        let long = "x".repeat(5000);
+        let cut = format!("{}…", "x".repeat(SHOWN_CHARACTERS));
+        for (text, said) in [
+            (packet("ERR no such repository\n"), Some("no such repository")),
+            (format!("{service}{}", packet("ERR go away")), Some("go away")),
+            (
+                format!("{}0001{}", packet("acknowledgments\n"), packet("ERR not our ref")),
+                Some("not our ref"),
+            ),
+            (packet("ERR \u{1b}[2J\u{202e}a\nb"), Some("\\u{1b}[2J\\u{202e}a\\nb")),
+            (packet(&format!("ERR {long}")), Some(&*cut)),
+            (packet("ERR "), Some("")),
+            (format!("{}{}", packet(&long), packet("x ERR no")), None),
+            (packet("\u{2}ERR no"), None),
+            (format!("{}PACK{}", packet("NAK\n"), packet("ERR no")), None),
+            (format!("<html>{}", packet("ERR no")), None),
+            (format!("+00f{}", packet("ERR no")), None),
+        ] {
+            for step in [1, 3, 7, 100_000] {
+                let mut complaints = Complaints::default();
+                let found = text.as_bytes().chunks(step).find_map(|chunk| complaints.find(chunk));
+                assert_eq!(found.as_deref(), said, "{text} by {step}");
+            }
+        }
+    }
+
     /// Answers one connection after the other with these, and keeps what was asked.
     fn serve(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -514,6 +608,12 @@ mod tests {
     fn what_fails_is_noted_before_the_library_makes_something_else_of_it() {
         let stop = Cell::new(false);
         let stopped = || if stop.get() { Err(GitError::Cancelled) } else { Ok(()) };
+        let (base, _) = serve(vec![answer("200 OK", "000fERR go\u{9b} on")]);
+        let client_that_asks = client();
+        let asking = shared(&client_that_asks, 100, GO_ON);
+        assert!(Channel::new(Rc::clone(&asking)).get(&format!("{base}{FIRST}"), &base, NONE).is_err());
+        let noted = asking.failure.borrow_mut().take().expect("a failure").to_string();
+        assert_eq!(noted, "cannot fetch it: the server says: go\\u{9b} on");
         for (status, length, left, words) in [
             ("200 OK", 10, 9, "--limit git-bytes=N"),
             ("401 No", 0, 9, "Authentication failed"),

@@ -1,0 +1,175 @@
+//! Indexes of images that registries have: what is known of them there, and their way to the index's repository.
+
+use std::collections::BTreeSet;
+
+use super::{Images, JOBS, Nested};
+use crate::build::services::ServiceError;
+use crate::image::assemble::{Entry, completed, contradict};
+use crate::image::config::parse_platform;
+use crate::image::descriptor::{Descriptor, media_type};
+use crate::image::digest::Digest;
+use crate::image::document::{Document, DocumentError, DocumentLimits, Payload, parse_payload};
+use crate::image::index::{flatten, parse_index};
+use crate::image::json::Encoded;
+use crate::image::manifest::{Manifest, Origin};
+use crate::image::matching::is_attestation;
+use crate::image::platform::{Platform, PlatformFields};
+use crate::image::reference::Reference;
+use crate::image::shown;
+use crate::registry::{Client, Fetched, in_parallel};
+
+/// Something in an index that cannot be in another one.
+#[derive(Debug, thiserror::Error)]
+#[error("{digest} in the index is `{media_type}`: neither an image nor an attestation")]
+struct Unknown {
+    digest: Digest,
+    media_type: String,
+}
+
+/// Registries, to ask about images.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    /// The registries.
+    pub client: &'a Client,
+    /// How large documents may be.
+    pub limits: DocumentLimits,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The images, with their platforms.
+    pub images: Vec<Entry>,
+    /// What belongs to them: where it is from an index, its attestations.
+    pub attestations: Vec<Descriptor>,
+    /// What the user ought to know.
+    pub notes: Vec<String>,
+}
+
+impl Sources<'_> {
+    /// What `image`, which has been `fetched`, brings into an index. `wanted` is what that is to say of its platform; what is
+    /// missing there comes from the image. Of an index all images are taken; if it has several, each is what it was there.
+    ///
+    /// # Errors
+    /// When a manifest or config cannot be had or is none.
+    pub fn find(
+        &self,
+        image: &Reference,
+        wanted: &PlatformFields,
+        fetched: &Fetched,
+    ) -> Result<Found, ServiceError> {
+        let (own, attestations) = if media_type::is_index(&fetched.media_type) {
+            self.in_index(image, fetched)?
+        } else {
+            let size = fetched.bytes.len() as u64;
+            let descriptor = Descriptor::new(&fetched.media_type, fetched.digest.clone(), size);
+            let platform = self.platform(image, fetched)?;
+            (vec![Descriptor { platform: Some(platform), ..descriptor }], Vec::new())
+        };
+        let mut notes = Vec::new();
+        let (source, several) = (image.familiar(), own.len() > 1);
+        if several && *wanted != PlatformFields::default() {
+            notes.push(format!(
+                "`{source}` is an index of {} images, which keep their platforms: that of the specification has no effect",
+                own.len()
+            ));
+        }
+        let entry = |descriptor: Descriptor| {
+            let own = descriptor.platform.clone().unwrap_or_default();
+            let platform = if several { own.clone() } else { completed(wanted, &own) };
+            if contradict(&platform, &own) {
+                notes.push(format!(
+                    "`{source}` says of itself that it is for {}, and goes into the index for {}",
+                    Platform::from(&own),
+                    Platform::from(&platform)
+                ));
+            }
+            Entry {
+                descriptor: Descriptor { platform: Some(platform), ..descriptor },
+                source: source.clone(),
+            }
+        };
+        let images = own.into_iter().map(entry).collect();
+        Ok(Found { images, attestations, notes })
+    }
+
+    /// Images and attestations of an index, those of indexes in it included.
+    fn in_index(
+        &self,
+        image: &Reference,
+        fetched: &Fetched,
+    ) -> Result<(Vec<Descriptor>, Vec<Descriptor>), ServiceError> {
+        let index = parse_index(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
+        let mut nested = |entry: &Descriptor| {
+            let fetched = self.client.manifest_of(image, entry).map_err(|error| Nested(error.into()))?;
+            let parsed = parse_index(&fetched.bytes, Some(&entry.media_type), &self.limits);
+            parsed.map_err(|error| Nested(error.into()))
+        };
+        let entries = flatten(index, self.limits.nesting, &mut nested)?;
+        let (attestations, images): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_attestation);
+        if let Some(entry) = images.iter().find(|entry| !media_type::is_manifest(&entry.media_type)) {
+            let (digest, media_type) = (entry.digest.clone(), shown(&entry.media_type));
+            return Err(Unknown { digest, media_type }.into());
+        }
+        let images = in_parallel(&images, JOBS, |entry| self.labelled(image, entry))?;
+        Ok((images, attestations))
+    }
+
+    /// An entry of an index with all that is known of its platform.
+    fn labelled(&self, image: &Reference, entry: &Descriptor) -> Result<Descriptor, ServiceError> {
+        let label = entry.platform.clone().unwrap_or_default();
+        if !label.os.is_empty() && !label.architecture.is_empty() && label.variant.is_some() {
+            return Ok(entry.clone());
+        }
+        let fetched = self.client.document_of(image, entry, Payload::Anything)?;
+        let platform = completed(&label, &self.platform(image, &fetched)?);
+        Ok(Descriptor { platform: Some(platform), ..entry.clone() })
+    }
+
+    /// What the config of an image says; nothing where it has none that could say it.
+    fn platform(&self, image: &Reference, fetched: &Fetched) -> Result<PlatformFields, ServiceError> {
+        let config = parse_anything(fetched, &self.limits)?.config;
+        if !media_type::is_config(&config.media_type) {
+            return Ok(PlatformFields::default());
+        }
+        let bytes = self.client.small_blob(image, &config, self.limits.config.value)?;
+        Ok(parse_platform(&bytes, &self.limits)?)
+    }
+}
+
+/// Reads a manifest of whatever.
+///
+/// # Errors
+/// [`DocumentError`] when it is none.
+pub fn parse_anything(fetched: &Fetched, limits: &DocumentLimits) -> Result<Manifest, DocumentError> {
+    match parse_payload(&fetched.bytes, Some(&fetched.media_type), limits, Payload::Anything)? {
+        Document::Manifest(manifest) => Ok(*manifest),
+        Document::Index(_) => Err(DocumentError::Other { found: "an index", expected: "a manifest" }),
+    }
+}
+
+impl Images<'_> {
+    /// Brings what `entry` of the repository of `from` points to into the repository of `to`: all blobs, which the registry
+    /// takes from the other repository if it has both, and the manifest, byte by byte what it was.
+    ///
+    /// # Errors
+    /// When something cannot be had or sent.
+    pub fn bring(&self, entry: &Descriptor, from: &Reference, to: &Reference) -> Result<(), ServiceError> {
+        let fetched = self.client.document_of(from, entry, Payload::Anything)?;
+        let Manifest { config, layers, .. } = parse_anything(&fetched, &self.limits)?;
+        let (mut blobs, mut known) = (Vec::new(), BTreeSet::new());
+        for blob in std::iter::once(config).chain(layers) {
+            // What has an address of its own need not be in registries.
+            let is_elsewhere =
+                media_type::is_foreign_layer(&blob.media_type) && blob.other.contains_key("urls");
+            if !is_elsewhere && known.insert(blob.digest.clone()) {
+                blobs.push(blob);
+            }
+        }
+        let origin = Origin::Registry(from.clone());
+        in_parallel(&blobs, JOBS, |blob| self.upload_blob(blob, &origin, to))?;
+        let Fetched { media_type, digest, bytes } = fetched;
+        let name = to.with_digest(digest.clone()).without_tag();
+        Ok(self.client.put_manifest(&name, &media_type, &Encoded { bytes, digest })?)
+    }
+}

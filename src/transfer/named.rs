@@ -1,0 +1,53 @@
+//! Images of the store as bases: an earlier build has given them a name there.
+
+use super::Images;
+use crate::build::named_contexts::LayoutImageName;
+use crate::build::progress::Event;
+use crate::build::services::{Base, ServiceError, Wanted};
+use crate::image::reference::Reference;
+
+/// Where a base is looked for that the store has under its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pull {
+    /// In the store; as docker build finds the images of this machine.
+    Missing,
+    /// In its registry.
+    Always,
+}
+
+impl Images<'_> {
+    /// The image that the store has under the name `reference`, if it will do. Why it will not is told.
+    pub(super) fn in_store(
+        &self,
+        reference: &Reference,
+        wanted: &Wanted,
+    ) -> Result<Option<Base>, ServiceError> {
+        // A digest is the same image everywhere.
+        if self.pull == Pull::Always || reference.digest().is_some() {
+            return Ok(None);
+        }
+        if self.store.catalog().get(reference)?.is_none() {
+            return Ok(None);
+        }
+        let (path, tag) = (self.store.root().to_owned(), Some(reference.to_string()));
+        let name = LayoutImageName { path, tag, digest: None };
+        let familiar = reference.familiar();
+        let why_not = match self.in_layout(&name, reference, wanted) {
+            Ok(base) if base.foreign.is_some() => "is for another platform".to_owned(),
+            Ok(base) if base.image.layers().iter().any(|layer| !self.store.blobs().contains(&layer.blob)) => {
+                "lacks layers".to_owned()
+            }
+            Ok(mut base) => {
+                base.notes.push(format!(
+                    "FROM {familiar}: the image of that name in the store (sha256:{}); --pull asks the registry",
+                    base.digest.short()
+                ));
+                return Ok(Some(base));
+            }
+            Err(error) => format!("will not do: {}", crate::text::chained(&*error)),
+        };
+        let note = format!("FROM {familiar}: the image of that name in the store {why_not}");
+        self.progress.tell(&Event::Note(&format!("{note}; the registry is asked")));
+        Ok(None)
+    }
+}
