@@ -145,7 +145,7 @@ mod tests {
             );
         }
         let expected = ["linux_amd64", "linux_arm_v7"]
-            .map(|name| [format!("{name} "), format!("{name}/f "), format!("{name}/g {name}/f")]);
+            .map(|name| [format!("{name}/ "), format!("{name}/f "), format!("{name}/g {name}/f")]);
         assert_eq!(told, expected.concat());
     }
 
