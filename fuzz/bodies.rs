@@ -195,7 +195,7 @@ pub(super) fn plan(data: &[u8]) {
     let bare = PlanRequest { build_args: BTreeMap::new(), contexts, asked, ..request.clone() };
     for request in [request, bare] {
         match build::plan(&file, &request, &IgnoreRules::default(), &Nothing) {
-            Ok(plan) => assert!(preview::write(&plan, std::io::sink()).is_ok()),
+            Ok(plan) => assert!(preview::write(&[plan], std::io::sink()).is_ok()),
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }

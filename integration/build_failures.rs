@@ -388,8 +388,8 @@ fn a_platform_that_is_none() {
 }
 
 #[test]
-fn several_platforms() {
-    Attempt::new("platforms", "FROM BASE\n").with(&["--platform=linux/amd64,linux/arm64"]).fails();
+fn one_of_several_platforms() {
+    Attempt::new("platforms", "FROM BASE\n").with(&["--platform=linux/amd64,linux/riscv64"]).fails();
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn plan_with(case: &Value, ignore: &IgnoreRules) -> Result<Value, BuildError> {
     let file = dockerfile::parse(text.as_bytes())?;
     let plan = build::plan(&file, &request, ignore, &OneBase(base))?;
     let mut document = Vec::new();
-    preview::write(&plan, &mut document).expect("written");
+    preview::write(std::slice::from_ref(&plan), &mut document).expect("written");
     Ok(serde_json::from_slice(&document).expect("JSON"))
 }
 

@@ -58,6 +58,7 @@ mod run_network;
 mod run_safety;
 mod run_secrets;
 mod run_ssh;
+mod several_platforms;
 mod snapshotters;
 mod store_killed;
 mod store_layout;

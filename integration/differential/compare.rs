@@ -48,9 +48,12 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     // overlayfs gives a name that is written to a file of its own: `docs/snapshotters.md`, "What differs".
     let shared = |line: &str| one.shared.iter().chain(&other.shared).any(|path| is_of(line, path));
     for (number, (ones, others)) in one_layers.iter().zip(&other_layers).enumerate() {
-        let ones = match moved {
-            true => &as_if_renamed(ones, others, &one_layers[..number]),
-            false => ones,
+        let (ones, others) = match moved {
+            true => {
+                let others = without_return(others, ones, &other_layers[..number]);
+                (without_return(&as_if_renamed(ones, &others), &others, &one_layers[..number]), others)
+            }
+            false => (ones.clone(), others.clone()),
         };
         let less = |all: &[String], those: &[String]| {
             let differing = all.iter().filter(|line| !those.contains(line) && !shared(line));
@@ -58,7 +61,7 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
             lines.join("\n    ")
         };
         let place = format!("layer {number}");
-        add(&mut differences, &place, &less(ones, others), &less(others, ones));
+        add(&mut differences, &place, &less(&ones, &others), &less(&others, &ones));
         if differences.is_empty() && one.shared.is_empty() {
             add(&mut differences, &format!("{place} order"), &ones.join(" "), &others.join(" "));
         }
@@ -68,19 +71,21 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
     differences
 }
 
-/// The lines of a layer as they would be if its directories were renamed, as those of `others` are, and not copied. Of what
-/// was moved there and back nothing is in the layer then; `before` has the layers below.
-fn as_if_renamed(lines: &[String], others: &[String], before: &[Vec<String>]) -> Vec<String> {
+/// The lines of a layer as they would be if its directories were renamed, as those of `others` are, and not copied.
+fn as_if_renamed(lines: &[String], others: &[String]) -> Vec<String> {
     let renamed = |line: &String| {
-        if others.contains(line) {
-            return Some(line.clone());
-        }
-        let file = others.iter().find(|other| !lines.contains(other) && is_busybox_copy(line, other));
-        // Without the billionths it is other than it was.
-        let is_back = before.iter().flatten().any(|before| before == line);
-        file.cloned().or_else(|| (!is_back).then(|| line.clone()))
+        let file = || others.iter().find(|other| !lines.contains(other) && is_busybox_copy(line, other));
+        if others.contains(line) { line.clone() } else { file().unwrap_or(line).clone() }
     };
-    lines.iter().filter_map(renamed).collect()
+    lines.iter().map(renamed).collect()
+}
+
+/// The lines of a layer but for those that only it has, of what was moved and came back as a copy: without the billionths of
+/// seconds it is other than it was in `before`, the layers below.
+fn without_return(lines: &[String], others: &[String], before: &[Vec<String>]) -> Vec<String> {
+    let is_back =
+        |line: &String| before.iter().flatten().any(|file| line == file || is_busybox_copy(line, file));
+    lines.iter().filter(|line| others.contains(line) || !is_back(line)).cloned().collect()
 }
 
 /// Whether `copy` is what busybox makes of `file` when it cannot rename: without extended attributes, and a link has the

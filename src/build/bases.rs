@@ -28,7 +28,7 @@ pub(super) struct Bases {
 /// An image that the plan wants.
 #[derive(Debug, Default)]
 struct Wanted {
-    /// The stages that want it and have not ended, by number in the Dockerfile, and how many times more.
+    /// The stages that want it and have not ended, by position, and how many times more.
     by: BTreeMap<usize, usize>,
     /// Its files. Who unpacks them holds the lock: others want the same.
     kept: Arc<Mutex<Option<Chain>>>,
@@ -46,13 +46,13 @@ impl Bases {
         let below = untouched(plan);
         for (position, stage) in plan.stages.iter().enumerate() {
             if stage.steps.iter().any(|step| step.step.changes_files()) {
-                want(base(plan, &below, position), stage.index);
+                want(base(plan, &below, position), position);
             }
             for step in &stage.steps {
                 for from in step.step.reads() {
                     match from {
-                        CopyFrom::Image(image) => want(Some(&plan.images[*image].image), stage.index),
-                        CopyFrom::Stage(other) => want(below[*other], stage.index),
+                        CopyFrom::Image(image) => want(Some(&plan.images[*image].image), position),
+                        CopyFrom::Stage(other) => want(below[*other], position),
                         CopyFrom::Context | CopyFrom::Named(_) | CopyFrom::Scratch => {}
                     }
                 }
@@ -61,7 +61,7 @@ impl Bases {
         Self { images: Mutex::new(images) }
     }
 
-    /// The files of `image` for a step of `stage`, a number in the Dockerfile: those that were kept, or what `unpack` gives.
+    /// The files of `image` for a step of `stage`, a position in the plan: those that were kept, or what `unpack` gives.
     /// They are handed over for good where nothing else will want them; to look at for a key they are only lent.
     pub(super) fn get<E>(
         &self,

@@ -101,12 +101,13 @@ impl Planner<'_> {
 
     /// What the stage with number `index` adds; `plan` is that stage alone.
     pub(super) fn epoch_source(&self, index: usize, plan: &Plan) -> Result<EpochSource, BuildError> {
-        let copies = plan.result().filter(|stage| matches!(stage.base, StageBase::Scratch)).map(|stage| {
-            stage.steps.iter().filter_map(|step| match &step.step {
-                Step::Copy(copy) => Some(copy),
-                _ => None,
-            })
-        });
+        let copies =
+            plan.stages.last().filter(|stage| matches!(stage.base, StageBase::Scratch)).map(|stage| {
+                stage.steps.iter().filter_map(|step| match &step.step {
+                    Step::Copy(copy) => Some(copy),
+                    _ => None,
+                })
+            });
         let copies: Vec<&CopyStep> = copies.into_iter().flatten().map(|copy| &**copy).collect();
         match copies[..] {
             [CopyStep { remotes, sources, inline, .. }] if sources.is_empty() && inline.is_empty() => {

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use super::add::AddError;
 use super::clues::Clues;
@@ -12,7 +13,7 @@ use super::services::ServiceError;
 use crate::context::GitSourceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
-use crate::image::platform::PlatformError;
+use crate::image::platform::{Platform, PlatformError};
 use crate::image::reference::ReferenceError;
 use crate::layer::LayerError;
 use crate::rootfs::{CopyTreeError, Escaped, GuestPath, GuestPathError, RootfsError, UserError};
@@ -27,6 +28,8 @@ use crate::store::workspace::WorkspaceError;
 pub struct BuildError {
     /// The lines of the instruction, where one is to blame.
     pub span: Option<Span>,
+    /// Where the build is for several platforms: which of them.
+    pub platform: Option<Arc<Platform>>,
     /// What went wrong.
     pub kind: BuildErrorKind,
 }
@@ -289,19 +292,22 @@ fn ended(exit: Exit) -> String {
 impl BuildError {
     /// A failure of the instruction at `span`.
     pub fn at(span: Option<Span>, kind: impl Into<BuildErrorKind>) -> Self {
-        Self { span, kind: kind.into() }
+        Self { span, platform: None, kind: kind.into() }
     }
 }
 
 impl From<ParseError> for BuildError {
     fn from(error: ParseError) -> Self {
-        Self { span: Some(error.span), kind: error.into() }
+        Self { span: Some(error.span), platform: None, kind: error.into() }
     }
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
+        match &self.platform {
+            Some(platform) => write!(f, "{platform}: {}", self.kind),
+            None => self.kind.fmt(f),
+        }
     }
 }
 

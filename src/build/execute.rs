@@ -17,7 +17,7 @@ use super::progress::Event;
 use super::recall::Count;
 use super::services::{ServiceError, Services};
 use super::stages::{Ended, Stages};
-use super::step::{CopyFrom, Plan, StagePlan};
+use super::step::{CopyFrom, Plan, StagePlan, Target};
 use crate::cache::{CacheKey, RememberedLayer};
 use crate::context::Context;
 use crate::image::digest::Digest;
@@ -60,24 +60,24 @@ impl Done {
     }
 }
 
-/// Builds what `plan` says; gives the image, whose own layers are in the store.
+/// Builds what `plan` says; gives the images in the order of its targets, their own layers being in the store.
 ///
 /// # Errors
 /// [`BuildError`] with the lines of the instruction that failed.
-pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Image, BuildError> {
+pub fn execute(plan: &Plan, services: &Services<'_>) -> Result<Vec<Image>, BuildError> {
     // Whether a layer that is remembered is still what it was shows only when somebody wants its files. What is damaged
     // is removed then, so everything is found again but that; it cannot happen more often than there are layers.
     let mut layers: usize = plan.stages.iter().map(|stage| stage.steps.len()).sum();
     loop {
         let executor = Executor::new(plan, services)?;
-        match executor.image() {
+        match executor.images() {
             Err(Failure::LostLayer(_)) if layers > 0 && !services.cancel.is_cancelled() => {
                 layers -= 1;
                 let note = "a layer of a remembered result is damaged: the build begins again without it";
                 services.progress.tell(&Event::Note(note));
             }
             Err(Failure::LostLayer(error) | Failure::Other(error)) => return Err(*error),
-            Ok(image) => return Ok(image),
+            Ok(images) => return Ok(images),
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) struct Executor<'a> {
     pub(super) count: Count,
     /// Layers of remembered results of which was told that they are lost.
     pub(super) told: Mutex<BTreeSet<Digest>>,
-    /// The stages, by number, whose files could not be had because a remembered layer is lost.
+    /// The stages, by position, whose files could not be had because a remembered layer is lost.
     lost: Mutex<BTreeSet<usize>>,
     /// The build context as mounts show it.
     context: ContextViews<'a>,
@@ -147,7 +147,7 @@ impl<'a> Executor<'a> {
         })
     }
 
-    fn image(&self) -> Result<Image, Failure> {
+    fn images(&self) -> Result<Vec<Image>, Failure> {
         // One alone never waits: it builds the stages in their order.
         let waiting = if self.services.jobs.get() == 1 { 0 } else { WAITING };
         let threads = (self.services.jobs.get() + waiting).min(self.plan.stages.len());
@@ -161,18 +161,25 @@ impl<'a> Executor<'a> {
             }
             self.build_stages();
         });
-        if let Some((position, error)) = self.stages.take_failure() {
-            let is_lost = locked(&self.lost).contains(&self.plan.stages[position].index);
+        if let Some((position, mut error)) = self.stages.take_failure() {
+            let is_lost = locked(&self.lost).contains(&position);
+            if self.plan.has_several_platforms() {
+                error.platform = Some(self.plan.stages[position].platform.clone());
+            }
             let failure = if is_lost { Failure::LostLayer } else { Failure::Other };
             return Err(failure(Box::new(error)));
         }
-        let (Some(done), Some(stage)) = (self.stages.take_result(), self.plan.result()) else {
-            let kind = BuildErrorKind::Invalid("there is no stage to build".to_owned());
-            return Err(Failure::Other(Box::new(BuildError::at(None, kind))));
-        };
         self.tell_count();
-        let Done { image, first_row, key, .. } = done;
-        Ok(finished(self.plan, stage, image, first_row, || self.time_without_layers(stage, key.as_ref())))
+        let image = |target: &Target| {
+            let Done { image, first_row, key, .. } = self.stages.result(target.stage)?;
+            let time = || self.time_without_layers(self.plan.result(target), key.as_ref());
+            Some(finished(self.plan, target, image, first_row, time))
+        };
+        let images: Option<Vec<Image>> = self.plan.targets.iter().map(image).collect();
+        images.filter(|images| !images.is_empty()).ok_or_else(|| {
+            let kind = BuildErrorKind::Invalid("there is no stage to build".to_owned());
+            Failure::Other(Box::new(BuildError::at(None, kind)))
+        })
     }
 
     /// The life of a thread: builds stages as long as there are any.
@@ -181,25 +188,26 @@ impl<'a> Executor<'a> {
             let position = begun.position();
             let stage = &self.plan.stages[position];
             let result = self.stage(position, stage);
-            self.bases.leave(stage.index);
+            self.bases.leave(position);
             // Before the others are stopped: what fails in them because of that is not the reason.
             match begun.end(result) {
                 Ended::Well => {}
-                Ended::FirstToFail => self.stop_others(stage),
+                Ended::FirstToFail => self.stop_others(position),
                 Ended::AfterAnother if self.services.cancel.is_cancelled() => {}
                 Ended::AfterAnother => {
-                    let note = format!("[{}] stopped: another stage has failed", stage.name);
+                    let name = self.plan.name_of(stage).unwrap_or_else(|| stage.name.clone());
+                    let note = format!("[{name}] stopped: another stage has failed");
                     self.services.progress.tell(&Event::Note(&note));
                 }
             }
         }
     }
 
-    /// `failed` has failed: nothing else is of use any more.
-    fn stop_others(&self, failed: &StagePlan) {
+    /// The stage at position `failed` has failed: nothing else is of use any more.
+    fn stop_others(&self, failed: usize) {
         self.cancel.cancel("another stage has failed");
         // After a lost layer the build begins again.
-        if !locked(&self.lost).contains(&failed.index) {
+        if !locked(&self.lost).contains(&failed) {
             self.services.source.give_up();
         }
     }
@@ -249,7 +257,7 @@ impl<'a> Executor<'a> {
         purpose: Purpose,
     ) -> Result<Chain, BuildErrorKind> {
         let unpack = || self.services.source.unpack(image, &self.cancel);
-        self.bases.get(image, reader.index, purpose, unpack).map_err(|source: ServiceError| {
+        self.bases.get(image, reader.position, purpose, unpack).map_err(|source: ServiceError| {
             if let Err(cancelled) = self.stop_if_cancelled() {
                 return cancelled;
             }
@@ -258,7 +266,7 @@ impl<'a> Executor<'a> {
                 layer.origin == Origin::Stored && !self.services.blobs.contains(&layer.blob)
             };
             if image.layers().iter().any(is_lost) {
-                locked(&self.lost).insert(reader.index);
+                locked(&self.lost).insert(reader.position);
             }
             BuildErrorKind::Image { reference: reference.to_owned(), clue: String::new(), source }
         })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::step::{Plan, PlannedStep, Row, StagePlan};
+use super::step::{Plan, PlannedStep, Row, Target};
 use crate::image::config::{History, ImageConfig};
 use crate::image::manifest::Image;
 
@@ -16,33 +16,33 @@ const COMMENT_OF_BASE: &str = "buildkit.exporter.image.v0";
 /// has no layer of this build is from the time that `time` says.
 pub(super) fn finished(
     plan: &Plan,
-    stage: &StagePlan,
+    target: &Target,
     mut image: Image,
     first_row: usize,
     time: impl FnOnce() -> String,
 ) -> Image {
     image.edit(|config| {
-        describe(config, plan);
-        config.config = plan.config.clone();
+        describe(config, target);
+        config.config = target.config.clone();
     });
-    image.annotations = annotations(plan, stage);
+    image.annotations = annotations(plan, target);
     fill_times(&mut image, first_row, time);
     image
 }
 
-/// Puts everything that planning has found out into `config`, but for [`Plan::config`], which may be large.
-pub(super) fn describe(config: &mut ImageConfig, plan: &Plan) {
-    config.author.clone_from(&plan.author);
-    config.architecture.clone_from(&plan.platform.architecture);
-    config.os.clone_from(&plan.platform.os);
-    config.variant.clone_from(&plan.platform.variant);
-    config.os_version.clone_from(&plan.platform.os_version);
-    config.os_features = Some(plan.platform.os_features.clone()).filter(|features| !features.is_empty());
+/// Puts everything that planning has found out into `config`, but for [`Target::config`], which may be large.
+pub(super) fn describe(config: &mut ImageConfig, target: &Target) {
+    config.author.clone_from(&target.author);
+    config.architecture.clone_from(&target.platform.architecture);
+    config.os.clone_from(&target.platform.os);
+    config.variant.clone_from(&target.platform.variant);
+    config.os_version.clone_from(&target.platform.os_version);
+    config.os_features = Some(target.platform.os_features.clone()).filter(|features| !features.is_empty());
 }
 
-fn annotations(plan: &Plan, stage: &StagePlan) -> BTreeMap<String, String> {
-    let mut annotations = BTreeMap::from([("io.builder.platform".to_owned(), plan.platform.to_string())]);
-    if let (_, Some(base)) = plan.descent(stage) {
+fn annotations(plan: &Plan, target: &Target) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::from([("io.builder.platform".to_owned(), target.platform.to_string())]);
+    if let Some(base) = plan.base(target) {
         annotations.insert("org.opencontainers.image.base.name".to_owned(), base.reference.to_string());
         annotations.insert("org.opencontainers.image.base.digest".to_owned(), base.digest.to_string());
     }

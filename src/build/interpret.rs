@@ -638,7 +638,7 @@ mod tests {
         let file = dockerfile::parse(text.as_bytes())?;
         plan(&file, &request, &IgnoreRules::default(), &Nothing).map(|plan| {
             let mut document = Vec::new();
-            preview::write(&plan, &mut document).unwrap();
+            preview::write(std::slice::from_ref(&plan), &mut document).unwrap();
             serde_json::from_slice(&document).unwrap()
         })
     }

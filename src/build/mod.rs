@@ -13,6 +13,7 @@ pub mod error;
 pub mod execute;
 mod finished;
 mod interpret;
+mod joined;
 pub mod key;
 mod linked;
 pub mod mount;
@@ -43,6 +44,7 @@ mod survey;
 
 pub use error::{BuildError, BuildErrorKind};
 pub use execute::execute;
+pub use joined::joined;
 pub use plan::{PlanRequest, plan, plan_noting};
 pub use services::Services;
 pub use step::Plan;

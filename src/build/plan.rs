@@ -356,9 +356,7 @@ const EFFECTIVE_ARGS: [&str; 5] =
     [epoch::NAME, CHECKS, "BUILDKIT_SYNTAX", "BUILDKIT_CACHE_MOUNT_NS", "BUILDKIT_SANDBOX_HOSTNAME"];
 
 /// What the result's config says it is for: what was asked for, else what its base is for.
-pub(super) fn output_platform(request: &PlanRequest, plan: &Plan) -> Platform {
-    let base =
-        plan.result().and_then(|stage| plan.descent(stage).1).map(|base| Platform::from(base.config()));
+pub(super) fn output_platform(request: &PlanRequest, base: Option<Platform>) -> Platform {
     match (request.asked, base) {
         (Asked::ByDefault, Some(base)) if !base.normalise().same_machine(&request.platform.normalised) => {
             base

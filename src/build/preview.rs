@@ -10,18 +10,23 @@ use serde_json::{Value, json};
 
 use super::finished::{describe, history_row};
 use super::mount::{BindStep, CacheStep, MountStep, SecretStep, SshStep, TmpfsStep};
-use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan, Step};
+use super::services::Base;
+use super::step::{CopyFrom, Plan, PlannedStep, StageBase, StagePlan, Step, Target};
 use crate::dockerfile::{Need, Warning};
 use crate::image::config::{History, ImageConfig};
 use crate::sandbox::{Network, Security};
 use crate::text::SafeJson;
 
-/// Writes everything that `builder plan` prints: JSON with a line end.
+/// Writes everything that `builder plan` prints: JSON with a line end. One plan is an object; of several, for one platform
+/// each, there is a list.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write(plan: &Plan, mut out: impl io::Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(SafeJson(&mut out), &Document(plan))?;
+pub fn write(plans: &[Plan], mut out: impl io::Write) -> io::Result<()> {
+    match plans {
+        [plan] => serde_json::to_writer_pretty(SafeJson(&mut out), &Document(plan))?,
+        plans => serde_json::to_writer_pretty(SafeJson(&mut out), &Each(|| plans.iter().map(Document)))?,
+    }
     out.write_all(b"\n")
 }
 
@@ -33,7 +38,8 @@ impl Serialize for Document<'_> {
         let Self(plan) = self;
         let stages = plan.stages.iter().map(|stage| StageDocument::of(stage, plan));
         let mut document = serializer.serialize_map(Some(3))?;
-        document.serialize_entry("image", &ImageDocument(plan))?;
+        let image = plan.targets.first().map(|target| ImageDocument { plan, target });
+        document.serialize_entry("image", &image)?;
         document.serialize_entry("stages", &Each(|| stages.clone()))?;
         document.serialize_entry("warnings", &Each(|| plan.warnings.iter().map(WarningDocument::of)))?;
         document.end()
@@ -50,23 +56,26 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
 }
 
 /// The config of the image, without times and with the diff ids of the base alone.
-struct ImageDocument<'p>(&'p Plan);
+struct ImageDocument<'p> {
+    plan: &'p Plan,
+    target: &'p Target,
+}
 
 impl Serialize for ImageDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(plan) = self;
-        let base = plan.result().and_then(|result| plan.descent(result).1).map(|base| base.config());
+        let Self { plan, target } = self;
+        let base = plan.base(target).map(Base::config);
         // Without what may be large.
         let mut config = base.map_or_else(ImageConfig::default, ImageConfig::without_details);
-        describe(&mut config, plan);
+        describe(&mut config, target);
         let Ok(Value::Object(fields)) = serde_json::to_value(&config) else {
             return Err(S::Error::custom("a config is an object"));
         };
-        let history = HistoryDocument { plan, base: base.map_or(&[], |base| &base.history) };
+        let history = HistoryDocument { plan, target, base: base.map_or(&[], |base| &base.history) };
         let mut document = serializer.serialize_map(Some(fields.len()))?;
         for (name, value) in &fields {
             match name.as_str() {
-                "config" => document.serialize_entry(name, &plan.config)?,
+                "config" => document.serialize_entry(name, &target.config)?,
                 "history" => document.serialize_entry(name, &history)?,
                 _ => document.serialize_entry(name, value)?,
             }
@@ -78,17 +87,18 @@ impl Serialize for ImageDocument<'_> {
 /// The rows of the base, and those that the steps will leave.
 struct HistoryDocument<'p> {
     plan: &'p Plan,
+    target: &'p Target,
     base: &'p [History],
 }
 
 impl Serialize for HistoryDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { plan, base } = self;
+        let Self { plan, target, base } = self;
         let mut rows = serializer.serialize_seq(None)?;
         for row in *base {
             rows.serialize_element(row)?;
         }
-        let stages = plan.result().map(|result| plan.descent(result).0).unwrap_or_default();
+        let (stages, _) = plan.descent(plan.result(target));
         for stage in stages.iter().rev() {
             let layers = stage.layer_positions(plan.layering);
             for (position, step) in stage.steps.iter().enumerate() {

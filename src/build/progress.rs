@@ -11,9 +11,10 @@ use crate::sandbox::Stream;
 /// Where in the build something happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The stage's name, or `stage-N`; absent where the Dockerfile has only one.
+    /// The stage's name, or `stage-N`, after its platform where there are several; absent where there is one stage for one
+    /// platform.
     pub stage: Option<String>,
-    /// The stage's number in the Dockerfile: several may have one name.
+    /// Tells the stage from others: several may have one name.
     pub index: usize,
     /// The step's number within its stage, from 1; FROM is the first.
     pub number: usize,
@@ -26,8 +27,8 @@ pub struct Place {
 pub enum Event<'a> {
     /// It is known what will be done.
     Planned {
-        /// What the image will be for.
-        platform: &'a Platform,
+        /// What the images will be for.
+        platforms: &'a [&'a Platform],
         /// How many steps there are in all stages that are needed, FROM included.
         steps: usize,
     },
@@ -104,8 +105,8 @@ pub enum Event<'a> {
     },
     /// All is built, written and pushed.
     Complete {
-        /// What the image is for.
-        platform: &'a Platform,
+        /// What the images are for.
+        platforms: &'a [&'a Platform],
         /// How many steps there were, as [`Event::Planned`] has it.
         steps: usize,
         /// How long all of it took.

@@ -189,6 +189,12 @@ impl Variables {
     }
 }
 
+impl PartialEq for Variables {
+    fn eq(&self, other: &Self) -> bool {
+        self.list() == other.list()
+    }
+}
+
 impl fmt::Debug for Variables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.list()).finish()

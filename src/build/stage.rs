@@ -37,7 +37,8 @@ pub(super) struct StageRun<'s> {
     pub(super) keys: BTreeMap<usize, GroupKey>,
     /// Keys that have been asked for and gave nothing.
     pub(super) without_result: BTreeMap<CacheKey, Nothing>,
-    several_stages: bool,
+    /// How people are told of it.
+    name: Option<String>,
     /// How many layers the base image has.
     base_layers: usize,
 }
@@ -57,8 +58,8 @@ impl StageRun<'_> {
     /// Where the step at `position` is, FROM being the first.
     pub(super) fn place(&self, position: Option<usize>) -> Place {
         Place {
-            stage: self.several_stages.then(|| self.stage.name.clone()),
-            index: self.stage.index,
+            stage: self.name.clone(),
+            index: self.stage.position,
             number: position.map_or(1, |position| position + 2),
             total: self.stage.shown_steps(),
         }
@@ -103,7 +104,7 @@ impl Executor<'_> {
             done,
             keys: BTreeMap::new(),
             without_result: BTreeMap::new(),
-            several_stages: self.plan.stages.len() > 1,
+            name: self.plan.name_of(stage),
             base_layers,
         };
         self.tell_base(&run);

@@ -12,7 +12,7 @@ use super::plan::{Planner, output_platform};
 use super::scope::Scope;
 use super::services::Reuse;
 use super::shown::{one_line, shown};
-use super::step::{CopyFrom, Layering, Plan, PlannedStep, StageBase, StagePlan};
+use super::step::{CopyFrom, Layering, Plan, PlannedStep, StageBase, StagePlan, Target};
 use crate::dockerfile::{Span, Text};
 use crate::image::config::RunConfig;
 use crate::image::platform::Platform;
@@ -115,10 +115,8 @@ impl Planner<'_> {
         let (mut config, author) = so_far.described.finish(&inherited);
         config.labels.extend(self.request.labels.iter().cloned());
         let mut plan = Plan {
-            platform: self.request.platform.normalised.clone(),
+            targets: Vec::new(),
             stages: so_far.stages,
-            config,
-            author,
             warnings: self.checked()?,
             unused_args: self.unused_args(),
             unknown_stages: self.unknown_stages(),
@@ -128,7 +126,15 @@ impl Planner<'_> {
             images: std::mem::take(&mut self.images),
             contexts: std::mem::take(&mut self.contexts),
         };
-        plan.platform = output_platform(self.request, &plan);
+        if let Some(stage) = plan.stages.len().checked_sub(1) {
+            let base = plan.descent(&plan.stages[stage]).1.map(|base| Platform::from(base.config()));
+            plan.targets.push(Target {
+                stage,
+                platform: output_platform(self.request, base),
+                config,
+                author,
+            });
+        }
         Ok(plan)
     }
 
@@ -196,7 +202,9 @@ impl Planner<'_> {
             |wanted: &String| stage.name.as_ref().is_some_and(|name| *name == wanted.to_lowercase());
         Ok(StagePlan {
             reuse: if request.no_cache.iter().any(is_named) { Reuse::No } else { Reuse::Yes },
+            position: so_far.stages.len(),
             index,
+            label: None,
             name: stage.name.clone().unwrap_or_else(|| format!("stage-{index}")),
             span: stage.from.span,
             instruction: one_line(&stage.from.text),

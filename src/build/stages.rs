@@ -48,7 +48,7 @@ struct State {
     built: BTreeSet<usize>,
     /// Those of them that somebody may still want.
     done: BTreeMap<usize, Done>,
-    /// For each, how many stages will still need it; the build itself needs the result.
+    /// For each, how many stages will still need it; the build itself needs the results.
     users: Vec<usize>,
     /// The first failure, with the stage that it is of.
     failure: Option<(usize, BuildError)>,
@@ -122,10 +122,11 @@ pub(super) fn stages_read<'a>(from: impl Iterator<Item = &'a CopyFrom>) -> impl 
 impl Stages {
     /// Those of `plan`, none of which has begun; at `most` so many are to be built at once.
     pub(super) fn of(plan: &Plan, most: usize) -> Self {
-        Self::with(plan.stages.iter().map(Needs::of).collect(), most)
+        let results = plan.targets.iter().map(|target| target.stage);
+        Self::with(plan.stages.iter().map(Needs::of).collect(), results, most)
     }
 
-    fn with(needs: Vec<Needs>, most: usize) -> Self {
+    fn with(needs: Vec<Needs>, results: impl Iterator<Item = usize>, most: usize) -> Self {
         let mut needed_by: Vec<Vec<usize>> = vec![Vec::new(); needs.len()];
         for (position, needs) in needs.iter().enumerate() {
             for needed in &needs.all {
@@ -133,8 +134,8 @@ impl Stages {
             }
         }
         let mut users: Vec<usize> = needed_by.iter().map(Vec::len).collect();
-        if let Some(result) = users.last_mut() {
-            *result += 1;
+        for result in results {
+            users[result] += 1;
         }
         let state = State {
             working: 0,
@@ -311,9 +312,9 @@ impl Stages {
         self.state().failure.take()
     }
 
-    /// The last stage, when all are built.
-    pub(super) fn take_result(&self) -> Option<Done> {
-        self.state().done.pop_last().map(|(_, done)| done)
+    /// The stage at `position`, whose image is wanted, when all are built.
+    pub(super) fn result(&self, position: usize) -> Option<Done> {
+        self.state().done.get(&position).cloned()
     }
 }
 
@@ -332,7 +333,8 @@ mod tests {
                 reads_base: all.iter().skip(1).any(|read| Some(read) == all.first()),
             })
             .collect();
-        Stages::with(needs, usize::MAX)
+        let last = needs.len() - 1;
+        Stages::with(needs, std::iter::once(last), usize::MAX)
     }
 
     fn built() -> Done {
@@ -375,8 +377,8 @@ mod tests {
             }
         });
         assert!(stages.take_failure().is_none());
-        assert!(stages.take_result().is_some());
-        assert!(stages.take_result().is_none(), "the others were let go");
+        let left: Vec<usize> = stages.state().done.keys().copied().collect();
+        assert_eq!(left, [needs.len() - 1], "the others were let go");
     }
 
     #[test]
@@ -428,7 +430,8 @@ mod tests {
             Needs { base: None, all: BTreeSet::new(), reads_base: false },
             Needs { base: None, all: BTreeSet::from([0, 1]), reads_base: false },
         ];
-        let stages = Stages::with(needs, 2);
+        let last = needs.len() - 1;
+        let stages = Stages::with(needs, std::iter::once(last), 2);
         let zero = stages.next().unwrap();
         let one = stages.next().unwrap();
         one.end(Ok(built()));

@@ -24,18 +24,14 @@ use super::services::{Base, Reuse};
 /// What a build would do: everything but the files.
 #[derive(Debug)]
 pub struct Plan {
-    /// The stages that are needed, each after those it needs; the last one's image is the result.
+    /// The stages that are needed, each after those it needs.
     pub stages: Vec<StagePlan>,
+    /// The images that come out: one for each platform, in the order in which these were named.
+    pub targets: Vec<Target>,
     /// The images that COPY and mounts take files from.
     pub images: Vec<Arc<Base>>,
     /// The named build contexts whose files are used.
     pub contexts: Vec<UsedContext>,
-    /// What the result is for, as its config says.
-    pub platform: Platform,
-    /// The `config` of the result, labels of the command line included.
-    pub config: RunConfig,
-    /// The `author` of the result.
-    pub author: Option<String>,
     /// Build checks that the Dockerfile does not pass.
     pub warnings: Vec<Warning>,
     /// Build arguments that nothing in the Dockerfile takes.
@@ -48,6 +44,19 @@ pub struct Plan {
     pub epoch: Option<EpochSource>,
     /// Which steps make a layer.
     pub layering: Layering,
+}
+
+/// An image that comes out.
+#[derive(Debug)]
+pub struct Target {
+    /// The stage whose image it is; its position in [`Plan::stages`].
+    pub stage: usize,
+    /// What it is for, as its config says.
+    pub platform: Platform,
+    /// Its `config`, labels of the command line included.
+    pub config: RunConfig,
+    /// Its `author`.
+    pub author: Option<String>,
 }
 
 /// A named build context whose files a plan uses.
@@ -69,10 +78,34 @@ pub enum Layering {
 }
 
 impl Plan {
-    /// The stage whose image is the result.
+    /// The stage whose image `target` is.
     #[must_use]
-    pub fn result(&self) -> Option<&StagePlan> {
-        self.stages.last()
+    pub fn result(&self, target: &Target) -> &StagePlan {
+        &self.stages[target.stage]
+    }
+
+    /// What the image of `target` stands on, at the bottom; none if that is `scratch`.
+    #[must_use]
+    pub fn base(&self, target: &Target) -> Option<&Base> {
+        self.descent(self.result(target)).1
+    }
+
+    /// How people are told of `stage`, where there are others.
+    #[must_use]
+    pub fn name_of(&self, stage: &StagePlan) -> Option<String> {
+        let is_other = |other: &StagePlan| other.index != stage.index;
+        match (&stage.label, self.stages.iter().any(is_other)) {
+            (Some(label), true) => Some(format!("{label} {}", stage.name)),
+            (Some(label), false) => Some(String::from(&**label)),
+            (None, true) => Some(stage.name.clone()),
+            (None, false) => None,
+        }
+    }
+
+    /// Whether images for several platforms come out.
+    #[must_use]
+    pub fn has_several_platforms(&self) -> bool {
+        self.targets.len() > 1
     }
 
     /// `stage` and those it stands on, topmost first, and the image at the bottom, if it is not `scratch`.
@@ -91,13 +124,17 @@ impl Plan {
     }
 }
 
-/// One stage.
+/// One stage, for one platform.
 #[derive(Debug)]
 pub struct StagePlan {
+    /// Its position in [`Plan::stages`].
+    pub position: usize,
     /// The stage's number in the Dockerfile, from 0.
     pub index: usize,
     /// Its name, or `stage-N`.
     pub name: String,
+    /// Where the build is for several platforms: what it is for, as people are told.
+    pub label: Option<Arc<str>>,
     /// The lines of FROM.
     pub span: Span,
     /// FROM as written, one line.
@@ -160,7 +197,7 @@ pub enum StageBase {
 }
 
 /// One instruction.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct PlannedStep {
     /// Its lines; those of FROM for a trigger of the base image.
     pub span: Span,
@@ -184,7 +221,7 @@ pub enum Row {
 }
 
 /// What to do.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Step {
     /// Nothing: the config was changed while planning.
     Config,
@@ -215,7 +252,7 @@ impl Step {
 }
 
 /// WORKDIR.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct WorkdirStep {
     /// The directory.
     pub path: GuestPath,
@@ -224,7 +261,7 @@ pub struct WorkdirStep {
 }
 
 /// COPY or ADD.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct CopyStep {
     /// Which instruction.
     pub kind: TransferKind,
@@ -261,6 +298,13 @@ pub enum Onto {
     Stage,
     /// Nothing; its layer is put on top of the stage then.
     Nothing,
+}
+
+impl PartialEq for Exclude {
+    fn eq(&self, other: &Self) -> bool {
+        // The rules come from them.
+        self.patterns == other.patterns
+    }
 }
 
 impl CopyStep {
@@ -305,7 +349,7 @@ pub enum CopyFrom {
 }
 
 /// RUN.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct RunStep {
     /// The program and its arguments.
     pub args: Vec<Vec<u8>>,

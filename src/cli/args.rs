@@ -249,13 +249,14 @@ pub(super) struct PullArgs {
 /// Which platform, and how near an image's must be.
 #[derive(Debug, Args)]
 pub(super) struct PlatformArgs {
-    /// Platform, for instance linux/arm/v7 [default: this machine's]
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
-    pub(super) custom_platform: Option<String>,
+    /// Platform, for instance linux/arm/v7 [default: this machine's]; images built for several, in a list or repeated, become
+    /// one index
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT][,…]")]
+    pub(super) custom_platform: Vec<String>,
 
     /// Deprecated spelling of --custom-platform
-    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT]", hide = true)]
-    pub(super) custom_platform_deprecated: Option<String>,
+    #[arg(long = "customPlatform", value_name = "OS/ARCH[/VARIANT][,…]", hide = true)]
+    pub(super) custom_platform_deprecated: Vec<String>,
 
     /// Operating system, in place of --custom-platform [default: this machine's]
     #[arg(long, value_name = "OS")]
@@ -672,7 +673,7 @@ mod tests {
             let line = CommandLine::try_parse_from(std::iter::once("builder").chain(words)).unwrap();
             let Command::Build(args) = line.command else { panic!("not a build") };
             assert_eq!(args.destination, ["a/b:1"]);
-            assert_eq!(args.platform.custom_platform.as_deref(), Some("linux/arm/v7"));
+            assert_eq!(args.platform.custom_platform, ["linux/arm/v7"]);
         }
     }
 

@@ -32,6 +32,7 @@ use crate::context::{Context, FoundDockerfile, Git, IgnoreRules};
 use crate::dockerfile::Warning;
 use crate::image::document::DocumentLimits;
 use crate::image::manifest::Image;
+use crate::image::platform::Platform;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
@@ -41,7 +42,7 @@ use crate::store::Store;
 use crate::store::cache_mounts::CacheMounts;
 use crate::store::workspace::Workspace;
 use crate::transfer::remote::{Known, Remotes};
-use crate::transfer::{Images, Unpacking};
+use crate::transfer::{Asked, Images, Unpacking};
 
 /// Prints what a build would give.
 pub(super) fn plan(settings: &Settings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
@@ -75,10 +76,13 @@ fn print_plan(
         limits: settings.limits.documents,
         pull: settings.pull,
         unpacking: None,
+        asked: Asked::default(),
     };
-    let plan = make_plan(sources, settings, &images)?;
-    warn_of_arguments(&plan, &**progress);
-    super::print_with(|out| build::preview::write(&plan, out))
+    let plans = make_plans(sources, settings, &images)?;
+    if let Some(plan) = plans.first() {
+        warn_of_arguments(plan, &**progress);
+    }
+    super::print_with(|out| build::preview::write(&plans, out))
 }
 
 /// Builds, writes and pushes.
@@ -189,15 +193,18 @@ impl Build<'_> {
             limits: settings.limits.documents,
             pull: settings.pull,
             unpacking: Some(unpacking),
+            asked: Asked::default(),
         };
         let found = &written.found;
         check_outputs(settings, found)?;
         for (flag, destination) in settings.outputs.destinations() {
             client.check_push(destination).map_err(|error| service_failure(&error).of_flag(flag))?;
         }
-        let mut plan = make_plan(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
+        let plans = make_plans(&Sources { written, ignore: &places.ignore() }, settings, &images)?;
+        let mut plan = build::joined(plans).map_err(|error| build_failure(&error, found, settings))?;
         let steps = plan.stages.iter().map(StagePlan::shown_steps).sum();
-        progress.tell(&Event::Planned { platform: &plan.platform, steps });
+        let platforms: Vec<&Platform> = plan.targets.iter().map(|target| &target.platform).collect();
+        progress.tell(&Event::Planned { platforms: &platforms, steps });
         warn(&plan, progress);
         self.isolation.check(&plan, found)?;
         if isolation::runs(&plan) {
@@ -227,13 +234,13 @@ impl Build<'_> {
             }
         };
         let input = Input { found, context, named: &named, remotes: &remotes };
-        let image = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
+        let built = self.execute(&plan, &images, &*snapshotter, grounds, &input)?;
         let (clock, cancel) = (plan.clock, &self.stop.cancel);
-        Publishing { settings, images: &images, snapshotter: &*snapshotter, image: &image, clock, cancel }
+        Publishing { settings, images: &images, snapshotter: &*snapshotter, built: &built, clock, cancel }
             .run()?;
         remind_of_checks(&plan.warnings, progress);
         let elapsed = self.began.elapsed();
-        progress.tell(&Event::Complete { platform: &plan.platform, steps, elapsed });
+        progress.tell(&Event::Complete { platforms: &platforms, steps, elapsed });
         Ok(())
     }
 
@@ -268,7 +275,7 @@ impl Build<'_> {
         snapshotter: &dyn Snapshotter,
         grounds: &Grounds,
         input: &Input<'_>,
-    ) -> Result<Image, Failure> {
+    ) -> Result<Vec<Image>, Failure> {
         let sandbox = grounds.sandbox(self.settings);
         let services = Services {
             source: images,
@@ -371,30 +378,38 @@ pub(super) fn client(
     Client::new(options).map(Arc::new).map_err(|error: ClientError| Failure::from_error(&error))
 }
 
-fn make_plan(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) -> Result<Plan, Failure> {
+/// A plan for each platform.
+fn make_plans(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) -> Result<Vec<Plan>, Failure> {
     let mut request = settings.request.clone();
     if let Some(unpacking) = &images.unpacking {
         request.most_layers = unpacking.unpacker.most_layers();
     }
     let Written { found, file } = sources.written;
-    let mut warnings = Vec::new();
-    let plan = build::plan_noting(file, &request, sources.ignore, images, &mut warnings);
-    let plan = plan.map_err(|error| {
-        tell_checks(&warnings, images.progress);
-        build_failure(&error, found, settings)
-    })?;
-    let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
-        StageBase::Image(base) => Some(base),
-        StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
-    });
-    // Several stages may have one base.
-    let mut told = BTreeSet::new();
-    for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
-        if told.insert(note) {
-            images.progress.tell(&Event::Note(note));
+    let ignore = sources.ignore;
+    let several = settings.platforms.iter().count() > 1;
+    let (mut plans, mut told) = (Vec::new(), BTreeSet::new());
+    for platform in settings.platforms.iter() {
+        let mut warnings = Vec::new();
+        request.platform = platform.clone();
+        let plan = build::plan_noting(file, &request, ignore, images, &mut warnings);
+        let plan = plan.map_err(|mut error| {
+            tell_checks(&warnings, images.progress);
+            error.platform = several.then(|| Arc::new(platform.normalised.clone()));
+            build_failure(&error, found, settings)
+        })?;
+        let bases = plan.stages.iter().filter_map(|stage| match &stage.base {
+            StageBase::Image(base) => Some(base),
+            StageBase::Scratch | StageBase::Stage(_) | StageBase::Files(_) => None,
+        });
+        for note in bases.chain(&plan.images).flat_map(|base| &base.notes) {
+            // Several stages, and platforms, may have one base.
+            if told.insert(note.clone()) {
+                images.progress.tell(&Event::Note(note));
+            }
         }
+        plans.push(plan);
     }
-    Ok(plan)
+    Ok(plans)
 }
 
 fn warn(plan: &Plan, progress: &dyn Progress) {

@@ -25,7 +25,7 @@ use crate::context::FoundDockerfile;
 use crate::dockerfile::{self, Span, Warning};
 use crate::registry::TransferError;
 use crate::text::chained;
-use crate::transfer::Images;
+use crate::transfer::{Asked, Images};
 
 /// At most this many lines of an instruction are shown, and have a place of their own in JSON. One of very many lines may
 /// have very many mistakes.
@@ -170,6 +170,7 @@ fn run(
             limits: settings.limits.documents,
             pull: settings.pull,
             unpacking: None,
+            asked: Asked::default(),
         };
         let checked = checked(settings, &places, &found, &images);
         for base in &checked.unknown {

@@ -54,6 +54,10 @@ impl ExtractSettings {
         let host = host_platform();
         let (platform, asked) = match &args.custom_platform {
             None => (host, Asked::ByDefault),
+            Some(text) if text.contains(',') => {
+                let message = format!("`{text}` names several platforms, and one image is extracted");
+                return Err(Failure::new(message).of_flag("--custom-platform").hint("name one of them"));
+            }
             Some(text) => (requested_platform(text, &host)?.normalised, Asked::Explicitly),
         };
         let words = [("native", Snapshotter::Native), ("overlayfs", Snapshotter::Overlayfs)];

@@ -15,7 +15,7 @@ use crate::build::progress::{Event, Progress as _};
 use crate::build::services::Wanted;
 use crate::image::digest::Digest;
 use crate::image::reference::Reference;
-use crate::transfer::{Images, Pull};
+use crate::transfer::{Asked, Images, Pull};
 
 /// Everything that a pull is told.
 pub(super) struct PullSettings {
@@ -30,11 +30,11 @@ impl PullSettings {
     /// Checks the flags.
     pub(super) fn resolve(args: &PullArgs, environment: &Environment) -> Result<Self, Failure> {
         let mut warnings = Vec::new();
-        let (platform, asked) = settings::platform(&args.platform, &host_platform(), &mut warnings)?;
+        let (platforms, asked) = settings::platforms(&args.platform, &host_platform(), &mut warnings)?;
         Ok(Self {
             name: args.name.parse().map_err(|error| Failure::from_error(&error))?,
             wanted: Wanted {
-                platform: platform.normalised,
+                platform: platforms.only()?.normalised.clone(),
                 asked,
                 mode: settings::match_mode(&args.platform)?,
             },
@@ -66,6 +66,7 @@ fn pull_with(settings: &PullSettings, talk: &Talk) -> Result<Digest, Failure> {
         limits,
         pull: Pull::Always,
         unpacking: None,
+        asked: Asked::default(),
     };
     let message = || format!("cannot pull `{}` for {}", settings.name.familiar(), settings.wanted.platform);
     let pulled = images

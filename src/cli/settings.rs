@@ -92,8 +92,10 @@ impl Environment {
 
 /// Everything that a build is told.
 pub(super) struct Settings {
-    /// What to build.
+    /// What to build, for the first platform.
     pub(super) request: PlanRequest,
+    /// All platforms.
+    pub(super) platforms: Platforms,
     /// The directory of the build context; none where there is only a Dockerfile.
     pub(super) context: Option<PathBuf>,
     /// Whether anybody named that directory.
@@ -203,9 +205,11 @@ impl Settings {
         let verbosity = verbosity(&args.shown)?;
         let mut warnings = Vec::new();
         let host = host_platform();
-        let (platform, asked) = platform(&args.platform, &host, &mut warnings)?;
+        let (platforms, asked) = platforms(&args.platform, &host, &mut warnings)?;
         let mode = match_mode(&args.platform)?;
-        let outputs = Outputs::resolve(args, &platform.normalised, purpose, &mut warnings)?;
+        let normalised: Vec<Platform> =
+            platforms.iter().map(|platform| platform.normalised.clone()).collect();
+        let outputs = Outputs::resolve(args, &normalised, purpose, &mut warnings)?;
         let (build_args, epoch) = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
         let snapshotter = snapshotter_preference(args.snapshotter.as_deref(), environment)?;
@@ -221,7 +225,7 @@ impl Settings {
                 target: args.target.clone().filter(|target| !target.is_empty()),
                 contexts: contexts.names,
                 labels: labels(&args.label)?,
-                platform,
+                platform: platforms.first().clone(),
                 asked,
                 mode,
                 host,
@@ -232,6 +236,7 @@ impl Settings {
                 no_cache: no_cache_filter(args)?,
                 clock: if args.reproducible { Clock::Fixed(0) } else { Clock::Machine },
             },
+            platforms,
             context,
             context_given: match (&args.context, &args.positional_context) {
                 (None, None) => Given::No,
@@ -292,28 +297,50 @@ pub(super) fn match_mode(args: &PlatformArgs) -> Result<MatchMode, Failure> {
     args.platform_match.parse().map_err(|error| Failure::from_error(&error).of_flag("--platform-match"))
 }
 
-/// The platform that is asked for, as one or in parts.
-pub(super) fn platform(
+/// The platforms that are asked for, in lists, or one in parts.
+pub(super) fn platforms(
     args: &PlatformArgs,
     host: &Platform,
     warnings: &mut Vec<String>,
-) -> Result<(Requested, Asked), Failure> {
-    if args.custom_platform_deprecated.is_some() {
+) -> Result<(Platforms, Asked), Failure> {
+    if !args.custom_platform_deprecated.is_empty() {
         warnings.push("--customPlatform is deprecated, use --custom-platform".to_owned());
     }
     // kaniko lets the old spelling win where both are given.
-    let whole = args.custom_platform_deprecated.as_ref().or(args.custom_platform.as_ref());
+    let given = [&args.custom_platform_deprecated, &args.custom_platform];
+    let mut texts = given.into_iter().find(|given| !given.is_empty()).into_iter().flatten();
     let parts = [("--os", &args.os), ("--arch", &args.arch), ("--variant", &args.variant)];
     let part = parts.iter().find(|(_, value)| value.is_some());
-    match (whole, part) {
-        (None, None) => Ok((Requested { asked: host.clone(), normalised: host.clone() }, Asked::ByDefault)),
-        (Some(text), None) => Ok((requested_platform(text, host)?, Asked::Explicitly)),
+    let first = match (texts.next(), part) {
+        (None, None) => {
+            let host = Requested { asked: host.clone(), normalised: host.clone() };
+            return Ok((Platforms { first: host, others: Vec::new() }, Asked::ByDefault));
+        }
+        (None, Some(_)) => {
+            let first = platform_of_parts(parts, host)?;
+            return Ok((Platforms { first, others: Vec::new() }, Asked::Explicitly));
+        }
         (Some(text), Some((flag, _))) => {
             let message = format!("--custom-platform {text} names the platform already");
-            Err(Failure::new(message).of_flag(flag).hint("give the platform as one, or in parts"))
+            return Err(Failure::new(message).of_flag(flag).hint("give the platform as one, or in parts"));
         }
-        (None, Some(_)) => Ok((platform_of_parts(parts, host)?, Asked::Explicitly)),
+        (Some(first), None) => first,
+    };
+    let mut listed = first.split(',').chain(texts.flat_map(|text| text.split(',')));
+    let first = requested_platform(listed.next().unwrap_or_default(), host)?;
+    let mut platforms = Platforms { first, others: Vec::new() };
+    for text in listed {
+        let requested = requested_platform(text, host)?;
+        // As for docker, what is named twice is built once.
+        if platforms.iter().all(|known| known.normalised != requested.normalised) {
+            platforms.others.push(requested);
+        }
+        if platforms.others.len() >= MOST_PLATFORMS {
+            let message = format!("images for more than {MOST_PLATFORMS} platforms cannot be built at once");
+            return Err(Failure::new(message).of_flag("--custom-platform"));
+        }
     }
+    Ok((platforms, Asked::Explicitly))
 }
 
 /// The platform of `--os`, `--arch` and `--variant`. What is not there is this machine's; a variant belongs to the
@@ -348,14 +375,38 @@ fn platform_of_parts(parts: [(&str, &Option<String>); 3], host: &Platform) -> Re
     })
 }
 
-/// Reads the value of `--custom-platform`.
-pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
-    if text.contains(',') {
-        let message = format!("`{text}` names several platforms: several at once are not supported yet");
-        return Err(Failure::new(message)
-            .of_flag("--custom-platform")
-            .hint("run builder once for each platform"));
+/// The most platforms of a build. Each has a plan of its own.
+const MOST_PLATFORMS: usize = 32;
+
+/// What a build is for: at least one platform, each once.
+#[derive(Debug, Clone)]
+pub(super) struct Platforms {
+    first: Requested,
+    others: Vec<Requested>,
+}
+
+impl Platforms {
+    /// The only one, where there is to be one.
+    pub(super) fn only(&self) -> Result<&Requested, Failure> {
+        if self.others.is_empty() {
+            return Ok(&self.first);
+        }
+        let listed: Vec<String> = self.iter().map(|platform| platform.normalised.to_string()).collect();
+        let message = format!("{} are several platforms, and one image is wanted", listed.join(", "));
+        Err(Failure::new(message).of_flag("--custom-platform").hint("name one of them"))
     }
+
+    pub(super) fn first(&self) -> &Requested {
+        &self.first
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Requested> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+/// Reads one platform of `--custom-platform`.
+pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
     Requested::parse(text, host).map_err(|error| {
         Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
     })
@@ -701,7 +752,10 @@ fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure>
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::args::{Command, CommandLine};
 
     #[test]
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
@@ -775,10 +829,33 @@ mod tests {
     }
 
     #[test]
-    fn several_platforms_at_once_are_refused() {
-        let error = requested_platform("linux/amd64,linux/arm64", &host_platform()).unwrap_err();
-        assert!(error.message.contains("names several platforms"), "{}", error.message);
-        assert!(requested_platform("linux/arm/v7", &host_platform()).is_ok());
+    fn platforms_come_in_lists_and_one_by_one_and_each_counts_once() {
+        let read = |flags: &[&str]| -> Result<String, String> {
+            let line = ["builder", "build"].iter().chain(flags);
+            let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let host = Platform::new("linux", "amd64", None);
+            let read = platforms(&args.platform, &host, &mut Vec::new());
+            let (platforms, asked) = read.map_err(|failure| failure.message)?;
+            let listed: Vec<String> = platforms.iter().map(|one| one.normalised.to_string()).collect();
+            Ok(format!("{asked:?} {}", listed.join(" ")))
+        };
+        for (flags, expected) in [
+            (&[][..], "ByDefault linux/amd64"),
+            (&["--platform=arm64,linux/arm"], "Explicitly linux/arm64 linux/arm/v7"),
+            (
+                &["--custom-platform=linux/arm64", "--custom-platform=linux/arm64/v8,linux/386"],
+                "Explicitly linux/arm64 linux/386",
+            ),
+            (&["--custom-platform=arm64", "--customPlatform=arm,386"], "Explicitly linux/arm/v7 linux/386"),
+        ] {
+            assert_eq!(read(flags).as_deref(), Ok(expected), "{flags:?}");
+        }
+        for wrong in ["", ",", "linux/arm64,", "linux/arm64, linux/386", "nonsense,linux/386"] {
+            let error = read(&["--platform", wrong]).unwrap_err();
+            assert!(error.starts_with("--custom-platform: "), "{wrong}: {error}");
+        }
+        let many: Vec<String> = (0..40).map(|number| format!("linux/arm64/v8.{number}")).collect();
+        assert!(read(&["--platform", &many.join(",")]).unwrap_err().contains("more than 32"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::descriptor::{Descriptor, media_type};
 use super::document::{self, Document, DocumentError, DocumentLimits};
+use super::encoding::TypeNames;
 use crate::limit::Limit;
 
 /// The most entries of an index, those of nested ones included.
@@ -33,6 +34,20 @@ pub struct Index {
     /// Everything else, as it was read.
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+impl Index {
+    /// An index of `manifests`.
+    #[must_use]
+    pub fn new(types: TypeNames, manifests: Vec<Descriptor>, annotations: BTreeMap<String, String>) -> Self {
+        Self {
+            schema_version: 2,
+            media_type: Some(types.index().to_owned()),
+            manifests,
+            annotations: (!annotations.is_empty()).then_some(annotations),
+            other: Map::new(),
+        }
+    }
 }
 
 /// Some writers put `null` for an empty list.

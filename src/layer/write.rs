@@ -102,6 +102,8 @@ pub fn write_with(
 struct LayerWriter<'a, W> {
     out: TarWriter<W>,
     from: &'a Rootfs,
+    /// What comes before the name of each entry.
+    prefix: Vec<u8>,
     /// Later times are lowered to this one.
     latest: Option<Timestamp>,
     /// The time of all entries, if there is one.
@@ -158,6 +160,7 @@ impl<'a, W: Write> LayerWriter<'a, W> {
         Self {
             out: TarWriter::new(out),
             from,
+            prefix: Vec::new(),
             latest: None,
             time: None,
             limit,
@@ -166,6 +169,18 @@ impl<'a, W: Write> LayerWriter<'a, W> {
             first_names: BTreeMap::new(),
             buffer: vec![0; 1 << 17],
         }
+    }
+
+    /// Goes on with the entries of another tree.
+    fn go_on_with(&mut self, from: &'a Rootfs) {
+        self.from = from;
+        self.directory = None;
+        self.first_names.clear();
+    }
+
+    /// The name of an entry.
+    fn name_of(&self, path: &GuestPath) -> Vec<u8> {
+        [&self.prefix, path.relative()].concat()
     }
 
     /// Writes the end of the archive, and says how many entries it has.
@@ -197,7 +212,7 @@ impl<'a, W: Write> LayerWriter<'a, W> {
             }
             result => self.from.reveal(path, io_problem(result, "read metadata").map_err(&unwritable)?),
         };
-        let mut entry_name = path.relative().to_vec();
+        let mut entry_name = self.name_of(path);
         let mut link = Vec::new();
         let is_further_name =
             metadata.kind != FileKind::Directory && self.is_further_name(path, &metadata, &mut link);
@@ -274,7 +289,7 @@ impl<'a, W: Write> LayerWriter<'a, W> {
             self.first_names.insert(file, FirstName { path: path.clone(), to_come: metadata.links - 1 });
             return false;
         };
-        *link = first.path.relative().to_vec();
+        *link = [&self.prefix, first.path.relative()].concat();
         first.to_come -= 1;
         if first.to_come == 0 {
             self.first_names.remove(&file);

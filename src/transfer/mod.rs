@@ -89,7 +89,13 @@ pub struct Images<'a> {
     pub pull: Pull,
     /// What unpacking needs; planning does none.
     pub unpacking: Option<Unpacking<'a>>,
+    /// What names meant when they were asked for first: for all platforms of a build they mean the same.
+    pub asked: Asked,
 }
+
+/// Documents that names of registries stand for: digests and media types.
+#[derive(Debug, Default)]
+pub struct Asked(Mutex<BTreeMap<Reference, (Digest, String)>>);
 
 /// What unpacking needs.
 pub struct Unpacking<'a> {
@@ -385,8 +391,16 @@ impl Images<'_> {
             let media_type = document::parse(&bytes, None, &self.limits)?.media_type().to_owned();
             return Ok(Fetched { media_type, digest: digest.clone(), bytes });
         }
+        let known = || self.asked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().get(reference).cloned();
+        if let Some((digest, media_type)) = before
+            && let Some(bytes) = self.stored_document(&digest)?
+        {
+            return Ok(Fetched { media_type, digest, bytes });
+        }
         let fetched = self.client.manifest(reference)?;
         self.store.blobs().put(&fetched.bytes)?;
+        known().insert(reference.clone(), (fetched.digest.clone(), fetched.media_type.clone()));
         Ok(fetched)
     }
 
@@ -576,12 +590,17 @@ impl Images<'_> {
         Ok(())
     }
 
-    /// Gives an image that was uploaded its name: only now the tag is moved.
+    /// Gives what was uploaded its name, with its manifest or index: only now the tag is moved.
     ///
     /// # Errors
-    /// When the registry does not take the manifest.
-    pub fn name(&self, encoded: &EncodedImage, destination: &Reference) -> Result<(), ServiceError> {
-        Ok(self.client.put_manifest(destination, encoded.types.manifest(), &encoded.manifest)?)
+    /// When the registry does not take the document.
+    pub fn name(
+        &self,
+        document: &Encoded,
+        media_type: &str,
+        destination: &Reference,
+    ) -> Result<(), ServiceError> {
+        Ok(self.client.put_manifest(destination, media_type, document)?)
     }
 
     /// A blob that is at the destination, or that it can take from another repository, is never fetched.

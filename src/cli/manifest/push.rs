@@ -22,7 +22,7 @@ use crate::image::reference::Reference;
 use crate::registry::in_parallel;
 use crate::spec::Member;
 use crate::transfer::combine::{Found, Sources};
-use crate::transfer::{Images, Pull};
+use crate::transfer::{Asked, Images, Pull};
 
 /// Images that are looked at at once.
 const JOBS: usize = 4;
@@ -189,6 +189,7 @@ impl Push<'_> {
             limits: settings.talk.limits.documents,
             pull: Pull::Always,
             unpacking: None,
+            asked: Asked::default(),
         };
         for (entry, from) in elsewhere {
             self.note(&format!("bringing {} of {} to {}", entry.digest, from.familiar(), target.name()));

@@ -16,15 +16,17 @@ enum Place {
     Manifest,
     /// Into the descriptor that points to the manifest.
     ManifestDescriptor,
-    /// Into the index, or the descriptor that points to it.
+    /// Into the index.
     Index,
+    /// Into the descriptor that points to the index.
+    IndexDescriptor,
 }
 
 /// The places by the words for them. Longer ones come first: others are their beginnings.
 const PLACES: [(&str, Place); 4] = [
     ("manifest-descriptor", Place::ManifestDescriptor),
     ("manifest", Place::Manifest),
-    ("index-descriptor", Place::Index),
+    ("index-descriptor", Place::IndexDescriptor),
     ("index", Place::Index),
 ];
 
@@ -118,40 +120,68 @@ fn place_of_flag(text: &str) -> Result<(Place, Option<String>), String> {
     }
 }
 
-/// What an image gets, by place.
+/// What an image or index gets, by place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Annotations {
-    /// In its manifest.
-    pub(super) manifest: BTreeMap<String, String>,
-    /// In the descriptor of its manifest.
+pub(super) struct Annotated {
+    /// In its document.
+    pub(super) document: BTreeMap<String, String>,
+    /// In the descriptor of that.
     pub(super) descriptor: BTreeMap<String, String>,
 }
 
+/// All annotations of what comes out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Annotations {
+    /// Those of the images, in the order of the platforms.
+    pub(super) images: Vec<Annotated>,
+    /// Those of the index, where there are several images.
+    pub(super) index: Annotated,
+}
+
 impl Annotations {
-    /// Those among `given` that are for `platform`; of two with one key the later one counts.
+    /// Sorts what is `given` for images for `platforms`; of two with one key the later one counts.
     pub(super) fn of<'a>(
         given: impl IntoIterator<Item = &'a Annotation>,
-        platform: &Platform,
+        platforms: &[Platform],
     ) -> Result<Self, Failure> {
-        let mut found = Self::default();
+        let mut found =
+            Self { images: vec![Annotated::default(); platforms.len()], index: Annotated::default() };
         for annotation in given {
-            if let Some(text) = &annotation.platform {
-                let requested = Requested::parse(text, platform)
-                    .map_err(|error| Failure::from_error(&error).of_flag(annotation.flag))?;
-                if requested.normalised != *platform {
-                    continue;
-                }
-            }
-            let place = match annotation.place {
-                Place::Manifest => &mut found.manifest,
-                Place::ManifestDescriptor => &mut found.descriptor,
-                Place::Index => {
+            let pair = || (annotation.key.clone(), annotation.value.clone());
+            let for_image: fn(&mut Annotated) -> &mut BTreeMap<String, String> = match annotation.place {
+                Place::Manifest => |image| &mut image.document,
+                Place::ManifestDescriptor => |image| &mut image.descriptor,
+                Place::Index | Place::IndexDescriptor if platforms.len() == 1 => {
                     return Err(Failure::new("index annotations not supported for single platform export")
                         .of_flag(annotation.flag)
                         .hint("there is no index: annotate the manifest"));
                 }
+                Place::Index | Place::IndexDescriptor if annotation.platform.is_some() => {
+                    return Err(Failure::new(
+                        "the index is for all platforms, and no annotation of it for one",
+                    )
+                    .of_flag(annotation.flag)
+                    .hint("leave `[PLATFORM]` out"));
+                }
+                Place::Index => {
+                    found.index.document.extend([pair()]);
+                    continue;
+                }
+                Place::IndexDescriptor => {
+                    found.index.descriptor.extend([pair()]);
+                    continue;
+                }
             };
-            place.insert(annotation.key.clone(), annotation.value.clone());
+            for (platform, image) in platforms.iter().zip(&mut found.images) {
+                if let Some(text) = &annotation.platform {
+                    let requested = Requested::parse(text, platform)
+                        .map_err(|error| Failure::from_error(&error).of_flag(annotation.flag))?;
+                    if requested.normalised != *platform {
+                        continue;
+                    }
+                }
+                for_image(image).extend([pair()]);
+            }
         }
         Ok(found)
     }
@@ -161,9 +191,10 @@ impl Annotations {
 mod tests {
     use super::*;
 
-    fn of(given: &[Annotation]) -> Result<Annotations, String> {
+    fn of(given: &[Annotation]) -> Result<Annotated, String> {
         let platform = Platform::new("linux", "arm64", None);
-        Annotations::of(given, &platform).map_err(|failure| failure.message)
+        let found = Annotations::of(given, &[platform]).map_err(|failure| failure.message)?;
+        Ok(found.images.into_iter().next().unwrap())
     }
 
     fn pairs(annotations: &BTreeMap<String, String>) -> Vec<String> {
@@ -184,7 +215,7 @@ mod tests {
             assert!(is_key(name), "{name}");
             let found = of(&[Annotation::of_key(name, "v").unwrap()]).unwrap();
             assert_eq!(
-                (pairs(&found.manifest), pairs(&found.descriptor)),
+                (pairs(&found.document), pairs(&found.descriptor)),
                 (
                     manifest.iter().map(|text| (*text).to_owned()).collect(),
                     descriptor.iter().map(|text| (*text).to_owned()).collect()
@@ -211,11 +242,35 @@ mod tests {
     }
 
     #[test]
+    fn of_several_platforms_each_has_its_own_and_there_is_an_index() {
+        let platforms = [Platform::new("linux", "amd64", None), Platform::new("linux", "arm", Some("v7"))];
+        let of = |names: &[&str]| {
+            let given: Vec<Annotation> =
+                names.iter().map(|name| Annotation::of_key(name, "v").unwrap()).collect();
+            Annotations::of(&given, &platforms).map_err(|failure| failure.message)
+        };
+        let found = of(&[
+            "annotation.all",
+            "annotation[linux/arm].arm",
+            "annotation-manifest-descriptor[linux/amd64].amd",
+            "annotation-index.index",
+            "annotation-index-descriptor.descriptor",
+        ])
+        .unwrap();
+        let told: Vec<_> = [&found.images[0], &found.images[1], &found.index]
+            .map(|annotated| [pairs(&annotated.document), pairs(&annotated.descriptor)].concat())
+            .into();
+        assert_eq!(told, [vec!["all=v", "amd=v"], vec!["all=v", "arm=v"], vec!["index=v", "descriptor=v"]]);
+        let error = of(&["annotation-index[linux/arm].k"]).unwrap_err();
+        assert!(error.contains("the index is for all platforms"), "{error}");
+    }
+
+    #[test]
     fn the_flag_names_places_before_a_colon() {
         let read = |text: &str| -> Result<(Vec<String>, Vec<String>), String> {
             let given = Annotation::of_flag(text).map_err(|failure| failure.message)?;
             let found = of(&given)?;
-            Ok((pairs(&found.manifest), pairs(&found.descriptor)))
+            Ok((pairs(&found.document), pairs(&found.descriptor)))
         };
         assert_eq!(read("k=v=w").unwrap(), (vec!["k=v=w".to_owned()], vec![]));
         assert_eq!(

@@ -25,7 +25,7 @@ use crate::store::export::Readers;
 
 use annotations::{Annotation, Annotations};
 use keys::{FLAG, Fields, Type};
-use output::{Dest, ImageForm, Kind, Output, PushedAs};
+use output::{Dest, ImageForm, Kind, Output, PushedAs, Split};
 
 pub(super) use places::{check_not_private, check_outputs, hide_outputs};
 pub(super) use publish::Publishing;
@@ -49,10 +49,10 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Turns all flags about outputs into a list. `platform` is the image's.
+    /// Turns all flags about outputs into a list. The images are for `platforms`.
     pub(super) fn resolve(
         args: &BuildArgs,
-        platform: &Platform,
+        platforms: &[Platform],
         purpose: Purpose,
         warnings: &mut Vec<String>,
     ) -> Result<Self, Failure> {
@@ -73,7 +73,7 @@ impl Outputs {
             converted: Converted::Own,
             times: if args.reproducible { Times::Replaced } else { Times::Kept },
             epoch: None,
-            annotations: Annotations::of(&shared, platform)?,
+            annotations: Annotations::of(&shared, platforms)?,
         };
         let mut outputs = Self {
             list: Vec::new(),
@@ -85,10 +85,10 @@ impl Outputs {
         };
         for text in &args.output {
             let fields = Fields::parse(text, warnings)?;
-            let annotations = Annotations::of(fields.annotations.iter().chain(&shared), platform)?;
-            outputs.add(&fields, annotations)?;
+            let annotations = Annotations::of(fields.annotations.iter().chain(&shared), platforms)?;
+            outputs.add(&fields, annotations, platforms)?;
         }
-        outputs.add_kanikos(args);
+        outputs.add_kanikos(args, platforms);
         outputs.add_pushes(args, purpose, warnings)?;
         outputs.check(args)?;
         Ok(outputs)
@@ -117,10 +117,22 @@ impl Outputs {
         })
     }
 
-    fn add(&mut self, fields: &Fields, annotations: Annotations) -> Result<(), Failure> {
+    fn add(
+        &mut self,
+        fields: &Fields,
+        annotations: Annotations,
+        platforms: &[Platform],
+    ) -> Result<(), Failure> {
         let kind = match fields.kind {
             Type::CacheOnly => return Ok(()),
             Type::Image | Type::Registry => self.registry(fields, annotations)?,
+            Type::Docker if platforms.len() > 1 => {
+                return Err(Failure::new(
+                    "docker exporter does not currently support exporting manifest lists",
+                )
+                .of_flag(&format!("{FLAG} {}", fields.text))
+                .hint("write an OCI layout or archive, type=oci, or build for one platform"));
+            }
             Type::Oci | Type::Docker => {
                 let (names, form) = self.image(fields, annotations)?;
                 let readers = if fields.kind == Type::Oci { Readers::Oci } else { Readers::Docker };
@@ -131,14 +143,14 @@ impl Outputs {
                 }
             }
             Type::Local => {
-                split(fields)?;
+                let split = split(fields, platforms)?;
                 let modes = [("copy", Others::Kept), ("delete", Others::Removed)];
                 let others = word(FLAG, "mode of type=local", fields.get("mode").unwrap_or("copy"), &modes)?;
-                Kind::Directory { dest: directory(fields)?, others }
+                Kind::Directory { dest: directory(fields)?, others, split }
             }
             Type::Tar => {
-                split(fields)?;
-                Kind::Tar { dest: stream(fields)? }
+                let split = split(fields, platforms)?;
+                Kind::Tar { dest: stream(fields)?, split }
             }
         };
         self.list.push(Output { flag: format!("{FLAG} {}", fields.text), kind });
@@ -208,8 +220,8 @@ impl Outputs {
         Ok((names, form))
     }
 
-    /// kaniko's flags for files.
-    fn add_kanikos(&mut self, args: &BuildArgs) {
+    /// kaniko's flags for files. Where several images come out, `docker load` with its older store can read no archive of them.
+    fn add_kanikos(&mut self, args: &BuildArgs, platforms: &[Platform]) {
         let (names, form) = (&self.names, &self.usual);
         let layout = args.oci_layout_path.as_ref().map(|dest| Output {
             flag: "--oci-layout-path".to_owned(),
@@ -225,7 +237,7 @@ impl Outputs {
             flag: "--tar-path".to_owned(),
             kind: Kind::Archive {
                 dest: Dest::of(path),
-                readers: Readers::Docker,
+                readers: if platforms.len() > 1 { Readers::Oci } else { Readers::Docker },
                 names: names.clone(),
                 form: form.clone(),
             },
@@ -437,14 +449,17 @@ fn stream(fields: &Fields) -> Result<Dest, Failure> {
 }
 
 /// `platform-split`: a directory for each platform.
-fn split(fields: &Fields) -> Result<(), Failure> {
+fn split(fields: &Fields, platforms: &[Platform]) -> Result<Split, Failure> {
+    let several = platforms.len() > 1;
     match fields.flag("platform-split")? {
-        Some(true) => {
-            Err(Failure::new("`platform-split=true`: builds of several platforms are not supported yet")
-                .of_flag(FLAG)
-                .hint("leave it out, and name the directory or file after the platform"))
-        }
-        Some(false) | None => Ok(()),
+        Some(false) if several => Err(Failure::new(
+            "`platform-split=false`: the files of one platform would replace those of another",
+        )
+        .of_flag(FLAG)
+        .hint("leave it out, and there is a directory for each platform")),
+        Some(true) => Ok(Split::ByPlatform),
+        None if several => Ok(Split::ByPlatform),
+        Some(false) | None => Ok(Split::No),
     }
 }
 
@@ -481,7 +496,8 @@ mod tests {
         let line = ["builder", "build"].iter().chain(flags);
         let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
         let platform = Platform::new("linux", "amd64", None);
-        Outputs::resolve(&args, &platform, Purpose::Build, &mut Vec::new()).map_err(|failure| failure.message)
+        Outputs::resolve(&args, &[platform], Purpose::Build, &mut Vec::new())
+            .map_err(|failure| failure.message)
     }
 
     /// Each output in a few words.

@@ -63,6 +63,15 @@ pub(super) enum PushedAs {
     Digest,
 }
 
+/// Where the files of a platform are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Split {
+    /// There are those of one, at the top.
+    No,
+    /// In a directory that is called after the platform.
+    ByPlatform,
+}
+
 /// One thing that comes out of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Output {
@@ -84,9 +93,9 @@ pub(super) enum Kind {
     /// An OCI layout in a tar archive.
     Archive { dest: Dest, readers: Readers, names: Vec<Reference>, form: ImageForm },
     /// The root file system.
-    Directory { dest: PathBuf, others: Others },
+    Directory { dest: PathBuf, others: Others, split: Split },
     /// The root file system in a tar archive.
-    Tar { dest: Dest },
+    Tar { dest: Dest, split: Split },
 }
 
 impl Output {
@@ -95,7 +104,7 @@ impl Output {
         match &self.kind {
             Kind::Push { .. } | Kind::Stored { .. } => None,
             Kind::Layout { dest, .. } | Kind::Directory { dest, .. } => Some(dest),
-            Kind::Archive { dest, .. } | Kind::Tar { dest } => match dest {
+            Kind::Archive { dest, .. } | Kind::Tar { dest, .. } => match dest {
                 Dest::File(path) => Some(path),
                 Dest::StandardOutput => None,
             },
@@ -105,7 +114,7 @@ impl Output {
     /// Whether it goes to standard output.
     pub(super) fn is_streamed(&self) -> bool {
         let dest = match &self.kind {
-            Kind::Archive { dest, .. } | Kind::Tar { dest } => dest,
+            Kind::Archive { dest, .. } | Kind::Tar { dest, .. } => dest,
             _ => return false,
         };
         *dest == Dest::StandardOutput

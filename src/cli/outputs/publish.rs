@@ -6,18 +6,21 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
+use super::annotations::Annotated;
+use super::output::{Dest, ImageForm, Kind, Output, PushedAs, Split};
 use super::reports::Outcome;
 use super::{Outputs, time_of};
 use crate::build::clock::{Clock, lower, rfc3339};
 use crate::build::progress::Event;
-use crate::build::services::ImageSource as _;
+use crate::build::services::{ImageSource as _, ServiceError};
 use crate::cli::failure::Failure;
 use crate::cli::hints::service_failure;
 use crate::cli::settings::Settings;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::Digest;
 use crate::image::encoding::TypeNames;
+use crate::image::index::Index;
+use crate::image::json::{self, Encoded};
 use crate::image::manifest::{EncodedImage, Image};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
@@ -41,19 +44,43 @@ pub(in crate::cli) struct Publishing<'a> {
     pub(in crate::cli) images: &'a Images<'a>,
     /// How files of images are seen.
     pub(in crate::cli) snapshotter: &'a dyn Snapshotter,
-    /// What was built.
-    pub(in crate::cli) image: &'a Image,
+    /// What was built, in the order of the platforms.
+    pub(in crate::cli) built: &'a [Image],
     /// What time it is for the image.
     pub(in crate::cli) clock: Clock,
     /// Whether to stop.
     pub(in crate::cli) cancel: &'a Cancel,
 }
 
-/// An image in the form that an output wants.
+/// What was built, in the form that an output wants.
 struct Rendered<'a> {
     form: &'a ImageForm,
-    image: Image,
-    encoded: EncodedImage,
+    /// One for each platform.
+    images: Vec<Image>,
+    /// Their documents.
+    encoded: Vec<EncodedImage>,
+    /// The index of the images, where there are several.
+    index: Option<Encoded>,
+    /// Of what is named: the index, or else the only image.
+    top: Descriptor,
+}
+
+impl Rendered<'_> {
+    /// The digest of what is named.
+    fn digest(&self) -> &Digest {
+        &self.top.digest
+    }
+
+    fn content(&self) -> Option<Content<'_>> {
+        match &self.index {
+            Some(index) => Some(Content::Index { index, images: &self.encoded }),
+            None => self.encoded.first().map(Content::Image),
+        }
+    }
+
+    fn both(&self) -> impl Iterator<Item = (&Image, &EncodedImage)> {
+        self.images.iter().zip(&self.encoded)
+    }
 }
 
 /// A root file system that could not be written as an archive.
@@ -102,14 +129,14 @@ impl Publishing<'_> {
         for output in &outputs.list {
             let Some(image) = output.image().and_then(find) else { continue };
             for name in output.names().into_iter().flatten() {
-                let digest = &image.encoded.manifest.digest;
+                let digest = image.digest();
                 if !names.contains(&(name, digest)) {
                     names.push((name, digest));
                 }
             }
         }
         if names.is_empty() {
-            names.extend(outputs.names.iter().map(|name| (name, &image.encoded.manifest.digest)));
+            names.extend(outputs.names.iter().map(|name| (name, image.digest())));
         }
         self.report(outputs, image, names)
     }
@@ -120,7 +147,12 @@ impl Publishing<'_> {
         image: &Rendered<'_>,
         names: Vec<(&Reference, &Digest)>,
     ) -> Result<(), Failure> {
-        let outcome = Outcome { manifest: self.describe(image), config: &image.encoded.config.digest, names };
+        // As for docker, an index has no id but its digest.
+        let config = match &image.encoded[..] {
+            [only] if image.index.is_none() => Some(&only.config.digest),
+            _ => None,
+        };
+        let outcome = Outcome { top: &image.top, config, names };
         if !outputs.unpushed.is_empty() {
             let names: Vec<String> = outputs.unpushed.iter().map(Reference::familiar).collect();
             self.tell(&format!("not pushed, which --push would do: {}", names.join(", ")));
@@ -132,31 +164,28 @@ impl Publishing<'_> {
             return Ok(());
         }
         self.images.progress.end();
-        crate::cli::print(&format!("{}\n", outcome.manifest.digest))
+        crate::cli::print(&format!("{}\n", outcome.top.digest))
     }
 
-    /// The descriptor of an image's manifest, as the index of a layout has it.
-    fn describe(&self, image: &Rendered<'_>) -> Descriptor {
-        let manifest = &image.encoded.manifest;
-        let mut descriptor = Descriptor::new(
-            image.encoded.types.manifest(),
-            manifest.digest.clone(),
-            manifest.bytes.len() as u64,
-        );
-        let platform = Platform::from(image.image.config());
+    /// The descriptor of an image's manifest, as an index has it. The time of the image is for who lists images: it is said in
+    /// the store and in layouts, and in no index that is named.
+    fn describe(&self, image: &Image, encoded: &EncodedImage, annotated: &Annotated) -> Descriptor {
+        let manifest = &encoded.manifest;
+        let mut descriptor =
+            Descriptor::new(encoded.types.manifest(), manifest.digest.clone(), manifest.bytes.len() as u64);
+        let platform = Platform::from(image.config());
         descriptor.platform = (!platform.os.is_empty()).then(|| PlatformFields::from(&platform));
-        let mut annotations = image.form.annotations.descriptor.clone();
-        annotations.entry(CREATED.to_owned()).or_insert_with(|| self.created(&image.image));
-        descriptor.annotations = Some(annotations);
+        descriptor.annotations = Some(annotated.descriptor.clone()).filter(|known| !known.is_empty());
         descriptor
     }
 
-    /// The time of an image, RFC 3339.
-    fn created(&self, image: &Image) -> String {
-        image.config().created.clone().unwrap_or_else(|| rfc3339(self.clock.now()))
+    /// The time of what was built, RFC 3339: that of its first image.
+    fn created(&self, images: &[Image]) -> String {
+        let created = images.first().and_then(|image| image.config().created.clone());
+        created.unwrap_or_else(|| rfc3339(self.clock.now()))
     }
 
-    /// Makes of the image what an output wants.
+    /// Makes of the images what an output wants.
     fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
         let layers = form.layers(self.clock);
         if form.times != Times::Kept && layers.rewrite.is_none() {
@@ -165,27 +194,56 @@ impl Publishing<'_> {
         if form.encoding.types == TypeNames::Docker && form.layers.compression() == Compression::Zstd {
             self.tell("Docker's media types have none for zstd: many programs refuse such layers");
         }
-        let in_form = self.images.in_form(self.image, &layers, self.cancel);
-        let mut image = in_form.map_err(|error| service_failure(&*error))?;
-        if let Some(latest) = form.epoch {
-            lower(&mut image, latest);
+        let (mut images, mut encoded, mut entries) = (Vec::new(), Vec::new(), Vec::new());
+        for (built, annotated) in self.built.iter().zip(&form.annotations.images) {
+            let in_form = self.images.in_form(built, &layers, self.cancel);
+            let mut image = in_form.map_err(|error| service_failure(&*error))?;
+            if let Some(latest) = form.epoch {
+                lower(&mut image, latest);
+            }
+            if form.encoding.types == TypeNames::Docker {
+                // Docker's manifests know nothing of annotations: they have those alone that somebody wants there.
+                image.annotations.clear();
+            }
+            image.annotations.extend(annotated.document.clone());
+            let documents = image.encode_as(form.encoding).map_err(|error| Failure::from_error(&error))?;
+            self.images.keep(&documents).map_err(|error| Failure::from_error(&error))?;
+            entries.push(self.describe(&image, &documents, annotated));
+            images.push(image);
+            encoded.push(documents);
         }
-        if form.encoding.types == TypeNames::Docker {
-            // Docker's manifests know nothing of annotations: they have those alone that somebody wants there.
-            image.annotations.clear();
-        }
-        image.annotations.extend(form.annotations.manifest.clone());
-        let encoded = image.encode_as(form.encoding).map_err(|error| Failure::from_error(&error))?;
-        self.images.keep(&encoded).map_err(|error| Failure::from_error(&error))?;
-        Ok(Rendered { form, image, encoded })
+        let (index, mut top) = match &entries[..] {
+            [only] => (None, only.clone()),
+            _ => {
+                let types = form.encoding.types;
+                let annotated = &form.annotations.index;
+                let index = Index::new(types, entries, annotated.document.clone());
+                let index = json::encode(&index).map_err(|error| Failure::from_error(&error))?;
+                let stored = self.images.store.blobs().put(&index.bytes);
+                stored.map_err(|error| Failure::from_error(&error))?;
+                let size = index.bytes.len() as u64;
+                let mut top = Descriptor::new(types.index(), index.digest.clone(), size);
+                top.annotations = Some(annotated.descriptor.clone());
+                (Some(index), top)
+            }
+        };
+        let created = || self.created(&images);
+        top.annotations.get_or_insert_default().entry(CREATED.to_owned()).or_insert_with(created);
+        Ok(Rendered { form, images, encoded, index, top })
     }
 
     /// Writes what is no matter of registries.
     fn write(&self, output: &Output, image: Option<&Rendered<'_>>) -> Result<(), Failure> {
         match (&output.kind, image) {
             (Kind::Push { .. }, _) => Ok(()),
-            (Kind::Directory { dest, others }, _) => self.write_directory(dest, *others),
-            (Kind::Tar { dest }, _) => self.write_root(dest),
+            (Kind::Directory { dest, others, split: Split::No }, _) => {
+                self.built.iter().try_for_each(|image| self.write_directory(image, dest, *others))
+            }
+            (Kind::Directory { dest, others, split: Split::ByPlatform }, _) => {
+                let write = |image| self.write_directory(image, &dest.join(directory_name(image)), *others);
+                self.built.iter().try_for_each(write)
+            }
+            (Kind::Tar { dest, split }, _) => self.write_root(dest, *split),
             (Kind::Stored { names, .. }, Some(image)) => self.store(names, image),
             (Kind::Layout { dest, readers, names, .. }, Some(image)) => {
                 self.twice_if_damaged(
@@ -225,17 +283,19 @@ impl Publishing<'_> {
         self.images.progress.tell(&Event::Note(note));
     }
 
-    fn complete(&self, image: &Rendered<'_>) -> Result<(), Failure> {
-        self.images.complete(&image.image, &image.encoded).map_err(|error| service_failure(&*error))
+    fn complete(&self, rendered: &Rendered<'_>) -> Result<(), Failure> {
+        for (image, encoded) in rendered.both() {
+            self.images.complete(image, encoded).map_err(|error| service_failure(&*error))?;
+        }
+        Ok(())
     }
 
     fn store(&self, names: &[Reference], image: &Rendered<'_>) -> Result<(), Failure> {
         self.complete(image)?;
-        let digest = &image.encoded.manifest.digest;
         for name in names {
-            let named = self.images.store.catalog().set(name, &self.describe(image));
+            let named = self.images.store.catalog().set(name, &image.top);
             named.map_err(|error| Failure::from_error(&error))?;
-            self.tell(&format!("stored {}@{digest}", name.familiar()));
+            self.tell(&format!("stored {}@{}", name.familiar(), image.digest()));
         }
         Ok(())
     }
@@ -248,10 +308,13 @@ impl Publishing<'_> {
         names: &[Reference],
     ) -> Result<(), Failure> {
         self.complete(image)?;
-        let created = self.created(&image.image);
-        let annotations = &image.form.annotations.descriptor;
-        let write =
-            || write(Export { content: Content::Image(&image.encoded), names, annotations }, &created);
+        let created = self.created(&image.images);
+        let Some(content) = image.content() else { return Err(Failure::new("there is no image to write")) };
+        let annotations = match (&image.index, &image.form.annotations.images[..]) {
+            (None, [only]) => &only.descriptor,
+            _ => &image.form.annotations.index.descriptor,
+        };
+        let write = || write(Export { content, names, annotations }, &created);
         let written = match write() {
             Err(ExportError::Store(StoreError::Corrupt(mismatch))) => {
                 self.complete(image)?;
@@ -268,19 +331,19 @@ impl Publishing<'_> {
         written.map_err(|error| Failure::from_error(&error))
     }
 
-    /// The files of the image.
-    fn root(&self) -> Result<View, Failure> {
-        let system = &self.image.config().os;
+    /// The files of an image.
+    fn root(&self, image: &Image) -> Result<View, Failure> {
+        let system = &image.config().os;
         if system.eq_ignore_ascii_case("windows") {
             let message = format!("the image is for {system}, whose layers are no root file system");
             return Err(Failure::new(message).hint("write an image, for instance with type=oci"));
         }
-        let chain = self.images.unpack(self.image, self.cancel).map_err(|error| service_failure(&*error))?;
+        let chain = self.images.unpack(image, self.cancel).map_err(|error| service_failure(&*error))?;
         self.snapshotter.view(&chain).map_err(|error| Failure::from_error(&error))
     }
 
-    fn write_directory(&self, dest: &Path, others: Others) -> Result<(), Failure> {
-        let root = self.root()?;
+    fn write_directory(&self, image: &Image, dest: &Path, others: Others) -> Result<(), Failure> {
+        let root = self.root(image)?;
         let delivery = Delivery {
             time: time_of(self.clock),
             others,
@@ -302,8 +365,10 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    fn write_root(&self, dest: &Dest) -> Result<(), Failure> {
-        let root = self.root()?;
+    fn write_root(&self, dest: &Dest, split: Split) -> Result<(), Failure> {
+        let roots: Vec<View> = self.built.iter().map(|image| self.root(image)).collect::<Result<_, _>>()?;
+        let trees = self.built.iter().zip(&roots).map(|(image, view)| (directory_name(image), view.root()));
+        let trees: Vec<_> = trees.collect();
         let archive = TreeArchive {
             time: time_of(self.clock),
             bytes: self.settings.limits.layers.written,
@@ -311,7 +376,11 @@ impl Publishing<'_> {
         };
         let mut entries = 0;
         let written = self.write_to(dest, |out, _| {
-            entries = archive.write(root.root(), out).map_err(RootError::Layer)?;
+            let written = match (split, &trees[..]) {
+                (Split::No, [(_, root)]) => archive.write(root, out),
+                _ => archive.write_below(&trees, out),
+            };
+            entries = written.map_err(RootError::Layer)?;
             Ok(())
         });
         written.map_err(|error| match error {
@@ -349,27 +418,49 @@ impl Publishing<'_> {
         })
     }
 
-    /// Every destination has all blobs before the first tag is moved: where one can't be had, all tags stay as they were.
+    /// Every destination has everything but its name before the first tag is moved: where one can't be had, all tags stay as
+    /// they were.
     fn upload(&self, push: &Push<'_>) -> Result<(), Failure> {
+        let failed = |error: ServiceError| service_failure(&*error).of_flag(push.flag);
         for destination in push.names {
             self.tell(&format!("pushing {}", push.called(destination).familiar()));
-            self.images
-                .upload(&push.image.image, &push.image.encoded, destination)
-                .map_err(|error| service_failure(&*error).of_flag(push.flag))?;
+            for (image, encoded) in push.image.both() {
+                self.images.upload(image, encoded, destination).map_err(failed)?;
+                if push.image.index.is_some() {
+                    let name = by_digest(destination, &encoded.manifest.digest);
+                    self.images.name(&encoded.manifest, encoded.types.manifest(), &name).map_err(failed)?;
+                }
+            }
         }
         Ok(())
     }
 
     fn name(&self, push: &Push<'_>) -> Result<(), Failure> {
-        let encoded = &push.image.encoded;
+        let top = &push.image.top;
+        let document = match (&push.image.index, &push.image.encoded[..]) {
+            (Some(index), _) => index,
+            (None, [only]) => &only.manifest,
+            (None, _) => return Err(Failure::new("there is no image to push")),
+        };
         for destination in push.names {
             let name = push.called(destination);
-            self.images.name(encoded, &name).map_err(|error| service_failure(&*error).of_flag(push.flag))?;
-            let pushed = name.with_digest(encoded.manifest.digest.clone());
+            let named = self.images.name(document, &top.media_type, &name);
+            named.map_err(|error| service_failure(&*error).of_flag(push.flag))?;
+            let pushed = name.with_digest(top.digest.clone());
             self.tell(&format!("pushed {}", pushed.familiar()));
         }
         Ok(())
     }
+}
+
+/// The image of that digest beside `name`.
+fn by_digest(name: &Reference, digest: &Digest) -> Reference {
+    name.with_digest(digest.clone()).without_tag()
+}
+
+/// Where the files of `image` are among those of other platforms, as BuildKit calls it.
+fn directory_name(image: &Image) -> String {
+    Platform::from(image.config()).normalise().to_string().replace('/', "_")
 }
 
 /// An image on its way to a registry.
@@ -392,9 +483,7 @@ impl<'a> Push<'a> {
     fn called(&self, destination: &Reference) -> Reference {
         match self.by {
             PushedAs::Tag => destination.clone(),
-            PushedAs::Digest => {
-                destination.with_digest(self.image.encoded.manifest.digest.clone()).without_tag()
-            }
+            PushedAs::Digest => by_digest(destination, self.image.digest()),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(in crate::cli) struct Report {
 enum Content {
     /// The digest of the manifest.
     Digest,
-    /// The digest of the config, which Docker takes for the image's id.
+    /// The digest of the config, which Docker takes for the image's id; of an index its own.
     ImageId,
     /// BuildKit's metadata.
     Metadata,
@@ -37,10 +37,10 @@ enum Content {
 
 /// What came out.
 pub(super) struct Outcome<'a> {
-    /// The manifest.
-    pub(super) manifest: Descriptor,
-    /// The config.
-    pub(super) config: &'a Digest,
+    /// The manifest, or the index of several.
+    pub(super) top: &'a Descriptor,
+    /// The config; an index has none.
+    pub(super) config: Option<&'a Digest>,
     /// The names of all images, each with the digest of its own manifest.
     pub(super) names: Vec<(&'a Reference, &'a Digest)>,
 }
@@ -87,13 +87,13 @@ impl Report {
         outcome: &Outcome<'_>,
         writing: &Writing<'_>,
     ) -> Result<Result<(), ExportError>, Failure> {
-        let digest = &outcome.manifest.digest;
+        let digest = &outcome.top.digest;
         let lines = |line: &dyn Fn(&Reference, &Digest) -> String| {
             outcome.names.iter().map(|(name, digest)| line(name, digest) + "\n").collect::<String>()
         };
         let text = match self.content {
             Content::Digest => digest.to_string(),
-            Content::ImageId => outcome.config.to_string(),
+            Content::ImageId => outcome.config.unwrap_or(digest).to_string(),
             Content::Names => lines(&|name, digest| format!("{}@{digest}", name.name())),
             Content::NamesAndTags => lines(&|name, digest| match name.tag() {
                 Some(tag) => format!("{}:{tag}@{digest}", name.name()),
@@ -132,11 +132,13 @@ fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> ExportEr
 /// What BuildKit's clients write. There is no history of builds that `buildx.build.ref` could point to.
 fn metadata(outcome: &Outcome<'_>) -> Result<String, Failure> {
     let mut document = Map::new();
-    let descriptor = serde_json::to_value(&outcome.manifest).map_err(|error| Failure::from_error(&error))?;
-    document.insert("containerimage.config.digest".to_owned(), json!(outcome.config.to_string()));
+    let descriptor = serde_json::to_value(outcome.top).map_err(|error| Failure::from_error(&error))?;
+    if let Some(config) = outcome.config {
+        document.insert("containerimage.config.digest".to_owned(), json!(config.to_string()));
+    }
     document.insert("containerimage.descriptor".to_owned(), descriptor);
-    document.insert("containerimage.digest".to_owned(), json!(outcome.manifest.digest.to_string()));
-    let own = outcome.names.iter().filter(|(_, digest)| **digest == outcome.manifest.digest);
+    document.insert("containerimage.digest".to_owned(), json!(outcome.top.digest.to_string()));
+    let own = outcome.names.iter().filter(|(_, digest)| **digest == outcome.top.digest);
     let names: Vec<String> = own.map(|(name, _)| name.to_string()).collect();
     if !names.is_empty() {
         document.insert("image.name".to_owned(), json!(names.join(",")));

@@ -9,6 +9,7 @@ use super::output::{Unfinished, escaped};
 use super::{Colour, Verbosity, paint, seconds, tag};
 use crate::build::progress::{Event, Moved, Moving, Progress, Way, size};
 use crate::cli::failure::sentence;
+use crate::image::platform::Platform;
 use crate::text::without_credentials;
 
 /// How often a line says how far a transfer is.
@@ -86,9 +87,10 @@ pub(super) fn lines_of(event: &Event<'_>, colour: Colour) -> Vec<String> {
             ];
         }
         Event::Note(text) | Event::Detail(text) => escaped(text.as_bytes()),
-        Event::Complete { platform, steps, elapsed } => {
+        Event::Complete { platforms, steps, elapsed } => {
             let steps = if *steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
-            paint(colour, "1", &format!("finished {steps} for {platform} in {}", seconds(*elapsed)))
+            let platforms = listed(platforms);
+            paint(colour, "1", &format!("finished {steps} for {platforms} in {}", seconds(*elapsed)))
         }
         Event::Planned { .. }
         | Event::Unpacking { .. }
@@ -219,11 +221,16 @@ pub(super) fn needed(event: &Event<'_>) -> Verbosity {
     }
 }
 
+/// Platforms, one after the other.
+pub(super) fn listed(platforms: &[&Platform]) -> String {
+    let platforms: Vec<String> = platforms.iter().map(ToString::to_string).collect();
+    platforms.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::build::progress::Place;
-    use crate::image::platform::Platform;
     use crate::sandbox::Stream;
 
     fn shown(verbosity: Verbosity, events: &[Event<'_>]) -> String {
@@ -251,7 +258,7 @@ mod tests {
                     layer: Some(2_300_000),
                 },
                 Event::Complete {
-                    platform: &Platform::new("linux", "amd64", None),
+                    platforms: &[&Platform::new("linux", "amd64", None)],
                     steps: 9,
                     elapsed: Duration::from_secs(605),
                 },

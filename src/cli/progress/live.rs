@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use unicode_width::UnicodeWidthChar as _;
 
-use super::lines::{how_far, lines_of, needed, output_line, waiting, what};
+use super::lines::{how_far, lines_of, listed, needed, output_line, waiting, what};
 use super::output::{Tail, Unfinished, escaped, without_colours};
 use super::{Colour, Verbosity, paint, seconds, tag};
 use crate::build::progress::{Event, Moved, Moving, Place, Progress, size};
@@ -241,8 +241,8 @@ impl View {
     /// What `event` makes of the view; gives the lines that stay.
     fn take(&mut self, event: &Event<'_>, columns: usize, now: Instant) -> Vec<String> {
         match event {
-            Event::Planned { platform, steps } => {
-                self.planned = Some((platform.to_string(), *steps));
+            Event::Planned { platforms, steps } => {
+                self.planned = Some((listed(platforms), *steps));
                 self.done = 0;
             }
             Event::Started { place, instruction } => {
@@ -568,7 +568,7 @@ mod tests {
             state: Moved::Partly,
         };
         let events = [
-            Event::Planned { platform: &platform, steps: 8 },
+            Event::Planned { platforms: &[&platform], steps: 8 },
             Event::Applied { place: &place("compile", 0, 1), instruction: "FROM debian:12" },
             Event::Found { place: &place("web", 1, 2), instruction: "COPY . ." },
             Event::Started { place: compile, instruction: "RUN make" },
@@ -637,7 +637,7 @@ mod tests {
         let counts = |events: &[Event<'_>]| -> Vec<String> {
             let now = Instant::now();
             let mut view = View::new(Colour::No, now);
-            view.take(&Event::Planned { platform: &platform, steps: 3 }, 80, now);
+            view.take(&Event::Planned { platforms: &[&platform], steps: 3 }, 80, now);
             let after = |event| {
                 view.take(event, 80, now);
                 let count = view.render(NARROW, now).pop().unwrap_or_default();

@@ -5,12 +5,12 @@ use std::os::fd::AsFd as _;
 
 use rustix::fs::OFlags;
 
-use super::{LayerWriter, WriteProblem, io_problem, unwritable};
+use super::{Head, LayerWriter, WriteProblem, io_problem, unwritable};
 use crate::layer::LayerError;
 use crate::layer::changes::{child_of, is_recordable};
 use crate::limit::Limit;
 use crate::rootfs::visit::{Names, open_exact};
-use crate::rootfs::{FileKind, GuestPath, Rootfs, Timestamp, metadata_at};
+use crate::rootfs::{FileKind, GuestPath, Owner, Rootfs, Timestamp, Xattrs, metadata_at};
 
 /// How a tree is written.
 pub struct TreeArchive<'a> {
@@ -34,6 +34,42 @@ impl TreeArchive<'_> {
     pub fn write(&self, from: &Rootfs, out: &mut dyn Write) -> Result<u64, LayerError> {
         let mut writer = LayerWriter::new(out, from, self.bytes);
         writer.time = self.time;
+        self.put_tree(&mut writer)?;
+        writer.end()
+    }
+
+    /// Writes several trees, each below a directory of this name. Returns the number of entries.
+    ///
+    /// # Errors
+    /// As [`TreeArchive::write`].
+    pub fn write_below(&self, trees: &[(String, &Rootfs)], out: &mut dyn Write) -> Result<u64, LayerError> {
+        let Some((_, first)) = trees.first() else { return Ok(0) };
+        let mut writer = LayerWriter::new(out, first, self.bytes);
+        writer.time = self.time;
+        for (name, from) in trees {
+            writer.go_on_with(from);
+            writer.prefix = format!("{name}/").into_bytes();
+            let root = metadata_at(from.as_fd(), b".");
+            let root = io_problem(root, "read metadata").map_err(unwritable(&GuestPath::root()))?;
+            let head = Head {
+                name: &writer.prefix,
+                type_flag: b'5',
+                mode: 0o755,
+                owner: Owner::default(),
+                size: 0,
+                mtime: writer.time_of(&root),
+                link: &[],
+                device: (0, 0),
+                xattrs: &Xattrs::new(),
+            };
+            writer.out.head(&head).map_err(LayerError::Output)?;
+            self.put_tree(&mut writer)?;
+        }
+        writer.end()
+    }
+
+    fn put_tree<W: Write>(&self, writer: &mut LayerWriter<'_, W>) -> Result<(), LayerError> {
+        let from = writer.from;
         let root = GuestPath::root();
         let mut open = vec![(names(from, &root)?, root)];
         while let Some((below, directory)) = open.last_mut() {
@@ -58,7 +94,7 @@ impl TreeArchive<'_> {
                 open.push((names(from, &path)?, path));
             }
         }
-        writer.end()
+        Ok(())
     }
 }
 
@@ -87,6 +123,30 @@ mod tests {
         let archive = TreeArchive { time, bytes: Limits::WRITTEN, cancelled: &|| false };
         archive.write(root, &mut out).unwrap();
         out
+    }
+
+    #[test]
+    fn of_several_trees_each_is_below_a_directory() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for place in [&one, &two] {
+            std::fs::write(place.path().join("f"), "text").unwrap();
+            std::fs::hard_link(place.path().join("f"), place.path().join("g")).unwrap();
+        }
+        let roots = [&one, &two].map(|place| Rootfs::open(place.path()).unwrap());
+        let trees = [("linux_amd64".to_owned(), &roots[0]), ("linux_arm_v7".to_owned(), &roots[1])];
+        let mut out = Vec::new();
+        let archive = TreeArchive { time: None, bytes: Limits::WRITTEN, cancelled: &|| false };
+        assert_eq!(archive.write_below(&trees, &mut out).unwrap(), 6);
+        let mut reader = Reader::new(&out[..], &Limits::default());
+        let mut told = Vec::new();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            told.push(
+                [entry.path, entry.link].map(|text| String::from_utf8(text.clone()).unwrap()).join(" "),
+            );
+        }
+        let expected = ["linux_amd64", "linux_arm_v7"]
+            .map(|name| [format!("{name}/ "), format!("{name}/f "), format!("{name}/g {name}/f")]);
+        assert_eq!(told, expected.concat());
     }
 
     #[test]

@@ -1,0 +1,272 @@
+//! Images for several platforms from one command, as a real registry and independent readers have them.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::fake_registry::{Answer, FakeRegistry};
+use crate::support::ground::ground;
+use crate::support::oci::{raw_manifest, skopeo};
+use crate::support::{Builder, Context, Finished, finish, scratch};
+
+const PLATFORMS: &str = "linux/amd64,linux/arm/v7,linux/arm64";
+
+/// A stage that is the same for all, one that is for one each although it runs on this machine, and the images. What tells
+/// how often a step ran is in a cache, which no result of an earlier build is.
+const STAGES: &str = "FROM --platform=$BUILDPLATFORM BASE AS tools
+RUN --mount=type=cache,id=marks,target=/marks echo run >>/marks/all && cp /marks/all /marker
+FROM --platform=$BUILDPLATFORM BASE AS cross
+ARG TARGETARCH TARGETVARIANT
+RUN echo $(uname -m) for $TARGETARCH$TARGETVARIANT >/cross
+FROM BASE
+COPY --from=tools /marker /
+COPY --from=cross /cross /
+RUN uname -m >/machine
+";
+
+fn context(dockerfile: &str) -> Context {
+    Context::new(&dockerfile.replace("BASE", &ground().name("busybox:latest")))
+}
+
+fn build(builder: &Builder, context: &Context, arguments: &[&str]) -> Finished {
+    finish(builder.command().arg("--context").arg(context.path()).args(arguments))
+}
+
+/// The platforms that an index has, in order.
+fn platforms(index: &Value) -> Vec<Value> {
+    let entries = index["manifests"].as_array().expect("manifests");
+    entries.iter().map(|entry| entry["platform"].clone()).collect()
+}
+
+fn expected() -> Vec<Value> {
+    vec![
+        json!({"architecture": "amd64", "os": "linux"}),
+        json!({"architecture": "arm", "os": "linux", "variant": "v7"}),
+        json!({"architecture": "arm64", "os": "linux", "variant": "v8"}),
+    ]
+}
+
+fn text(root: &Path, name: &str) -> String {
+    fs::read_to_string(root.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("file")).expect("JSON")
+}
+
+#[test]
+fn one_command_makes_an_index_and_does_once_what_is_the_same_for_all() {
+    let made = ground().name("several:one");
+    let out = scratch();
+    let at = |name: &str| out.path().join(name);
+    let flag = |key: &str, name: &str| format!("{key}{}", at(name).display());
+    for snapshotter in ["--snapshotter=overlayfs", "--snapshotter=native"] {
+        let builder = Builder::new();
+        let finished = build(
+            &builder,
+            &context(STAGES),
+            &[
+                &format!("--custom-platform={PLATFORMS}"),
+                snapshotter,
+                "--no-cache",
+                "--destination",
+                &made,
+                &flag("--output=type=local,mode=delete,dest=", "files"),
+                "--output=type=registry",
+                &flag("--digest-file=", "digest"),
+                &flag("--iidfile=", "id"),
+                &flag("--metadata-file=", "metadata"),
+            ],
+        )
+        .success();
+        for (directory, machine, target) in [
+            ("linux_amd64", "x86_64", "amd64"),
+            ("linux_arm_v7", "armv7l", "armv7"),
+            ("linux_arm64", "aarch64", "arm64"),
+        ] {
+            let root = at("files").join(directory);
+            assert_eq!(text(&root, "marker"), "run\n", "{snapshotter}: {directory}");
+            assert_eq!(text(&root, "cross"), format!("x86_64 for {target}\n"));
+            assert_eq!(text(&root, "machine"), format!("{machine}\n"));
+        }
+        // Which of several a line is about.
+        for place in
+            ["[linux/amd64 tools 2/2]", "[linux/amd64->arm/v7 cross 3/3]", "[linux/arm/v7 stage-2 4/4]"]
+        {
+            assert!(finished.says(&[place]), "{place}: {}", finished.stderr);
+        }
+
+        let index = raw_manifest(&made);
+        assert_eq!(index["mediaType"], "application/vnd.oci.image.index.v1+json");
+        assert_eq!(platforms(&index), expected());
+        let name = format!("docker://{made}");
+        for (architecture, variant) in [("amd64", ""), ("arm", "v7"), ("arm64", "v8")] {
+            let config = skopeo(&[
+                "--override-os=linux",
+                &format!("--override-arch={architecture}"),
+                &format!("--override-variant={variant}"),
+                "inspect",
+                "--config",
+                "--tls-verify=false",
+                &name,
+            ]);
+            let config: Value = serde_json::from_str(&config).expect("JSON");
+            assert_eq!(config["architecture"], architecture);
+            assert_eq!(config["variant"].as_str().unwrap_or_default(), variant);
+        }
+        // As for docker, the id of an index is its digest.
+        let digest = text(out.path(), "digest");
+        assert_eq!(finished.stdout.trim(), digest);
+        assert_eq!(text(out.path(), "id"), digest);
+        let metadata = json_of(&at("metadata"));
+        assert_eq!(metadata["containerimage.digest"], digest);
+        assert_eq!(metadata["containerimage.descriptor"]["mediaType"], index["mediaType"]);
+        assert_eq!(metadata["containerimage.config.digest"], Value::Null);
+    }
+}
+
+#[test]
+fn layouts_and_archives_have_the_index_and_the_store_too() {
+    let builder = Builder::new();
+    let out = scratch();
+    let at = |name: &str| out.path().join(name).display().to_string();
+    let layout = format!("--output=type=oci,tar=false,dest={},annotation-index.all=1", at("layout"));
+    let archive = format!("--output=type=oci,dest={},annotation[linux/arm].own=2", at("archive.tar"));
+    let stored = "--output=type=image,name=several.example/stored:1";
+    let tree = format!("--output=type=tar,dest={}", at("tree.tar"));
+    let flags = ["--platform=linux/amd64", "--platform=linux/arm,linux/amd64", "--tag=several.example/x:1"];
+    let outputs = [&layout[..], &archive, stored, &tree, "--annotation=index-descriptor:d=3"];
+    build(&builder, &context("FROM BASE\nRUN uname -m >/machine\n"), &[&flags[..], &outputs].concat())
+        .success();
+
+    let top = json_of(&out.path().join("layout/index.json"));
+    let [entry] = &top["manifests"].as_array().expect("manifests")[..] else { panic!("{top}") };
+    assert_eq!(entry["annotations"]["org.opencontainers.image.ref.name"], "1");
+    assert_eq!(entry["annotations"]["d"], "3");
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().expect("digest").replace(':', "/");
+        json_of(&out.path().join("layout/blobs").join(digest))
+    };
+    let index = blob(entry);
+    assert_eq!(platforms(&index), expected()[..2]);
+    assert_eq!(index["annotations"], json!({"all": "1"}));
+    let manifest = blob(&index["manifests"][1]);
+    assert_eq!(blob(&manifest["config"])["variant"], "v7");
+
+    // Another program takes one out of the archive.
+    let copy = format!("oci:{}", at("copy"));
+    skopeo(&[
+        "--override-arch=arm",
+        "--override-variant=v7",
+        "copy",
+        &format!("oci-archive:{}", at("archive.tar")),
+        &copy,
+    ]);
+    let raw: Value = serde_json::from_str(&skopeo(&["inspect", "--raw", &copy])).expect("JSON");
+    assert_eq!(raw["annotations"]["own"], "2");
+
+    let listed =
+        finish(std::process::Command::new("tar").args(["-xOf", &at("tree.tar"), "linux_arm_v7/machine"]));
+    assert_eq!(listed.success().stdout, "armv7l\n");
+
+    // What is stored is a base for each of its platforms.
+    for (platform, machine) in [("linux/amd64", "x86_64"), ("linux/arm/v7", "armv7l")] {
+        let context = Context::new("FROM several.example/stored:1\nRUN cat /machine\n");
+        let finished = build(&builder, &context, &["--no-push", "--platform", platform]).success();
+        assert!(finished.says(&["the image of that name in the store"]), "{}", finished.stderr);
+        assert!(finished.says(&[&format!("| {machine}")]), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_failure_of_one_platform_fails_all_and_moves_no_tag() {
+    let made = ground().name("several:fails");
+    let builder = Builder::new();
+    let good = context("FROM BASE\nLABEL made=before\n");
+    let flags = [&format!("--custom-platform={PLATFORMS}")[..], "--destination", &made];
+    build(&builder, &good, &flags).success();
+    let before = raw_manifest(&made);
+    let bad = context("FROM BASE\nARG TARGETARCH\nRUN test $TARGETARCH != arm64 || exit 7\n");
+    let finished = build(&builder, &bad, &flags).exited(7);
+    assert!(finished.says(&["error: linux/arm64: ", "test $TARGETARCH"]), "{}", finished.stderr);
+    assert_eq!(raw_manifest(&made), before);
+    // Nor is anything written where one platform cannot even be planned.
+    let out = scratch();
+    let layout = out.path().join("layout");
+    let flags = [
+        "--platform=linux/amd64,linux/riscv64",
+        "--no-push",
+        "--oci-layout-path",
+        &layout.display().to_string(),
+    ];
+    let finished = build(&builder, &good, &flags).exited(1);
+    assert!(finished.says(&["error: linux/riscv64: "]), "{}", finished.stderr);
+    assert!(finished.says(&["there is no image for `linux/riscv64`"]), "{}", finished.stderr);
+    assert!(!layout.exists());
+}
+
+#[test]
+fn where_an_image_cannot_be_pushed_no_tag_is_moved() {
+    let registry = FakeRegistry::start();
+    let name = format!("{}/several/app:1", registry.host());
+    let builder = Builder::new();
+    let context = Context::new("FROM scratch\nARG TARGETARCH\nLABEL for=$TARGETARCH\n");
+    let flags = ["--platform=linux/amd64,linux/arm64", "--destination", &name];
+    registry.fault("PUT", "/manifests/sha256", 1, Answer::error(403, "DENIED", "not this one"));
+    let finished = build(&builder, &context, &flags).exited(1);
+    assert!(finished.says(&["not this one"]), "{}", finished.stderr);
+    assert!(registry.manifest("several/app", "1").is_none());
+    build(&builder, &context, &flags).success();
+    let (media_type, _) = registry.manifest("several/app", "1").expect("an index");
+    assert_eq!(media_type, "application/vnd.oci.image.index.v1+json");
+}
+
+#[test]
+fn all_platforms_mean_the_same_image_by_a_name() {
+    let ground = ground();
+    let base = ground.copy("busybox:latest", "several-asked");
+    let mark = ground.mark();
+    let context = Context::new(&format!("FROM {base}\nLABEL a=b\n"));
+    build(&Builder::new(), &context, &[&format!("--platform={PLATFORMS}"), "--no-push"]).success();
+    let by_tag: Vec<_> = ground
+        .requests(&mark, "several-asked")
+        .into_iter()
+        .filter(|request| request.path.contains("/manifests/") && !request.path.contains("sha256"))
+        .collect();
+    assert_eq!(by_tag.len(), 1, "{by_tag:?}");
+}
+
+#[test]
+fn what_cannot_be_for_several_is_refused_before_anything_is_built() {
+    let builder = Builder::new();
+    let context = context("FROM BASE\nRUN echo built\n");
+    let out = scratch();
+    let dest = out.path().join("x").display().to_string();
+    for (flag, words) in [
+        (format!("--output=type=docker,dest={dest}"), "does not currently support exporting manifest lists"),
+        (format!("--output=type=local,platform-split=false,dest={dest}"), "would replace those of another"),
+        ("--annotation=index[linux/arm]:k=v".to_owned(), "the index is for all platforms"),
+    ] {
+        let flags = ["--platform=linux/amd64,linux/arm", "--no-push", &flag];
+        let finished = build(&builder, &context, &flags).exited(1);
+        assert!(finished.says(&[words]), "{flag}: {}", finished.stderr);
+        assert!(!finished.says(&["RUN echo"]), "{flag}: {}", finished.stderr);
+    }
+    let flags = ["image", "extract", "--platform=linux/amd64,linux/arm", "layout", &dest];
+    assert!(builder.run(flags).exited(1).says(&["names several platforms"]));
+}
+
+#[test]
+fn a_plan_for_several_is_a_list() {
+    let context = context(STAGES);
+    let platforms = format!("--platform={PLATFORMS}");
+    let builder = Builder::new();
+    let mut command = builder.command();
+    let plan =
+        finish(command.arg("plan").arg("--context").arg(context.path()).arg(platforms)).success().json();
+    let plans = plan.as_array().expect("a list");
+    let told: Vec<_> =
+        plans.iter().map(|plan| plan["image"]["architecture"].as_str().expect("text")).collect();
+    assert_eq!(told, ["amd64", "arm", "arm64"]);
+}
