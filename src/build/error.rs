@@ -12,7 +12,7 @@ use super::services::ServiceError;
 use crate::context::GitSourceError;
 use crate::dockerfile::{ExpandError, ModeError, MountError, ParseError, PortError, SignalError, Span};
 use crate::image::manifest::ImageError;
-use crate::image::platform::PlatformError;
+use crate::image::platform::{Platform, PlatformError};
 use crate::image::reference::ReferenceError;
 use crate::layer::LayerError;
 use crate::rootfs::{CopyTreeError, Escaped, GuestPath, GuestPathError, RootfsError, UserError};
@@ -235,6 +235,8 @@ pub enum BuildErrorKind {
     Process {
         /// The command line.
         command: String,
+        /// What it was built for.
+        platform: Platform,
         /// How it ended.
         exit: Exit,
         /// What the disk with its files had left then.
