@@ -2,7 +2,7 @@
 //!
 //! The kernel hands programs that it cannot run to handlers registered with binfmt_misc (kernel documentation,
 //! `admin-guide/binfmt-misc.rst`), usually qemu's user emulation. Those of the machine are what somebody has set up. In a
-//! user namespace there can be others ([`Own`](Emulation::Own)): then each step has the CPU of its variant, by `uname -m` and
+//! user namespace there can be others ([`Choice::Own`]): then each step has the CPU of its variant, by `uname -m` and
 //! by what it can do, and nothing need be set up.
 
 mod emulator;
