@@ -8,7 +8,15 @@ use serde_json::Value;
 /// What `builder doctor` says of each platform, started by `before`.
 fn platforms(before: &[&str]) -> BTreeMap<String, String> {
     let mut words: Vec<&str> = before.to_vec();
-    words.extend([env!("CARGO_BIN_EXE_builder"), "doctor", "--output", "json"]);
+    // Where builder finds no qemu of its own.
+    words.extend([
+        "/usr/bin/env",
+        "PATH=/nonexistent",
+        env!("CARGO_BIN_EXE_builder"),
+        "doctor",
+        "--output",
+        "json",
+    ]);
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!(

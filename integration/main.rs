@@ -27,6 +27,7 @@ mod differential;
 mod dockerfile_cases;
 mod dockerfile_sources;
 mod doctor;
+mod emulation;
 mod emulation_trial;
 mod examples;
 mod fuzz_replay;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use builder::rootfs::{GuestPath, Owner, ResolvedUser, Rootfs};
 use builder::sandbox::emulation::{Emulation, Host, Registrations, availability};
 use builder::sandbox::{
-    Cancel, Exit, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Sandbox, SandboxError,
-    Script, Security, StartProblem, Stream,
+    Cancel, Exit, HOSTNAME, Isolated, Network, Presentation, ProcView, Process, Runner, Sandbox,
+    SandboxError, Script, Security, StartProblem, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -129,6 +129,7 @@ pub(super) fn command(args: &[&str]) -> Process {
         scripts: Vec::new(),
         mounts: Vec::new(),
         presentation: Presentation::Native,
+        runner: Runner::Processor,
         network: Network::Shared,
         security: Security::Confined,
         shm_size: None,

@@ -18,6 +18,9 @@ const OF_OTHERS: [&[u8]; 9] = [
     b"seteuid",
 ];
 
+/// What shells and qemu say of a program with an instruction that the CPU does not know.
+const OF_INSTRUCTIONS: [&[u8]; 1] = [b"illegal instruction"];
+
 /// The length of the longest of them, in bytes.
 const LONGEST: usize = 23;
 
@@ -28,6 +31,8 @@ pub struct Clues {
     pub proc: bool,
     /// Other users.
     pub others: bool,
+    /// An instruction that the CPU does not know.
+    pub instruction: bool,
 }
 
 /// Looks at output as it passes. Of each stream the end is kept, as far as it may be the beginning of a word.
@@ -40,7 +45,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Looks at the next `bytes` of `stream`.
     pub(super) fn pass(&mut self, stream: Stream, bytes: &[u8]) {
-        if self.found == (Clues { proc: true, others: true }) {
+        if self.found == (Clues { proc: true, others: true, instruction: true }) {
             return;
         }
         let end = &mut self.ends[usize::from(stream == Stream::Error)];
@@ -49,6 +54,7 @@ impl Watch {
         for part in [&end[..], bytes] {
             self.found.proc |= speaks_of(part, &OF_PROC);
             self.found.others |= speaks_of(part, &OF_OTHERS);
+            self.found.instruction |= speaks_of(part, &OF_INSTRUCTIONS);
         }
         if bytes.len() >= LONGEST {
             end.clear();
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_longest_word_is_as_long_as_it_is_said() {
-        let all = OF_PROC.iter().chain(&OF_OTHERS);
+        let all = OF_PROC.iter().chain(&OF_OTHERS).chain(&OF_INSTRUCTIONS);
         assert_eq!(all.map(|word| word.len()).max(), Some(LONGEST));
     }
 
@@ -92,6 +98,10 @@ mod tests {
             (format!("sh: can't open {filler} /dev/fd/63"), proc),
             ("cannot create /dev/stdout".to_owned(), proc),
             (format!("chmod: {filler} Operation not permitted{filler}"), others),
+            (
+                format!("{filler} signal 4 (Illegal instruction) - core"),
+                Clues { instruction: true, ..nothing },
+            ),
             ("process".to_owned(), nothing),
             ("/pro".to_owned(), nothing),
         ] {

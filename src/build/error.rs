@@ -238,6 +238,8 @@ pub enum BuildErrorKind {
     Process {
         /// The command line.
         command: String,
+        /// What it was built for.
+        platform: Platform,
         /// How it ended.
         exit: Exit,
         /// What the disk with its files had left then.

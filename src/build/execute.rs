@@ -102,9 +102,13 @@ pub(super) struct Executor<'a> {
     /// The images that are still needed.
     bases: Bases,
     /// This machine, looked at when the first RUN wants to know.
-    pub(super) machine: OnceLock<(emulation::Host, emulation::Registrations)>,
+    pub(super) host: OnceLock<(emulation::Host, emulation::Registrations)>,
     /// Whether the faults of a qemu handler were told: once is enough.
     pub(super) warned: AtomicBool,
+    /// Whether was told that a step finds a CPU that is not that of its variant.
+    pub(super) told_of_cpu: AtomicBool,
+    /// Whether no step can have a handler of its own, as one has found out.
+    pub(super) handlerless: AtomicBool,
     /// How many steps were found, and how many done.
     pub(super) count: Count,
     /// Layers of remembered results of which was told that they are lost.
@@ -131,8 +135,10 @@ impl<'a> Executor<'a> {
             cancel: cancel.map_err(|error| BuildError::at(None, BuildErrorKind::Begin(error)))?,
             stages: Stages::of(plan, services.jobs.get()),
             bases: Bases::of(plan),
-            machine: OnceLock::new(),
+            host: OnceLock::new(),
             warned: AtomicBool::new(false),
+            told_of_cpu: AtomicBool::new(false),
+            handlerless: AtomicBool::new(false),
             count: Count::default(),
             told: Mutex::default(),
             lost: Mutex::default(),

@@ -79,14 +79,23 @@ pub fn empty_layer() -> DiffId {
     DiffId(Digest::of(&[0; 1024]))
 }
 
-/// The keys of `step`, in a stage for `platform`, on top of a step with the content key `parent`, where a RUN finds `view`
-/// around it.
+/// What a RUN finds that is no file of its image.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// Mounts and processes.
+    pub view: &'a View,
+    /// The CPU that an emulator was told to play.
+    pub cpu: Option<&'a str>,
+}
+
+/// The keys of `step`, in a stage for `platform`, on top of a step with the content key `parent`, where a RUN finds `around`
+/// it.
 #[must_use]
 pub fn step_keys(
     parent: &CacheKey,
     step: &Step,
     platform: &Platform,
-    view: &View,
+    around: Around<'_>,
     files: &Elsewhere<'_>,
 ) -> StepKeys {
     let key = match step {
@@ -94,7 +103,7 @@ pub fn step_keys(
         Step::Config => return StepKeys { definition: parent.clone(), content: Some(parent.clone()) },
         Step::Workdir(workdir) => of_workdir(workdir),
         Step::Copy(copy) => of_copy(copy, files),
-        Step::Run(run) => of_run(run, platform, view, files),
+        Step::Run(run) => of_run(run, platform, around, files),
     };
     let definition = key.value("parent", hash(parent)).finish();
     let content = (!files.is_open()).then(|| definition.clone());
@@ -224,7 +233,7 @@ fn of_files<'s>(
     }
 }
 
-fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_>) -> KeyHasher {
+fn of_run(step: &RunStep, platform: &Platform, around: Around<'_>, files: &Elsewhere<'_>) -> KeyHasher {
     // Proxies belong to the machine that builds, and `shown` says what `args` says.
     let RunStep {
         args,
@@ -250,7 +259,7 @@ fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_
         Network::Shared => "shared",
         Network::None => "none",
     };
-    let (view, covered) = match view {
+    let (view, covered) = match around.view {
         View::Own => ("own", [].as_slice()),
         View::SharedProcesses => ("shared processes", [].as_slice()),
         View::WithoutMounts => ("without mounts", [].as_slice()),
@@ -273,7 +282,8 @@ fn of_run(step: &RunStep, platform: &Platform, view: &View, files: &Elsewhere<'_
         .list("script", script.iter().flat_map(|(name, content)| [name.as_bytes(), content.as_bytes()]))
         .value("os", &platform.os)
         .value("architecture", &platform.architecture)
-        .optional("variant", platform.variant.as_ref());
+        .optional("variant", platform.variant.as_ref())
+        .optional("cpu", around.cpu);
     let mut known = match files {
         Elsewhere::Mounts(known) => known.iter(),
         _ => [].iter(),
@@ -484,12 +494,14 @@ mod tests {
         Platform::new(os, architecture, words.next())
     }
 
+    const ALONE: Around<'_> = Around { view: &View::Own, cpu: None };
+
     fn parent() -> CacheKey {
         keyed("parent").finish()
     }
 
     fn key(step: &Step, files: &Elsewhere<'_>) -> CacheKey {
-        step_keys(&parent(), step, &platform("linux/arm/v7"), &View::Own, files).definition
+        step_keys(&parent(), step, &platform("linux/arm/v7"), ALONE, files).definition
     }
 
     /// A change of one field, and whether it changes the key.
@@ -670,7 +682,7 @@ mod tests {
             (Elsewhere::Content(&one), Elsewhere::Content(&two), Elsewhere::Tree(Some(&chain)));
         let all = [[one, two], [two, one], [one, one], [tree, one], [one, tree], [tree, tree]];
         let of = |known: &[Elsewhere<'_>]| {
-            step_keys(&parent(), &step, &platform("linux/amd64"), &View::Own, &Elsewhere::Mounts(known))
+            step_keys(&parent(), &step, &platform("linux/amd64"), ALONE, &Elsewhere::Mounts(known))
         };
         let keys: std::collections::BTreeSet<_> = all.iter().map(|known| of(known).definition).collect();
         assert_eq!(keys.len(), all.len());
@@ -685,7 +697,7 @@ mod tests {
             let keys: std::collections::BTreeSet<CacheKey> = platforms
                 .iter()
                 .map(|text| {
-                    step_keys(&parent(), step, &platform(text), &View::Own, &Elsewhere::Nothing).definition
+                    step_keys(&parent(), step, &platform(text), ALONE, &Elsewhere::Nothing).definition
                 })
                 .collect();
             keys.len()
@@ -708,12 +720,15 @@ mod tests {
             container(&["/data", "/etc/ssl/certs"]),
         ];
         let keys = |step: &Step| {
-            let of = |view| step_keys(&parent(), step, &platform("linux/amd64"), view, &Elsewhere::Nothing);
+            let of =
+                |around| step_keys(&parent(), step, &platform("linux/amd64"), around, &Elsewhere::Nothing);
+            let around = views.iter().map(|view| Around { view, cpu: None });
+            let cpus = ["max", "Nehalem"].map(|cpu| Around { cpu: Some(cpu), ..ALONE });
             let keys: std::collections::BTreeSet<CacheKey> =
-                views.iter().map(|view| of(view).definition).collect();
+                around.chain(cpus).map(|around| of(around).definition).collect();
             keys.len()
         };
-        assert_eq!(keys(&Step::Run(Box::new(run()))), views.len());
+        assert_eq!(keys(&Step::Run(Box::new(run()))), views.len() + 2);
         assert_eq!(keys(&Step::Copy(Box::new(copy()))), 1);
         assert_eq!(keys(&Step::Workdir(Box::new(workdir()))), 1);
     }
@@ -851,7 +866,7 @@ mod tests {
     #[test]
     fn only_what_selects_in_a_tree_leaves_its_content_open_and_config_changes_nothing() {
         let of = |step: &Step, files: &Elsewhere<'_>| {
-            step_keys(&parent(), step, &platform("linux/amd64"), &View::Own, files).content.is_some()
+            step_keys(&parent(), step, &platform("linux/amd64"), ALONE, files).content.is_some()
         };
         let step = Step::Copy(Box::new(copy()));
         assert!(of(&step, &Elsewhere::Content(&Digest::of(b"1"))) && of(&step, &Elsewhere::Nothing));
@@ -859,13 +874,8 @@ mod tests {
         assert_eq!(key(&Step::Config, &Elsewhere::Nothing), parent());
         // What is below counts for every step.
         for step in [Step::Run(Box::new(run())), step, Step::Workdir(Box::new(workdir()))] {
-            let other = step_keys(
-                &keyed("x").finish(),
-                &step,
-                &platform("linux/arm/v7"),
-                &View::Own,
-                &Elsewhere::Nothing,
-            );
+            let other =
+                step_keys(&keyed("x").finish(), &step, &platform("linux/arm/v7"), ALONE, &Elsewhere::Nothing);
             assert_ne!(key(&step, &Elsewhere::Nothing), other.definition, "{step:?}");
         }
     }

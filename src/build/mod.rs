@@ -8,6 +8,7 @@ pub mod clock;
 pub mod clues;
 pub mod context_view;
 pub mod copy;
+mod emulated;
 pub mod epoch;
 pub mod error;
 pub mod execute;

@@ -27,7 +27,10 @@ const MOST_TRIGGERS: usize = 10_000;
 /// A stage that is needed, with everything that decides what it needs in turn.
 pub(super) struct Needed<'a> {
     pub(super) base: NeededBase,
+    /// What its files are for.
     pub(super) platform: Arc<Platform>,
+    /// What it is built for: the same or another variant.
+    pub(super) wanted: Arc<Platform>,
     /// Those of the base, which come before its own instructions.
     pub(super) triggers: Arc<[Trigger]>,
     /// The stage's own instructions.
@@ -154,14 +157,16 @@ impl<'a> Planner<'a> {
         } else {
             (self.triggers(base, span)?, stage.instructions.as_slice())
         };
+        let asked_for = Arc::clone(&platform);
         let platform = match base {
             NeededBase::Image(position) => platform_of(&self.resolved[position].base, platform),
             NeededBase::Scratch | NeededBase::Stage(_) | NeededBase::Files(_) | NeededBase::Unknown => {
                 platform
             }
         };
+        let wanted = if asked_for.same_machine(&platform) { asked_for } else { Arc::clone(&platform) };
         let reads = self.reads(index, &platform, &triggers, own)?;
-        Ok(Needed { base, platform, triggers, own, reads })
+        Ok(Needed { base, platform, wanted, triggers, own, reads })
     }
 
     /// What the instructions of stage `index`, whose files are for `platform`, read from.

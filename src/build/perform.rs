@@ -1,12 +1,12 @@
 //! Doing one step on the files of its stage.
 
 use std::os::fd::AsFd as _;
-use std::sync::atomic::Ordering;
 
 use super::add::{AddError, add};
 use super::bases::Purpose;
 use super::clues::Watch;
 use super::copy::{CopyError, CopyRequest, CopySource, OwnerPolicy, SourceTree, copy};
+use super::emulated::Machine;
 use super::error::BuildErrorKind;
 use super::execute::{Executor, locked};
 use super::mounted::Mounted;
@@ -16,14 +16,12 @@ use super::redact::Redactor;
 use super::run_settings::hosts;
 use super::step::{Archives, CopyFrom, CopyStep, Onto, RunStep, StagePlan, Step, WorkdirStep};
 use crate::dockerfile::Text;
-use crate::image::platform::Platform;
 use crate::limit::Limit;
 use crate::rootfs::{
     GuestPath, Owner, ResolvedUser, Rootfs, Timestamp, UserError, numeric_chown, resolve_chown, resolve_user,
     set_times_at,
 };
-use crate::sandbox::emulation::{self, Emulation};
-use crate::sandbox::{self, Exit, Network, Presentation, Process, ResourceLimit, SandboxError, Script};
+use crate::sandbox::{self, Exit, Network, Process, ResourceLimit, Runner, SandboxError, Script};
 use crate::snapshot::{Recording, View};
 use crate::store::room::Free;
 use crate::store::unpacked::Chain;
@@ -222,13 +220,13 @@ impl Executor<'_> {
     ) -> Result<(), BuildErrorKind> {
         let sandbox = self.services.sandbox.ok_or(BuildErrorKind::NoSandbox)?;
         let root = recording.root();
-        let presentation = self.presentation(&stage.platform)?;
+        let machine = self.machine(step, stage)?;
         let user = resolve_user(root, &step.user, self.services.limits.users)?;
         root.create_dirs(&step.workdir, 0o755, user.owner)?;
         let mounted = self.mounted(step, stage, place)?;
         let services = self.services;
-        let process =
-            process(step, user, presentation, &services.resolv_conf, services.open_files.as_ref(), &mounted);
+        let mut process =
+            process(step, user, &machine, &services.resolv_conf, services.open_files.as_ref(), &mounted);
         let progress = self.services.progress;
         let tell = |stream, bytes: &[u8]| progress.tell(&Event::Output { place, stream, bytes });
         let mut redactor = Redactor::new(mounted.secrets());
@@ -240,7 +238,13 @@ impl Executor<'_> {
         // Those that see each other's processes could touch each other: one after the other, then.
         let is_apart = matches!(sandbox.view()?, sandbox::View::Own);
         let _alone = (!is_apart).then(|| locked(&self.alone));
-        let result = sandbox.run(root, &process, &mut output, &self.cancel);
+        let mut result = sandbox.run(root, &process, &mut output, &self.cancel);
+        if let Err(error) = &result
+            && self.does_without(&machine, error)
+        {
+            process.runner = Runner::Handler;
+            result = sandbox.run(root, &process, &mut output, &self.cancel);
+        }
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {
@@ -252,40 +256,11 @@ impl Executor<'_> {
             Ok(exit) => {
                 // Before what the step wrote is removed.
                 let free = Free::of(self.services.workspace.path());
-                Err(BuildErrorKind::Process { command: step.shown.clone(), exit, free, clues: watch.found() })
+                let (command, platform) = (step.shown.clone(), (*stage.wanted).clone());
+                Err(BuildErrorKind::Process { command, platform, exit, free, clues: watch.found() })
             }
             Err(SandboxError::Cancelled { .. }) => Err(BuildErrorKind::Cancelled),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// How programs for `platform` run here.
-    fn presentation(&self, platform: &Platform) -> Result<Presentation, BuildErrorKind> {
-        let look = || (emulation::Host::current(), emulation::Registrations::current());
-        let (host, registrations) = self.machine.get_or_init(look);
-        match emulation::availability(
-            &platform.architecture,
-            platform.variant.as_deref(),
-            host,
-            registrations,
-        ) {
-            Emulation::Native(presentation) => Ok(presentation),
-            Emulation::Handler(handler) => {
-                let note = format!("programs for {platform} run under {}", handler.interpreter);
-                self.services.progress.tell(&Event::Detail(&note));
-                if !self.warned.swap(true, Ordering::Relaxed) {
-                    for warning in handler.warnings() {
-                        let event = Event::Warning { rule: "Emulation", span: None, detail: &warning };
-                        self.services.progress.tell(&event);
-                    }
-                }
-                Ok(Presentation::Native)
-            }
-            // The list of handlers is hidden here: only trying tells.
-            Emulation::Unknown => Ok(Presentation::Native),
-            Emulation::Missing(missing) => {
-                Err(BuildErrorKind::Emulation { reason: missing.to_string(), fix: missing.hint() })
-            }
         }
     }
 }
@@ -326,7 +301,7 @@ fn make_workdir(
 fn process(
     step: &RunStep,
     user: ResolvedUser,
-    presentation: Presentation,
+    machine: &Machine,
     resolv_conf: &[u8],
     open_files: Option<&ResourceLimit>,
     mounted: &Mounted,
@@ -359,7 +334,8 @@ fn process(
         },
         scripts: scripts.collect(),
         mounts: mounted.mounts.clone(),
-        presentation,
+        presentation: machine.presentation,
+        runner: machine.runner.clone(),
         network: step.network,
         security: step.security,
         shm_size: step.shm_size,

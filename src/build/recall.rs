@@ -11,7 +11,7 @@ use super::clock::{Clock, rfc3339};
 use super::copy::Fingerprint;
 use super::error::{BuildError, BuildErrorKind};
 use super::execute::{Done, Executor, locked};
-use super::key::{self, Elsewhere, step_keys};
+use super::key::{self, Around, Elsewhere, step_keys};
 use super::progress::{Event, Place};
 use super::selection::Selection;
 use super::services::Reuse;
@@ -244,6 +244,7 @@ impl Executor<'_> {
             // It counts for no other, and without a sandbox there is no RUN.
             _ => View::Own,
         };
+        let cpu = self.cpu_of(step, stage);
         let of = |contents: &[Option<Digest>]| {
             let known = contents.iter().zip(&trees).map(|(content, tree)| match content {
                 Some(content) => Elsewhere::Content(content),
@@ -255,7 +256,7 @@ impl Executor<'_> {
                 (Step::Copy(_), [one, ..]) => *one,
                 (_, all) => Elsewhere::Mounts(all),
             };
-            step_keys(parent, step, &stage.platform, &view, &files)
+            step_keys(parent, step, &stage.platform, Around { view: &view, cpu }, &files)
         };
         let keys = of(&contents);
         if keys.content.is_some() {

@@ -17,6 +17,7 @@ use crate::image::reference::Reference;
 use crate::layer;
 use crate::layer::form::LayerForm;
 use crate::limit::Limit;
+use crate::sandbox::emulation::Emulators;
 use crate::sandbox::{Agent, Cancel, ResourceLimit, Sandbox, Secret};
 use crate::snapshot::Snapshotter;
 use crate::store::blobs::BlobStore;
@@ -122,6 +123,8 @@ pub struct Services<'a> {
     pub snapshotter: &'a dyn Snapshotter,
     /// Processes; none where a RUN cannot be kept apart, so that there must be none.
     pub sandbox: Option<&'a dyn Sandbox>,
+    /// What runs programs for other processors, besides the machine's handlers.
+    pub emulators: &'a Emulators,
     /// Where layers go.
     pub blobs: &'a BlobStore,
     /// How they are written there.

@@ -158,6 +158,10 @@ impl Planner<'_> {
             found.ok_or_else(|| BuildErrorKind::Invalid(format!("unknown `from={name}`")))
         };
         let (triggers, own) = (needed.triggers.clone(), needed.own);
+        let wanted = match needed.base {
+            NeededBase::Stage(number) => so_far.stages[so_far.positions[&number]].wanted.clone(),
+            _ => needed.wanted.clone(),
+        };
         let Beginning { base, platform, inherited, described, mut layers, files, handed_on } =
             self.beginning(index, needed, so_far);
         let (request, sizes) = (self.request, so_far.sizes);
@@ -210,6 +214,7 @@ impl Planner<'_> {
             instruction: one_line(&stage.from.text),
             base,
             platform,
+            wanted,
             steps,
             layers,
         })

@@ -143,6 +143,8 @@ pub struct StagePlan {
     pub base: StageBase,
     /// What its files are for.
     pub platform: Arc<Platform>,
+    /// What it is built for: another variant than that of its files where there was no base for that one.
+    pub wanted: Arc<Platform>,
     /// Its steps.
     pub steps: Vec<PlannedStep>,
     /// How many layers its image will have.

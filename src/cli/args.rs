@@ -57,6 +57,10 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,
 
+    /// Directory with static programs of qemu, as for a build [env: BUILDER_EMULATOR_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(super) emulator_dir: Option<PathBuf>,
+
     /// Platform to look at besides the usual ones (repeatable)
     #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
     pub(super) custom_platform: Vec<String>,
@@ -505,6 +509,12 @@ pub(super) struct BuildArgs {
     /// that works here [env: BUILDER_ISOLATION] [default: auto]
     #[arg(long, value_name = "NAME")]
     pub(super) isolation: Option<String>,
+
+    /// Directory with static programs of qemu (qemu-arm-static and the like), to be taken rather than the machine's
+    /// handlers; without it those in /kaniko/qemu and PATH are taken where the handlers do not do as well [env:
+    /// BUILDER_EMULATOR_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(super) emulator_dir: Option<PathBuf>,
 
     /// How the files of stages are kept: overlayfs stacks layers, native copies them into plain directories, auto tries
     /// the first [env: BUILDER_SNAPSHOTTER] [default: auto]

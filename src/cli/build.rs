@@ -36,6 +36,7 @@ use crate::image::platform::Platform;
 use crate::layer::Marks;
 use crate::registry::{Client, ClientError, ClientOptions, Notice};
 use crate::rootfs::IdMap;
+use crate::sandbox::emulation::Emulators;
 use crate::sandbox::{Agent, ResourceLimit, SandboxError, Secret, Strategy};
 use crate::snapshot::Snapshotter;
 use crate::store::Store;
@@ -277,11 +278,13 @@ impl Build<'_> {
         input: &Input<'_>,
     ) -> Result<Vec<Image>, Failure> {
         let sandbox = grounds.sandbox(self.settings);
+        let emulators = Emulators::new(self.settings.emulators.clone());
         let services = Services {
             source: images,
             workspace: &grounds.workspace,
             snapshotter,
             sandbox: sandbox.as_deref(),
+            emulators: &emulators,
             blobs: images.store.blobs(),
             form: self.settings.outputs.written_form(plan.clock),
             cache: &Local::new(images.store),
@@ -304,8 +307,8 @@ impl Build<'_> {
         build::execute(plan, &services).map_err(|error| {
             let mut failure = build_failure(&error, input.found, self.settings);
             let hint = || match &error.kind {
-                BuildErrorKind::Process { command, exit, clues, .. } => {
-                    let step = FailedStep { command, exit: *exit, clues: *clues };
+                BuildErrorKind::Process { command, platform, exit, clues, .. } => {
+                    let step = FailedStep { command, platform, exit: *exit, clues: *clues };
                     step.hint(&self.entered.own, self.isolation.way(), self.isolation.place())
                 }
                 BuildErrorKind::Sandbox(error @ SandboxError::UnknownId { .. }) => {

@@ -1,6 +1,7 @@
 //! What may have been behind the failure of a RUN's command: something that there is not where it ran.
 
 use crate::build::clues::Clues;
+use crate::image::platform::Platform;
 use crate::sandbox::Exit;
 use crate::sandbox::own::Own;
 use crate::sandbox::probe::{Place, Way};
@@ -30,6 +31,8 @@ const NEED_OTHERS: [&str; 6] = ["su", "sudo", "gosu", "su-exec", "runuser", "set
 pub(super) struct FailedStep<'a> {
     /// With its shell.
     pub(super) command: &'a str,
+    /// What it was built for.
+    pub(super) platform: &'a Platform,
     pub(super) exit: Exit,
     /// What its output spoke of.
     pub(super) clues: Clues,
@@ -38,6 +41,15 @@ pub(super) struct FailedStep<'a> {
 impl FailedStep<'_> {
     /// What to say of it, if it was kept apart in this `way` by a process with what `own` has, at `place`.
     pub(super) fn hint(self, own: &Own, way: Option<Way>, place: Place) -> Option<String> {
+        if self.has_met_unknown_instruction() {
+            let place = match self.platform.variant {
+                Some(_) => format!("{}", self.platform),
+                None => format!("this machine's, which builds for {}", self.platform),
+            };
+            return Some(format!(
+                "illegal instruction: the program needs a newer CPU than {place}; it, or the base image that it is from, was made for another platform"
+            ));
+        }
         if own.ids.is_single() && (self.clues.others || self.runs(&NEED_OTHERS)) {
             let remedy = match &own.shortage {
                 Some(shortage) => shortage.remedy(place),
@@ -52,6 +64,13 @@ impl FailedStep<'_> {
             "the step had no /proc, without which node, java, rustc, ps, /dev/stdin, /dev/stdout, /dev/stderr and bash's `<( )`, among others, do not work; `builder doctor` says what would give it one"
                 .to_owned()
         })
+    }
+
+    /// Whether it, or what it started, ended by an instruction that the CPU does not know.
+    fn has_met_unknown_instruction(self) -> bool {
+        const SIGNAL: u8 = 4;
+        let by_signal = self.exit == Exit::Signal(SIGNAL.into()) || self.exit == Exit::Code(128 + SIGNAL);
+        by_signal || self.clues.instruction
     }
 
     /// Whether it may have been one of `programs` that failed, as far as the text tells; one that was not found was not.
@@ -73,8 +92,8 @@ mod tests {
     use crate::sandbox::ProcView;
     use crate::sandbox::own::Identity;
 
-    const NOTHING: Clues = Clues { proc: false, others: false };
-    const SPOKEN: Clues = Clues { proc: true, others: true };
+    const NOTHING: Clues = Clues { proc: false, others: false, instruction: false };
+    const SPOKEN: Clues = Clues { proc: true, others: true, instruction: false };
 
     #[test]
     fn a_step_that_failed_may_have_wanted_what_there_is_not() {
@@ -84,7 +103,8 @@ mod tests {
         }
         let own = Own { identity: Identity::Initial, ids, shortage: None, detail: String::new() };
         let hint = |command, code, clues, way| {
-            FailedStep { command, exit: Exit::Code(code), clues }.hint(&own, way, Place::Pod)
+            let platform = &Platform::new("linux", "arm", Some("v5"));
+            FailedStep { command, platform, exit: Exit::Code(code), clues }.hint(&own, way, Place::Pod)
         };
         let namespaces = [ProcView::Own, ProcView::Shared].map(Way::Namespaces);
         for way in namespaces.into_iter().chain([Way::Chroot, Way::InPlace]) {
@@ -95,6 +115,7 @@ mod tests {
         assert_eq!(hint("node", 1, SPOKEN, None), None);
         for (command, code, expected) in [
             ("/bin/sh -c exit 42", 42, false),
+            ("/bin/sh -c ./program", 132, true),
             ("/bin/sh -c cat /missing", 1, false),
             ("/bin/sh -c apt-get install node", 100, false),
             ("/bin/sh -c node main.js", 1, true),

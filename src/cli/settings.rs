@@ -30,6 +30,7 @@ use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
 use crate::image::platform::{Platform, Requested};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
+use crate::sandbox::emulation::{self, OWN_PLACE};
 use crate::sandbox::probe::Hints;
 use crate::snapshot::native::Comparison;
 use crate::transfer::Pull;
@@ -110,6 +111,8 @@ pub(super) struct Settings {
     pub(super) store: PathBuf,
     /// How steps are kept apart.
     pub(super) isolation: isolation::Preference,
+    /// Where emulators are.
+    pub(super) emulators: emulation::Places,
     /// What the environment says of what is around.
     pub(super) hints: Hints,
     /// How the files of stages are kept.
@@ -247,6 +250,7 @@ impl Settings {
             outputs,
             store: store(args.store.as_deref(), environment)?,
             isolation: isolation_preference(args.isolation.as_deref(), environment)?,
+            emulators: emulators(args.emulator_dir.as_deref(), environment)?,
             hints: environment.hints(),
             snapshotter,
             comparison: args.snapshot_mode.as_deref().map(snapshotter::comparison).transpose()?,
@@ -556,6 +560,30 @@ pub(super) fn isolation_preference(
     let named = named((isolation::FLAG, flag), "BUILDER_ISOLATION", environment);
     named
         .map_or(Ok(isolation::Preference::Auto), |(source, text)| isolation::Preference::parse(source, &text))
+}
+
+/// Where emulators are: in `--emulator-dir` or what the environment says, else where builder's own image has them, and in
+/// the directories of programs.
+pub(super) fn emulators(
+    flag: Option<&Path>,
+    environment: &Environment,
+) -> Result<emulation::Places, Failure> {
+    let variable = "BUILDER_EMULATOR_DIR";
+    let named = match flag {
+        Some(path) => Some(("--emulator-dir", path.to_owned())),
+        None => environment.get(variable).map(|path| (variable, path.into())),
+    };
+    if let Some((source, path)) = &named
+        && !path.is_dir()
+    {
+        return Err(Failure::new(format!("`{}` is no directory", path.display())).of_flag(source));
+    }
+    let path = environment.get("PATH").unwrap_or_default();
+    let programs = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    Ok(emulation::Places {
+        named: named.map(|(_, path)| path),
+        usual: std::iter::once(OWN_PLACE.into()).chain(programs).collect(),
+    })
 }
 
 /// What a flag or else a variable has been given, with the name of the one that was.

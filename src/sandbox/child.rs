@@ -9,17 +9,21 @@ use std::process::ExitCode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, pidfd_open, set_child_subreaper,
+    waitpid,
 };
 use rustix::thread::UnshareFlags;
 
 use super::allowed::Allowed;
+use super::emulation::{self, Emulator};
 use super::own::Inner;
-use super::refusal::Attempt;
+use super::refusal::{Act, Attempt};
 use super::wire::{self, Confinement, Left, Order, Report};
 use super::{
-    Exit, Network, ProcView, Survivors, attach, chroot, descendants, in_place, launch, mounts, network,
+    Exit, Network, ProcView, Process, Runner, Survivors, attach, chroot, descendants, in_place, launch,
+    mounts, network,
 };
 use crate::sys::{self, Forked, Inside};
 
@@ -100,11 +104,25 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
         Confinement::Namespaces { proc } => {
             let root = mounts::separate_root(root, process.security)?;
             let clones = attach::clone_sources(&process)?;
+            let handlers = Handlers::prepare(&process)?;
             match proc {
                 ProcView::Own => {
                     during(sys::unshare(UnshareFlags::NEWPID), "make a pid namespace")?;
                     start(root, socket, (left, rest), |root| {
                         mounts::enter(&process, root, clones, proc)?;
+                        if let Some(handlers) = &handlers {
+                            // With the /proc of its own namespace, in which its number means what it does to this process.
+                            let inner = Inner::prepare()?;
+                            launch::set_limits(&process)?;
+                            of_handlers(inner.enter_with_mounts())?;
+                            if process.network == Network::None {
+                                network::cut_off()?;
+                            }
+                            handlers.register()?;
+                        }
+                        if !matches!(process.runner, Runner::Processor) {
+                            leave_first_process()?;
+                        }
                         launch::launch(&process, &Allowed::inside(process.security)?)
                     })
                 }
@@ -112,11 +130,17 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
                     // From where the machine's /proc still is, and before there is anything of the image.
                     let inner = Inner::prepare()?;
                     mounts::enter(&process, root, clones, proc)?;
-                    inner.enter()?;
+                    match &handlers {
+                        None => inner.enter()?,
+                        Some(_) => of_handlers(inner.enter_with_mounts())?,
+                    }
                     // The network has to belong to the namespace that its capabilities count in, or its root could not
                     // listen on ports below 1024 there, nor ping.
                     if process.network == Network::None {
                         network::cut_off()?;
+                    }
+                    if let Some(handlers) = &handlers {
+                        handlers.register()?;
                     }
                     // Where the kernel cannot do that, a step may end its own build, and nothing is left all the same: see
                     // [`super::orphans`].
@@ -153,6 +177,78 @@ fn supervise(order: Order, socket: BorrowedFd<'_>, rest: &mut Rest) -> Step<Exit
             exit
         }
     }
+}
+
+/// Goes on in a child; this process waits for its end, and for that of all others of the pid namespace, and ends as it did.
+///
+/// To process 1 of a pid namespace no signal that it sends itself does anything. An emulator that ends its program by a
+/// signal, an illegal instruction for instance, sends it to itself and waits for it: for ever, if it were that process.
+fn leave_first_process() -> Step<()> {
+    let first = match during(sys::fork_single_threaded(), "fork")? {
+        Forked::Child => return Ok(()),
+        Forked::Parent(first) => first,
+    };
+    // When only the supervisor was killed, as in [`launch`].
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // The socket among them: only the command may report.
+    let _ = sys::close_inherited_descriptors();
+    loop {
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((process, status))) if process == first => sys::end_at_once(match exit_of(status) {
+                Exit::Code(code) => code.into(),
+                // As a shell says it: this process cannot end so.
+                Exit::Signal(signal) => 128 + signal,
+            }),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => sys::end_at_once(u8::MAX.into()),
+        }
+    }
+}
+
+/// How a process has ended.
+fn exit_of(status: WaitStatus) -> Exit {
+    if let Some(signal) = status.terminating_signal() {
+        return Exit::Signal(signal);
+    }
+    let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+    Exit::Code(code.unwrap_or(u8::MAX))
+}
+
+/// Handlers that only the command and what it starts have.
+struct Handlers<'a> {
+    emulator: &'a Emulator,
+    /// What is put into the one stays open as long as the other: in the supervisor, and nowhere that the command could
+    /// close it.
+    ends: [OwnedFd; 2],
+}
+
+impl<'a> Handlers<'a> {
+    /// For the supervisor.
+    fn prepare(process: &'a Process) -> Step<Option<Self>> {
+        let Runner::Own(emulator) = &process.runner else { return Ok(None) };
+        let (kept, other) = during(
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None),
+            Act::Handler.named("keep handlers of the step's own"),
+        )?;
+        Ok(Some(Self { emulator, ends: [kept, other] }))
+    }
+
+    /// For the command, when it is in the user namespace.
+    fn register(&self) -> Step<()> {
+        let register = || {
+            let mount = emulation::register(std::slice::from_ref(self.emulator))?;
+            wire::put_into(self.ends[1].as_fd(), mount.as_fd()).map_err(io::Error::from)
+        };
+        of_handlers(during(register(), "register a handler of its own with binfmt_misc"))
+    }
+}
+
+/// A failure that there would not be without handlers of its own.
+fn of_handlers(step: Step<()>) -> Step<()> {
+    step.map_err(|report| match report {
+        Report::Setup { step, errno } => Report::Setup { step: Act::Handler.named(step.words), errno },
+        other => other,
+    })
 }
 
 /// Whether the builder, which has made `socket` and the process at this end of it, is dead.
@@ -262,13 +358,7 @@ fn reap(first: Pid) -> io::Result<Reaped> {
     for _ in 0..REAPED_AT_ONCE {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((process, _))) if process != first => {}
-            Ok(Some((_, status))) => {
-                if let Some(signal) = status.terminating_signal() {
-                    return Ok(Reaped::First(Exit::Signal(signal)));
-                }
-                let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
-                return Ok(Reaped::First(Exit::Code(code.unwrap_or(u8::MAX))));
-            }
+            Ok(Some((_, status))) => return Ok(Reaped::First(exit_of(status))),
             Ok(None) => return Ok(Reaped::All),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -283,7 +373,7 @@ mod tests {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Command, Stdio};
 
-    use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+    use rustix::net::{Shutdown, shutdown};
 
     use super::*;
 

@@ -4,15 +4,25 @@ use rustix::io::Errno;
 
 use super::in_place::InPlaceError;
 use super::probe::{self, Place};
-use super::refusal::errno_words;
+use super::refusal::{Act, errno_words};
 use super::{SandboxError, Strategy};
 
 impl SandboxError {
+    /// Whether there would be no such failure without a handler of the step's own.
+    #[must_use]
+    pub fn is_of_own_handler(&self) -> bool {
+        matches!(self, Self::Setup { step, .. } if step.act == Act::Handler)
+    }
+
     /// What to do about it, in the words of `place`, where the step was kept apart by `strategy`; none where the message
     /// says it, or nobody knows.
     #[must_use]
     pub fn remedy(&self, strategy: Strategy, place: Place) -> Option<String> {
         match self {
+            Self::Setup { step, .. } if step.act == Act::Handler => Some(
+                "handlers in a user namespace take Linux 6.7, and a kernel and a profile that allow user namespaces; `builder doctor` says what runs programs for other platforms here"
+                    .to_owned(),
+            ),
             Self::Setup { step, source } => {
                 let errno = Errno::from_io_error(source)?;
                 let explanation = probe::explain_step(strategy, step, errno).at(place);
@@ -75,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::rootfs::GuestPath;
-    use crate::sandbox::{Act, Loss};
+    use crate::sandbox::Loss;
 
     #[test]
     fn what_can_be_done_about_a_step_that_could_not_run_is_said() {
@@ -93,6 +103,7 @@ mod tests {
             (setup(Act::WriteRoot, Errno::ROFS), Some("readOnlyRootFilesystem: false")),
             // After a trial that had worked, no setting is to blame for what has no name.
             (setup(Act::Other, Errno::ACCESS), None),
+            (setup(Act::Handler, Errno::PERM), Some("take Linux 6.7")),
             (SandboxError::Spawn(Errno::NOENT.into()), Some("it needs /proc")),
             (SandboxError::Spawn(Errno::AGAIN.into()), None),
             (SandboxError::Device { path: path() }, Some("without securityContext.privileged")),

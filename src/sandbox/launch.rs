@@ -163,10 +163,8 @@ pub(super) fn launch(process: &Process, allowed: &Allowed) -> Step<Infallible> {
     during(connect_standard_input(), Act::OpenDevice.named("open `/dev/null`"))?;
     enter_directory(process)?;
     during(limit(process, capabilities), "set the limits of the process")?;
-    // Before rights are given up: it takes CAP_SYS_RESOURCE to raise one above the builder's own.
-    for limit in &process.limits {
-        during(limit.set(), format!("set the limit `{limit}` (--ulimit)"))?;
-    }
+    // Before rights are given up: see there.
+    set_limits(process)?;
     // While there still is CAP_SYS_ADMIN; what follows must be among what a step may do.
     if system_calls == SystemCalls::Filtered {
         during(seccomp::install(capabilities), "filter the system calls of the process")?;
@@ -184,6 +182,15 @@ pub(super) fn launch(process: &Process, allowed: &Allowed) -> Step<Infallible> {
     during(sys::set_close_on_exec(), "close descriptors")?;
     sys::reset_signals();
     Err(Report::Start(execute(process, &strings)))
+}
+
+/// Sets the limits that the process asks for. To raise one above the builder's own takes CAP_SYS_RESOURCE in the user
+/// namespace of the machine; nobody needs it to set a limit that is set already.
+pub(super) fn set_limits(process: &Process) -> Step<()> {
+    process
+        .limits
+        .iter()
+        .try_for_each(|limit| during(limit.set(), format!("set the limit `{limit}` (--ulimit)")))
 }
 
 /// Arguments and environment as execve(2) takes them.

@@ -48,6 +48,7 @@ mod wire;
 
 use std::io;
 
+use emulation::{Emulator, OwnHandlers};
 use rustix::io::Errno;
 
 pub use agent::{Agent, Forwarding};
@@ -102,6 +103,8 @@ pub struct Process {
     pub mounts: Vec<Mount>,
     /// How the kernel presents the machine.
     pub presentation: Presentation,
+    /// What runs its programs.
+    pub runner: Runner,
     /// Its network.
     pub network: Network,
     /// What it may do.
@@ -147,6 +150,7 @@ impl Process {
             scripts: Vec::new(),
             mounts: Vec::new(),
             presentation: Presentation::Native,
+            runner: Runner::Processor,
             network: Network::Shared,
             security: Security::Confined,
             shm_size: None,
@@ -193,6 +197,17 @@ pub enum Presentation {
     ThirtyTwoBit,
 }
 
+/// What runs programs.
+#[derive(Debug, Clone)]
+pub enum Runner {
+    /// The processor.
+    Processor,
+    /// A handler of the machine, for programs of another processor.
+    Handler,
+    /// This one in its place, only where [`Sandbox::own_handlers`] says that it can be.
+    Own(Emulator),
+}
+
 /// Which stream a chunk of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
@@ -230,6 +245,11 @@ pub trait Sandbox: Sync {
     /// it meanwhile.
     fn mounts(&self) -> bool {
         true
+    }
+
+    /// Whether a process can have a handler of binfmt_misc of its own.
+    fn own_handlers(&self) -> OwnHandlers {
+        OwnHandlers::NoNamespace
     }
 
     /// What processes find around them now.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::emulation::OwnHandlers;
 use super::furnish::FurnishError;
 use super::provided::make_kernel_directories;
 use super::running::{self, Command};
@@ -56,6 +57,10 @@ impl Sandbox for Isolated {
         let exit = result?;
         removed.map_err(FurnishError::Restore)?;
         Ok(exit)
+    }
+
+    fn own_handlers(&self) -> OwnHandlers {
+        OwnHandlers::of_kernel()
     }
 
     fn view(&self) -> Result<View, SandboxError> {

@@ -315,7 +315,16 @@ impl Inner {
 
     /// Moves this process into the namespace, where it has all capabilities.
     pub(super) fn enter(self) -> Step<()> {
-        during(sys::unshare(UnshareFlags::NEWUSER), "make a user namespace of its own")?;
+        self.enter_with(UnshareFlags::empty())
+    }
+
+    /// The same, with a copy of the mounts that belongs to the namespace, so that it may mount.
+    pub(super) fn enter_with_mounts(self) -> Step<()> {
+        self.enter_with(UnshareFlags::NEWNS)
+    }
+
+    fn enter_with(self, others: UnshareFlags) -> Step<()> {
+        during(sys::unshare(UnshareFlags::NEWUSER | others), "make a user namespace of its own")?;
         match self.0.map() {
             None => Ok(()),
             // Mapping many takes CAP_SETUID, CAP_SETGID and, since Linux 5.12, CAP_SETFCAP outside.

@@ -11,17 +11,20 @@ use rustix::net::{
 };
 
 use super::devices::Rules;
+use super::emulation::Emulator;
 use super::launch::StartProblem;
 use super::mount::{Bind, Content, Mount, Rights, Secret, SecretFile, Writes};
 use super::refusal::{Act, Attempt};
-use super::{Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, ResourceLimit, Script, Security};
+use super::{
+    Exit, MAX_MOUNTS, Network, Presentation, ProcView, Process, ResourceLimit, Runner, Script, Security,
+};
 use crate::rootfs::{GuestPath, Owner, ResolvedUser};
 
 /// The largest frame that is accepted: both ends are ours, this only bounds the damage of a mistake.
 const MAX_FRAME: usize = 1 << 30;
 
-/// The most descriptors that go with an order: the root, and two for each bind mount.
-const MAX_DESCRIPTORS: usize = 1 + 2 * MAX_MOUNTS;
+/// The most descriptors that go with an order: the root, two for each bind mount, and an emulator.
+const MAX_DESCRIPTORS: usize = 2 + 2 * MAX_MOUNTS;
 
 /// How the supervisor keeps a process apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +211,14 @@ pub(super) fn encode_process(process: &Process) -> Vec<u8> {
         Presentation::Native => 0,
         Presentation::ThirtyTwoBit => 1,
     });
+    match &process.runner {
+        Runner::Processor => out.number(0),
+        Runner::Handler => out.number(1),
+        Runner::Own(emulator) => {
+            out.number(2);
+            out.bytes(emulator.architecture().as_bytes());
+        }
+    }
     out.number(match process.network {
         Network::Shared => 0,
         Network::None => 1,
@@ -278,7 +289,11 @@ fn descriptors(process: &Process) -> impl Iterator<Item = BorrowedFd<'_>> {
         Content::Bind(bind) => Some([bind.tree.as_fd(), bind.source.as_fd()]),
         Content::Tmpfs { .. } | Content::Secret(_) => None,
     });
-    binds.flatten()
+    let emulator = match &process.runner {
+        Runner::Own(emulator) => Some(emulator.file.as_fd()),
+        Runner::Processor | Runner::Handler => None,
+    };
+    binds.flatten().chain(emulator)
 }
 
 /// The order that [`encode_process`] wrote, with the descriptors that came with it.
@@ -303,6 +318,12 @@ pub(super) fn decode_process(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<
         presentation: match from.number()? {
             0 => Presentation::Native,
             1 => Presentation::ThirtyTwoBit,
+            _ => return None,
+        },
+        runner: match from.number()? {
+            0 => Runner::Processor,
+            1 => Runner::Handler,
+            2 => Runner::Own(Emulator::of(&from.text()?, descriptors.next()?)?),
             _ => return None,
         },
         network: match from.number()? {
@@ -406,6 +427,15 @@ pub(super) fn send_order(
     // The descriptors travel with the first byte; a large rest would block before it is known to be taken.
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&frame[..1])], &mut control, SendFlags::NOSIGNAL)?;
     write_all(socket, &frame[sent..])
+}
+
+/// Puts `descriptor` into `socket`: what it means stays open until somebody takes it out at the other end, or closes that.
+pub(super) fn put_into(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let sent = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&sent));
+    rustix::net::sendmsg(socket, &[IoSlice::new(b"k")], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// The order that [`send_order`] sent.
@@ -527,6 +557,9 @@ mod tests {
             scripts: vec![Script { name: b"EOF".to_vec(), content: vec![b'x'; 1 << 20] }],
             mounts: mounts(),
             presentation: Presentation::ThirtyTwoBit,
+            runner: Runner::Own(
+                Emulator::of("arm", std::fs::File::open("/etc/passwd").unwrap().into()).unwrap(),
+            ),
             network: Network::None,
             security: Security::Unconfined,
             shm_size: Some(5),
@@ -583,14 +616,14 @@ mod tests {
         let open = |count: usize| -> Vec<OwnedFd> {
             (0..count).map(|_| std::fs::File::open("/").unwrap().into()).collect()
         };
-        let decoded = decode_process(&bytes, open(2)).unwrap();
+        let decoded = decode_process(&bytes, open(3)).unwrap();
         assert_eq!(encode_process(&decoded), bytes);
         for length in 0..bytes.len() {
-            assert!(decode_process(&bytes[..length], open(2)).is_none(), "{length}");
+            assert!(decode_process(&bytes[..length], open(3)).is_none(), "{length}");
         }
-        assert!(decode_process(&[bytes.as_slice(), b"x"].concat(), open(2)).is_none());
-        assert!(decode_process(&bytes, open(1)).is_none(), "a mount without a source");
-        assert!(decode_process(&bytes, open(3)).is_none(), "a source without a mount");
+        assert!(decode_process(&[bytes.as_slice(), b"x"].concat(), open(3)).is_none());
+        assert!(decode_process(&bytes, open(2)).is_none(), "an emulator without a file");
+        assert!(decode_process(&bytes, open(4)).is_none(), "a source without a mount");
         assert!(decode_process(&[0xff; 64], Vec::new()).is_none());
     }
 

@@ -13,15 +13,16 @@ use super::failure::Failure;
 use super::isolation::{Choice, Chosen, PROGRAM};
 use super::limits::Limits;
 use super::settings::{
-    Environment, ROOT_STORE, host_platform, isolation_preference, requested_platform, snapshotter_preference,
-    store,
+    Environment, ROOT_STORE, emulators, host_platform, isolation_preference, requested_platform,
+    snapshotter_preference, store,
 };
 use super::snapshotter::word;
 use super::stop::AtOnce;
 use crate::image::platform::Platform;
 use crate::rootfs::IdMap;
+use crate::sandbox::emulation::{OwnHandlers, Places};
 use crate::sandbox::own::may_give_files;
-use crate::sandbox::probe::{Care, Ground, Hints, Place};
+use crate::sandbox::probe::{Care, Ground, Hints, Place, Way};
 use crate::sandbox::{Explanation, Strategy};
 use report::{Isolation, Report, Tried};
 use store::Site;
@@ -42,6 +43,7 @@ pub(super) struct DoctorSettings {
     temporary: PathBuf,
     host: Platform,
     platforms: Vec<Platform>,
+    emulators: Places,
 }
 
 impl DoctorSettings {
@@ -62,6 +64,7 @@ impl DoctorSettings {
             hints: environment.hints(),
             temporary: environment.text("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
             platforms: asked.collect::<Result<_, _>>()?,
+            emulators: emulators(args.emulator_dir.as_deref(), environment)?,
             host,
         })
     }
@@ -88,12 +91,16 @@ fn look(settings: &DoctorSettings) -> Result<Report, Failure> {
     let place = Place::find(settings.hints);
     let site = Site::find(&settings.store, &settings.temporary)?;
     let (isolation, chosen) = isolation(place, &site);
+    let own = match chosen.map(|chosen| chosen.way) {
+        Some(Way::Namespaces(_)) => OwnHandlers::of_kernel(),
+        _ => OwnHandlers::NoNamespace,
+    };
     Ok(Report {
         place,
         user: rustix::process::geteuid().as_raw(),
         store: site.look(chosen, place),
         isolation,
-        platforms: platforms::look(&settings.host, &settings.platforms),
+        platforms: platforms::look(&settings.host, &settings.platforms, own, &settings.emulators),
     })
 }
 

@@ -126,6 +126,9 @@ pub(super) struct Platform {
     pub(super) how: How,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) handler: Option<Handler>,
+    /// What a step has a handler of its own for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) emulator: Option<Emulator>,
     /// What goes wrong with the handler.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
@@ -146,6 +149,8 @@ pub(super) enum How {
     Predecessor,
     /// A handler of binfmt_misc.
     Handler,
+    /// A handler that the step alone has.
+    Own,
     /// Nothing.
     Missing,
     /// Nobody knows.
@@ -158,6 +163,15 @@ pub(super) struct Handler {
     pub(super) name: String,
     pub(super) interpreter: String,
     pub(super) flags: String,
+}
+
+/// An emulator that builder has found.
+#[derive(Debug, Serialize)]
+pub(super) struct Emulator {
+    pub(super) path: String,
+    /// The CPU that it plays, unless that is its own choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpu: Option<&'static str>,
 }
 
 impl Tried {

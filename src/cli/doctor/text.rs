@@ -148,11 +148,16 @@ fn store(text: &mut String, store: &Store) {
 }
 
 fn emulation(text: &mut String, platform: &Platform) {
+    if let (How::Own, Some(emulator)) = (platform.how, &platform.emulator) {
+        let cpu = emulator.cpu.map(|cpu| format!(" as {cpu}")).unwrap_or_default();
+        let how = format!("by {}{cpu}, for the step alone", emulator.path);
+        return paragraph(text, &format!("  {:<25}", platform.platform), INDENT, &how);
+    }
     let how = match (platform.how, &platform.handler) {
         (How::Native, _) => "natively".to_owned(),
         (How::Predecessor, _) => "natively, as the 32-bit predecessor".to_owned(),
-        (How::Handler, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
-        (How::Handler, None) => "by a handler".to_owned(),
+        (How::Handler | How::Own, Some(handler)) => format!("by {} (flags {})", handler.name, handler.flags),
+        (How::Handler | How::Own, None) => "by a handler".to_owned(),
         (How::Unknown, _) => "unknown".to_owned(),
         (How::Missing, _) => format!("not: {}", platform.cause.as_deref().unwrap_or_default()),
     };

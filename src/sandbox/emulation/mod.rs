@@ -1,19 +1,27 @@
 //! Whether this machine can run programs for another processor, and what to do if not.
 //!
 //! The kernel hands programs that it cannot run to handlers registered with binfmt_misc (kernel documentation,
-//! `admin-guide/binfmt-misc.rst`), usually qemu's user emulation. Which CPU model qemu plays is left to qemu: its choice
-//! runs programs for every variant, but `uname -m` then says `armv7l` for `arm/v5`, too. `QEMU_CPU` could change that and
-//! would be visible in the environment of the step.
+//! `admin-guide/binfmt-misc.rst`), usually qemu's user emulation. Those of the machine are what somebody has set up. In a
+//! user namespace there can be others ([`Choice::Own`]): then each step has the CPU of its variant, by `uname -m` and
+//! by what it can do, and nothing need be set up.
 
+mod emulator;
+mod inserted;
+mod instance;
+mod model;
 mod trial;
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use rustix::fs::{Dir, Mode, OFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+pub use emulator::{Emulator, Emulators, Found, OWN_PLACE, Places, Unusable};
+pub(super) use instance::register;
+pub use instance::try_as_own_handler;
+pub use model::Features;
 pub use trial::{Trial, try_out};
 
 use super::{Presentation, own};
@@ -25,22 +33,50 @@ const REGISTRATIONS: &str = "/proc/sys/fs/binfmt_misc";
 /// The most that is read of a registration: the kernel writes less than a page.
 const MAX_REGISTRATION: usize = 1 << 16;
 
-/// Architectures in Go's words with ELF class, byte order and machine number.
-const ARCHITECTURES: [(&str, u8, u8, u16); 14] = [
-    ("386", 1, 1, 3),
-    ("amd64", 2, 1, 62),
-    ("arm", 1, 1, 40),
-    ("arm64", 2, 1, 183),
-    ("loong64", 2, 1, 258),
-    ("mips", 1, 2, 8),
-    ("mipsle", 1, 1, 8),
-    ("mips64", 2, 2, 8),
-    ("mips64le", 2, 1, 8),
-    ("ppc64", 2, 2, 21),
-    ("ppc64le", 2, 1, 21),
-    ("riscv64", 2, 1, 243),
-    ("s390x", 2, 2, 22),
-    ("sparc64", 2, 2, 43),
+/// An architecture, and how its programs begin.
+struct Architecture {
+    /// In Go's words.
+    name: &'static str,
+    /// In qemu's.
+    qemu: &'static str,
+    /// ELF's class: 1 of 32 bits, 2 of 64.
+    class: u8,
+    /// ELF's byte order: 1 the lowest byte first, 2 the highest.
+    order: u8,
+    /// ELF's number of the machine.
+    machine: u16,
+}
+
+impl Architecture {
+    const fn new(name: &'static str, qemu: &'static str, class: u8, order: u8, machine: u16) -> Self {
+        Self { name, qemu, class, order, machine }
+    }
+
+    fn is_64_bit_little_endian(&self) -> bool {
+        (self.class, self.order) == (2, 1)
+    }
+
+    fn of(name: &str) -> Option<&'static Self> {
+        ARCHITECTURES.iter().find(|known| known.name == name)
+    }
+}
+
+/// Those that there are.
+static ARCHITECTURES: [Architecture; 14] = [
+    Architecture::new("386", "i386", 1, 1, 3),
+    Architecture::new("amd64", "x86_64", 2, 1, 62),
+    Architecture::new("arm", "arm", 1, 1, 40),
+    Architecture::new("arm64", "aarch64", 2, 1, 183),
+    Architecture::new("loong64", "loongarch64", 2, 1, 258),
+    Architecture::new("mips", "mips", 1, 2, 8),
+    Architecture::new("mipsle", "mipsel", 1, 1, 8),
+    Architecture::new("mips64", "mips64", 2, 2, 8),
+    Architecture::new("mips64le", "mips64el", 2, 1, 8),
+    Architecture::new("ppc64", "ppc64", 2, 2, 21),
+    Architecture::new("ppc64le", "ppc64le", 2, 1, 21),
+    Architecture::new("riscv64", "riscv64", 2, 1, 243),
+    Architecture::new("s390x", "s390x", 2, 2, 22),
+    Architecture::new("sparc64", "sparc64", 2, 2, 43),
 ];
 
 /// The architecture of this program, in Go's words: what the machine runs by itself.
@@ -62,6 +98,13 @@ pub fn host_architecture() -> &'static str {
     }
 }
 
+/// Whether this process is in the user namespace of the machine, as far as it can find out: what a step loses there in a
+/// namespace of its own is what root of the machine may do.
+#[must_use]
+pub fn is_of_machine() -> bool {
+    own::is_in_initial_user_namespace().unwrap_or(true)
+}
+
 /// What a machine runs by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -69,6 +112,8 @@ pub struct Host {
     pub architecture: String,
     /// Whether programs for the 32-bit predecessor run, too.
     pub predecessor: Predecessor,
+    /// What its processor can do, if it is amd64 and that is known.
+    pub features: Option<Features>,
 }
 
 /// Whether a 64-bit processor runs programs for its 32-bit predecessor (386 on amd64, arm on arm64).
@@ -86,12 +131,31 @@ impl Host {
     pub fn current() -> Self {
         let runs = sys::has_32_bit_personality();
         let predecessor = if runs { Predecessor::Runs } else { Predecessor::DoesNotRun };
-        Self { architecture: host_architecture().to_owned(), predecessor }
+        Self { architecture: host_architecture().to_owned(), predecessor, features: None }
     }
 
-    fn presentation(&self, architecture: &str) -> Option<Presentation> {
+    /// The same with what its processor can do, which a machine with many may take milliseconds to tell.
+    #[must_use]
+    pub fn with_features(self) -> Self {
+        let features = if self.architecture == "amd64" { Features::current() } else { None };
+        Self { features, ..self }
+    }
+
+    /// What its processor lacks of what programs for `architecture/variant` may need.
+    fn lacking(&self, architecture: &str, variant: Option<&str>) -> Vec<&'static str> {
+        match &self.features {
+            Some(features) if (self.architecture.as_str(), architecture) == ("amd64", "amd64") => {
+                features.lacking(variant)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn presentation(&self, architecture: &str, variant: Option<&str>) -> Option<Presentation> {
         match (self.architecture.as_str(), architecture) {
-            (own, wanted) if own == wanted => Some(Presentation::Native),
+            (own, wanted) if own == wanted => {
+                self.lacking(architecture, variant).is_empty().then_some(Presentation::Native)
+            }
             ("amd64", "386") | ("arm64", "arm") if self.predecessor == Predecessor::Runs => {
                 Some(Presentation::ThirtyTwoBit)
             }
@@ -100,9 +164,16 @@ impl Host {
     }
 }
 
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = self.features.as_ref().map(|features| format!("/{}", features.variant()));
+        write!(f, "linux/{}{}", self.architecture, level.unwrap_or_default())
+    }
+}
+
 /// Whether this machine runs programs for `architecture` without a handler.
 pub(super) fn is_native(architecture: &str) -> bool {
-    Host::current().presentation(architecture).is_some()
+    Host::current().presentation(architecture, None).is_some()
 }
 
 /// A handler as binfmt_misc lists it.
@@ -222,9 +293,7 @@ impl Registrations {
         if !own::is_in_initial_user_namespace()? {
             return Ok(Self::Unreadable);
         }
-        let context = fsopen("binfmt_misc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&context)?;
-        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let mount = instance::mount()?;
         let directory = rustix::fs::openat(&mount, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Self::read_from(directory.as_fd())
     }
@@ -282,6 +351,35 @@ pub enum Emulation {
     Unknown,
 }
 
+/// Whether a step can have handlers of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnHandlers {
+    /// It can.
+    Possible,
+    /// The kernel has one list of handlers for all.
+    OldKernel,
+    /// It is in no user namespace, and gets none.
+    NoNamespace,
+    /// It is to have all rights that root of the machine has, which it would not have in a user namespace.
+    AllRights,
+}
+
+impl OwnHandlers {
+    /// What this kernel allows to steps that can have a user namespace.
+    #[must_use]
+    pub fn of_kernel() -> Self {
+        let release = rustix::system::uname();
+        Self::of_release(&release.release().to_string_lossy())
+    }
+
+    /// The same of a kernel that calls itself so (uname(2)). Since 6.7 there may be a list for each user namespace.
+    fn of_release(release: &str) -> Self {
+        let mut numbers = release.split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
+        let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if version >= (6, 7) { Self::Possible } else { Self::OldKernel }
+    }
+}
+
 /// No way to run programs for a platform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("programs for `{platform}` cannot run on this machine, which is `{host}`: {reason}")]
@@ -290,6 +388,7 @@ pub struct MissingEmulation {
     architecture: String,
     host: String,
     reason: Reason,
+    own: OwnHandlers,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -300,6 +399,10 @@ enum Reason {
     Disabled(String),
     #[error("binfmt_misc is switched off")]
     SwitchedOff,
+    #[error("its CPU lacks {}", lacking.join(", "))]
+    Level { lacking: Vec<&'static str>, can_be_emulated: bool },
+    #[error("no handler for them is registered with binfmt_misc, and {0}")]
+    Unusable(String),
 }
 
 impl MissingEmulation {
@@ -309,24 +412,126 @@ impl MissingEmulation {
         self.reason.to_string()
     }
 
-    /// How to get a handler for programs for `architecture`, on one line.
+    /// How to get a handler for programs for `architecture`, on one line, where a step can have its own or not.
     #[must_use]
-    pub fn advice(architecture: &str) -> String {
-        format!(
+    pub fn advice(architecture: &str, own: OwnHandlers) -> String {
+        let machine = format!(
             "on the machine itself (in a cluster: on the node), run `apt-get install qemu-user-static binfmt-support`, or \
              `docker run --privileged --rm tonistiigi/binfmt --install {architecture}`; the handler needs flag F"
-        )
+        );
+        let Some(known) = Architecture::of(architecture) else { return machine };
+        let emulator = format!("qemu-{}-static", known.qemu);
+        match own {
+            OwnHandlers::Possible => format!(
+                "give builder a static qemu, `{emulator}`, in PATH (Debian's package qemu-user-static) or in the directory \
+                 that --emulator-dir names: nothing else has to be set up"
+            ),
+            OwnHandlers::OldKernel => {
+                format!("{machine}. From Linux 6.7 on, `{emulator}` in PATH or in --emulator-dir is enough")
+            }
+            OwnHandlers::NoNamespace => format!(
+                "{machine}. Where steps are kept apart by mount-namespace or user-namespace (`builder doctor`), \
+                 `{emulator}` in PATH or in --emulator-dir is enough"
+            ),
+            OwnHandlers::AllRights => {
+                format!(
+                    "{machine}. Without --security=insecure, `{emulator}` in PATH or in --emulator-dir is enough"
+                )
+            }
+        }
     }
 
     /// What to do about it, on one line.
     #[must_use]
     pub fn hint(&self) -> String {
-        match &self.reason {
-            Reason::NotRegistered => Self::advice(&self.architecture),
-            Reason::Disabled(name) => format!("run `echo 1 > {REGISTRATIONS}/{name}` on the machine itself"),
-            Reason::SwitchedOff => format!("run `echo 1 > {REGISTRATIONS}/status` on the machine itself"),
+        match (&self.reason, self.own) {
+            (Reason::Level { can_be_emulated: false, .. }, _) => {
+                "build on a machine with such a CPU: qemu plays none that has AVX-512".to_owned()
+            }
+            (Reason::Level { .. }, OwnHandlers::Possible) => format!(
+                "build on a machine with such a CPU, or, slower, {}",
+                Self::advice(&self.architecture, self.own)
+            ),
+            (Reason::Level { .. }, _) => "build on a machine with such a CPU".to_owned(),
+            (Reason::NotRegistered | Reason::Unusable(_), own) => Self::advice(&self.architecture, own),
+            (Reason::Disabled(name), _) => {
+                format!("run `echo 1 > {REGISTRATIONS}/{name}` on the machine itself")
+            }
+            (Reason::SwitchedOff, _) => {
+                format!("run `echo 1 > {REGISTRATIONS}/status` on the machine itself")
+            }
         }
     }
+}
+
+/// How a step for a platform is to run.
+#[derive(Debug, Clone)]
+pub enum Choice {
+    /// As the machine does it: [`Emulation::Missing`] is none of it.
+    Machine(Emulation),
+    /// By a handler of its own.
+    Own {
+        /// Which.
+        found: Found,
+        /// How it can run without.
+        instead: Emulation,
+    },
+}
+
+/// Chooses for programs for `linux/ARCHITECTURE[/VARIANT]` on `host`, which has `registrations`, where `own` says whether a
+/// step can have handlers of its own. What the machine has is taken where it does as well. The text says what emulator
+/// was not taken, and why.
+///
+/// # Errors
+/// Where they cannot run.
+pub fn choose(
+    (architecture, variant): (&str, Option<&str>),
+    host: &Host,
+    registrations: &Registrations,
+    emulators: &Emulators,
+    own: OwnHandlers,
+) -> Result<(Choice, Option<String>), MissingEmulation> {
+    let machine = match availability(architecture, variant, host, registrations) {
+        Emulation::Missing(missing) => Emulation::Missing(MissingEmulation { own, ..missing }),
+        Emulation::Native(presentation) => {
+            return Ok((Choice::Machine(Emulation::Native(presentation)), None));
+        }
+        other => other,
+    };
+    let is_hopeless = matches!(
+        machine,
+        Emulation::Missing(MissingEmulation { reason: Reason::Level { can_be_emulated: false, .. }, .. })
+    );
+    let found = match own {
+        OwnHandlers::Possible if !is_hopeless => emulators.find(architecture, variant),
+        _ => Ok(None),
+    };
+    let is_as_good = match &machine {
+        Emulation::Handler(handler) => handler.warnings().is_empty() && !emulators.are_named(),
+        _ => false,
+    };
+    match (machine, found) {
+        (machine, Ok(Some(found))) if found.cpu.is_some() || !is_as_good => {
+            Ok((Choice::Own { found, instead: machine }, None))
+        }
+        (Emulation::Missing(missing), Err(unusable)) => Err(MissingEmulation {
+            reason: match missing.reason {
+                Reason::NotRegistered => Reason::Unusable(unusable.to_string()),
+                other => other,
+            },
+            ..missing
+        }),
+        (Emulation::Missing(missing), Ok(_)) => Err(missing),
+        (machine, Err(unusable)) => Ok((Choice::Machine(machine), Some(unusable.to_string()))),
+        (machine, Ok(_)) => Ok((Choice::Machine(machine), None)),
+    }
+}
+
+/// The CPU that the variant stands for, which a step sees only with a handler of its own; none where there is nothing that
+/// could be told from another.
+#[must_use]
+pub fn cpu_of_variant(architecture: &str, variant: Option<&str>) -> Option<&'static str> {
+    model::cpu_model(architecture, variant)
 }
 
 /// How programs for `linux/ARCHITECTURE[/VARIANT]` run on `host`.
@@ -337,7 +542,7 @@ pub fn availability(
     host: &Host,
     registrations: &Registrations,
 ) -> Emulation {
-    if let Some(presentation) = host.presentation(architecture) {
+    if let Some(presentation) = host.presentation(architecture, variant) {
         return Emulation::Native(presentation);
     }
     let missing = |reason| {
@@ -345,10 +550,15 @@ pub fn availability(
         Emulation::Missing(MissingEmulation {
             platform: format!("linux/{architecture}{variant}"),
             architecture: architecture.to_owned(),
-            host: format!("linux/{}", host.architecture),
+            host: host.to_string(),
             reason,
+            own: OwnHandlers::NoNamespace,
         })
     };
+    let lacking = host.lacking(architecture, variant);
+    if !lacking.is_empty() {
+        return missing(Reason::Level { lacking, can_be_emulated: model::can_be_emulated(variant) });
+    }
     let handlers = match registrations {
         Registrations::Listed(handlers) => handlers,
         Registrations::SwitchedOff => return missing(Reason::SwitchedOff),
@@ -367,7 +577,7 @@ pub fn availability(
 
 /// The beginning of a program for `architecture`, as far as handlers look.
 fn header_of(architecture: &str) -> Option<[u8; 64]> {
-    let (_, class, order, machine) = *ARCHITECTURES.iter().find(|entry| entry.0 == architecture)?;
+    let Architecture { class, order, machine, .. } = *Architecture::of(architecture)?;
     let number = |value: u16| if order == 1 { value.to_le_bytes() } else { value.to_be_bytes() };
     let mut header = [0; 64];
     header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order, 1]);
@@ -381,7 +591,7 @@ fn header_of(architecture: &str) -> Option<[u8; 64]> {
 pub(super) fn architecture_of(head: &[u8]) -> Option<&'static str> {
     let head = head.get(..20)?;
     let expected = |architecture| header_of(architecture);
-    ARCHITECTURES.iter().map(|entry| entry.0).find(|architecture| {
+    ARCHITECTURES.iter().map(|known| known.name).find(|architecture| {
         expected(architecture)
             .is_some_and(|header| head[..6] == header[..6] && head[18..20] == header[18..20])
     })
@@ -397,7 +607,7 @@ mod tests {
                        magic 7f454c4601010100000000000000000002002800\nmask ffffffffffffff00fffffffffffffffffeffffff\n";
 
     fn host(architecture: &str, predecessor: Predecessor) -> Host {
-        Host { architecture: architecture.to_owned(), predecessor }
+        Host { architecture: architecture.to_owned(), predecessor, features: None }
     }
 
     fn listed(entries: &[(&str, &str)]) -> Registrations {
@@ -498,6 +708,125 @@ mod tests {
         match availability("arm", None, &host("amd64", Predecessor::Runs), &registrations) {
             Emulation::Handler(handler) => assert_eq!(handler.name, "b"),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Emulators for these architectures, in qemu's words, in a directory that the user has named or not.
+    fn emulators(names: &[&str], are_named: bool) -> (Emulators, tempfile::TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        for name in names {
+            let program = fs::read("/proc/self/exe").unwrap();
+            emulator::tests::install(directory.path(), &format!("qemu-{name}-static"), &program);
+        }
+        let place = directory.path().to_owned();
+        let (named, usual) = if are_named { (Some(place), Vec::new()) } else { (None, vec![place]) };
+        (Emulators::new(Places { named, usual }), directory)
+    }
+
+    /// What is chosen, in a word: `own` with the CPU, or how the machine does it.
+    fn chosen(
+        platform: (&str, Option<&str>),
+        host: &Host,
+        registrations: &Registrations,
+        emulators: &Emulators,
+        own: OwnHandlers,
+    ) -> String {
+        match choose(platform, host, registrations, emulators, own) {
+            Ok((Choice::Own { found, .. }, _)) => format!("own {}", found.cpu.unwrap_or("-")),
+            Ok((Choice::Machine(Emulation::Native(_)), _)) => "native".to_owned(),
+            Ok((Choice::Machine(Emulation::Handler(_)), _)) => "handler".to_owned(),
+            Ok((Choice::Machine(other), _)) => format!("{other:?}"),
+            Err(missing) => format!("{missing}; {}", missing.hint()),
+        }
+    }
+
+    #[test]
+    fn a_handler_of_the_steps_own_is_taken_where_that_of_the_machine_does_less() {
+        use OwnHandlers::{NoNamespace, OldKernel, Possible};
+        let amd64 = host("amd64", Predecessor::Runs);
+        let (none, good) = (listed(&[]), listed(&[("qemu-arm", ARM)]));
+        let (poor, unknown) = (listed(&[("qemu-arm", &ARM.replace("POF", "F"))]), Registrations::Unreadable);
+        let arm64 =
+            ("arm64", "7f454c460201010000000000000000000200b700", "ffffffffffffff00fffffffffffffffffeffffff");
+        let arm64 =
+            format!("enabled\ninterpreter /q\nflags: PF\noffset 0\nmagic {}\nmask {}\n", arm64.1, arm64.2);
+        let arm64 = listed(&[("qemu-aarch64", &arm64)]);
+        let (found, _directory) = emulators(&["arm", "aarch64"], false);
+        let (named, _other) = emulators(&["aarch64"], true);
+        let nothing = Emulators::default();
+        let v5 = ("arm", Some("v5"));
+        for (platform, registrations, emulators, own, expected) in [
+            // For the CPU, whatever the machine has.
+            (v5, &good, &found, Possible, "own arm926"),
+            (("arm", Some("v6")), &poor, &found, Possible, "own arm1176"),
+            (("arm", None), &none, &found, Possible, "own cortex-a7"),
+            (v5, &unknown, &found, Possible, "own arm926"),
+            // What cannot be had is not missed.
+            (v5, &good, &nothing, Possible, "handler"),
+            (v5, &good, &found, OldKernel, "handler"),
+            (v5, &poor, &found, NoNamespace, "handler"),
+            // Nothing is better than what is there, but for whoever says so.
+            (("arm64", None), &arm64, &found, Possible, "handler"),
+            (("arm64", None), &arm64, &named, Possible, "own -"),
+            (("arm64", None), &none, &found, Possible, "own -"),
+            (("386", None), &none, &found, Possible, "native"),
+        ] {
+            assert_eq!(
+                chosen(platform, &amd64, registrations, emulators, own),
+                expected,
+                "{platform:?} {own:?}"
+            );
+        }
+        for (own, words) in [
+            (Possible, "give builder a static qemu, `qemu-riscv64-static`, in PATH"),
+            (OldKernel, "apt-get install qemu-user-static binfmt-support"),
+            (NoNamespace, "kept apart by mount-namespace or user-namespace"),
+            (OwnHandlers::AllRights, "Without --security=insecure"),
+        ] {
+            let text = chosen(("riscv64", None), &amd64, &none, &found, own);
+            assert!(text.contains("no handler for them is registered") && text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_level_that_the_processor_lacks_is_emulated_or_refused() {
+        const V2: &str = "flags : cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 avx";
+        let amd64 = Host { features: Features::parse(V2), ..host("amd64", Predecessor::Runs) };
+        let none = listed(&[]);
+        let (found, _directory) = emulators(&["x86_64"], false);
+        let choose =
+            |variant, emulators: &Emulators, own| chosen(("amd64", variant), &amd64, &none, emulators, own);
+        for variant in [None, Some("v1"), Some("v2")] {
+            assert_eq!(choose(variant, &found, OwnHandlers::Possible), "native", "{variant:?}");
+        }
+        assert_eq!(choose(Some("v3"), &found, OwnHandlers::Possible), "own max");
+        let refused = choose(Some("v3"), &Emulators::default(), OwnHandlers::Possible);
+        let words = "programs for `linux/amd64/v3` cannot run on this machine, which is `linux/amd64/v2`: its CPU lacks avx2, bmi1, bmi2, f16c, fma, abm, movbe, xsave; build on a machine with such a CPU, or, slower, give builder";
+        assert!(refused.starts_with(words), "{refused}");
+        let refused = choose(Some("v3"), &found, OwnHandlers::NoNamespace);
+        assert!(refused.ends_with("; build on a machine with such a CPU"), "{refused}");
+        let refused = choose(Some("v4"), &found, OwnHandlers::Possible);
+        assert!(refused.contains("avx512f") && refused.ends_with("none that has AVX-512"), "{refused}");
+        // Whoever does not know refuses nothing.
+        let unknown = host("amd64", Predecessor::Runs);
+        assert_eq!(chosen(("amd64", Some("v4")), &unknown, &none, &found, OwnHandlers::Possible), "native");
+        let foreign = host("arm64", Predecessor::DoesNotRun);
+        assert!(
+            chosen(("amd64", Some("v4")), &foreign, &none, &found, OwnHandlers::OldKernel).contains("binfmt")
+        );
+    }
+
+    #[test]
+    fn kernels_have_a_list_of_handlers_for_each_user_namespace_from_6_7_on() {
+        for (release, expected) in [
+            ("6.7.0", OwnHandlers::Possible),
+            ("6.18.44-fc-v669", OwnHandlers::Possible),
+            ("7.0-rc1", OwnHandlers::Possible),
+            ("6.6.99", OwnHandlers::OldKernel),
+            ("5.15.0-91-generic", OwnHandlers::OldKernel),
+            ("x", OwnHandlers::OldKernel),
+        ] {
+            assert_eq!(OwnHandlers::of_release(release), expected, "{release}");
         }
     }
 

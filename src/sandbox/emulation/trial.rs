@@ -2,13 +2,13 @@
 //! cannot be read, as in most containers.
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
+use super::emulator::Memory;
 use super::header_of;
 use crate::children::Asked;
 use crate::sys;
@@ -40,7 +40,7 @@ pub fn try_out(architecture: &str) -> io::Result<Trial> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     // Not what the standard library does to start a program: its C library takes whatever the kernel cannot execute for a
     // script of the shell.
-    let mut child = Asked::start([program.into(), null.into()], |[program, null]| {
+    let mut child = Asked::start([program, null.into()], |[program, null]| {
         let quiet = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));
@@ -64,19 +64,12 @@ pub fn try_out(architecture: &str) -> io::Result<Trial> {
 }
 
 /// A file in memory that begins so. It is not closed when the program is executed, since an emulator opens it by its path.
-fn program(header: &[u8]) -> io::Result<File> {
-    let memory = |flags| rustix::fs::memfd_create(c"builder-tries-emulation", flags);
-    // Before Linux 6.3 the flag is not known, and every such file can be executed.
-    let file = match memory(MemfdFlags::EXEC) {
-        Err(Errno::INVAL) => memory(MemfdFlags::empty()),
-        result => result,
-    };
-    let mut file = File::from(file?);
+fn program(header: &[u8]) -> io::Result<OwnedFd> {
+    let mut memory = Memory::new("tries-emulation")?;
     let mut head = [0; HEAD];
     head[..header.len()].copy_from_slice(header);
-    file.write_all(&head)?;
-    // Nobody can execute what somebody may still write to.
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let read_only = rustix::fs::open(path, OFlags::RDONLY, Mode::empty())?;
-    Ok(File::from(read_only))
+    memory.0.write_all(&head)?;
+    let file = memory.seal()?;
+    fcntl_setfd(&file, FdFlags::empty())?;
+    Ok(file)
 }

@@ -29,13 +29,15 @@ pub enum Act {
     OpenDevice,
     /// The root of the container is written to.
     WriteRoot,
+    /// A handler for programs of other processors is registered for a user namespace of its own.
+    Handler,
     /// Anything else.
     Other,
 }
 
 impl Act {
     /// All, in the order of their numbers on the wire.
-    pub(in crate::sandbox) const ALL: [Self; 12] = [
+    pub(in crate::sandbox) const ALL: [Self; 13] = [
         Self::UserNamespace,
         Self::MapIds,
         Self::MountNamespace,
@@ -47,6 +49,7 @@ impl Act {
         Self::MakeDevice,
         Self::OpenDevice,
         Self::WriteRoot,
+        Self::Handler,
         Self::Other,
     ];
 

@@ -95,7 +95,13 @@ pub(super) fn explain(attempt: &Attempt, errno: Errno, facts: &Facts) -> Refusal
         Act::NewProc | Act::Mount if forbidden && facts.filtered => {
             Refusal::filter(&format!("a part of it (cannot {attempt})"))
         }
-        Act::NewProc | Act::Mount | Act::LeaveRoot | Act::ChangeRoot | Act::WriteRoot | Act::Other => plain(),
+        Act::NewProc
+        | Act::Mount
+        | Act::LeaveRoot
+        | Act::ChangeRoot
+        | Act::WriteRoot
+        | Act::Handler
+        | Act::Other => plain(),
     }
 }
 
