@@ -552,7 +552,6 @@ fn flags_with_values_that_are_none() {
         ("output-index-annotation", "--output=type=oci,dest=x,annotation-index.k=v"),
         ("output-daemon", "--output=type=docker"),
         ("output-no-directory", "--output=type=local"),
-        ("output-split", "--output=type=local,dest=x,platform-split=true"),
         ("output-root", "--output=/"),
         ("output-misspelt", "--output=tpye=local"),
         ("bad-compression", "--compression=lz4"),
