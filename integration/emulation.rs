@@ -14,7 +14,7 @@ use crate::support::{Builder, Context, Finished, finish, scratch};
 const QEMU: &str = "/usr/bin/qemu-arm-static";
 
 /// Whether steps can have handlers of their own here; says so if not.
-fn can_have_handlers(test: &str) -> bool {
+pub(crate) fn can_have_handlers(test: &str) -> bool {
     let report = Builder::new().run(["doctor", "--output=json"]).json();
     let platforms = report["platforms"].as_array().unwrap();
     let arm = platforms.iter().find(|platform| platform["platform"] == "linux/arm/v5").unwrap();

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::emulation::can_have_handlers;
 use crate::support::fake_registry::{Answer, FakeRegistry};
 use crate::support::ground::ground;
 use crate::support::oci::{raw_manifest, skopeo};
@@ -235,6 +236,40 @@ fn all_platforms_mean_the_same_image_by_a_name() {
         .filter(|request| request.path.contains("/manifests/") && !request.path.contains("sha256"))
         .collect();
     assert_eq!(by_tag.len(), 1, "{by_tag:?}");
+}
+
+/// There is no base for v6: both stand on that for v5, and yet a RUN for each finds a CPU of its own.
+#[test]
+fn what_is_for_another_variant_is_not_the_same_though_its_base_is() {
+    let context = context("FROM BASE\nRUN uname -m\n");
+    for platforms in ["linux/arm/v6,linux/arm/v5", "linux/arm/v5,linux/arm/v6"] {
+        let finished = build(&Builder::new(), &context, &["--platform", platforms, "--no-push"]).success();
+        for place in ["[linux/arm/v5 2/2] RUN", "[linux/arm/v6 2/2] RUN"] {
+            assert!(finished.says(&[place]), "{platforms}: {}", finished.stderr);
+        }
+        if can_have_handlers("what_is_for_another_variant") {
+            for line in ["[linux/arm/v5 2/2] | armv5tel", "[linux/arm/v6 2/2] | armv6l"] {
+                assert!(finished.says(&[line]), "{platforms}: {}", finished.stderr);
+            }
+        }
+    }
+}
+
+#[test]
+fn checks_look_at_all_platforms() {
+    let context =
+        Context::new("FROM --platform=linux/arm64 scratch\nARG TARGETARCH\nFROM scratch AS x$TARGETARCH\n");
+    let checked = |platforms: &str| {
+        let builder = Builder::new();
+        let mut command = builder.command();
+        command.args(["check", "--platform", platforms]).arg("--context").arg(context.path());
+        finish(&mut command).stdout
+    };
+    let (one, other) = (checked("linux/amd64"), checked("linux/arm64"));
+    let both = checked("linux/amd64,linux/arm64");
+    for found in one.lines().chain(other.lines()).filter(|line| line.starts_with("WARNING")) {
+        assert!(both.contains(found), "{found}: {both}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::image::reference::Reference;
 use crate::rootfs::GuestPath;
 
 /// What build checks say of a Dockerfile.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Checked {
     /// What they found, in the order of the lines.
     pub warnings: Vec<Warning>,
@@ -24,6 +24,20 @@ pub struct Checked {
     pub error: Option<BuildError>,
     /// Bases that nobody could be asked for.
     pub unknown: Vec<UnknownBase>,
+}
+
+impl Checked {
+    /// Adds what was found for another platform. The first error counts.
+    pub fn absorb(&mut self, other: Self) {
+        let warnings: BTreeSet<Warning> = self.warnings.drain(..).chain(other.warnings).collect();
+        self.warnings = warnings.into_iter().collect();
+        self.error = self.error.take().or(other.error);
+        let is_new = |base: &UnknownBase| {
+            !self.unknown.iter().any(|known| (known.span, &known.image) == (base.span, &base.image))
+        };
+        let new: Vec<UnknownBase> = other.unknown.into_iter().filter(is_new).collect();
+        self.unknown.extend(new);
+    }
 }
 
 /// An image that could not be asked for. Without it one cannot tell which variables a stage has, which triggers run in it,

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::error::BuildErrorKind;
-use super::execute::Executor;
+use super::execute::{Executor, locked};
 use super::progress::Event;
 use super::step::{RunStep, StagePlan, Step};
 use crate::image::platform::Platform;
@@ -90,10 +90,10 @@ impl Executor<'_> {
                 OwnHandlers::NoNamespace => "more takes a step in namespaces (--isolation)",
                 OwnHandlers::AllRights => "with --security=insecure as root of the machine there is no more",
             };
-            if !self.told_of_cpu.swap(true, Ordering::Relaxed) {
-                let note = format!(
-                    "note: a RUN for {platform} finds the CPU that the machine's handler plays, which may be a newer one: {why}"
-                );
+            let note = format!(
+                "note: a RUN for {platform} finds the CPU that the machine's handler plays, which may be a newer one: {why}"
+            );
+            if self.is_new(&note) {
                 self.services.progress.tell(&Event::Note(&note));
             }
         }
@@ -138,10 +138,13 @@ impl Executor<'_> {
     }
 
     fn warn_once(&self, warnings: &[String]) {
-        if !warnings.is_empty() && !self.warned.swap(true, Ordering::Relaxed) {
-            for detail in warnings {
-                self.services.progress.tell(&Event::Warning { rule: "Emulation", span: None, detail });
-            }
+        for detail in warnings.iter().filter(|detail| self.is_new(detail)) {
+            self.services.progress.tell(&Event::Warning { rule: "Emulation", span: None, detail });
         }
+    }
+
+    /// Whether `text` has not been told yet: once for a build is enough.
+    fn is_new(&self, text: &str) -> bool {
+        locked(&self.told_of_emulation).insert(text.to_owned())
     }
 }

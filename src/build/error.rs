@@ -28,8 +28,8 @@ use crate::store::workspace::WorkspaceError;
 pub struct BuildError {
     /// The lines of the instruction, where one is to blame.
     pub span: Option<Span>,
-    /// Where the build is for several platforms: which of them.
-    pub platform: Option<Arc<Platform>>,
+    /// Where the build is for several platforms: what the stage is for, as people are told.
+    pub platform: Option<Arc<str>>,
     /// What went wrong.
     pub kind: BuildErrorKind,
 }

@@ -103,10 +103,8 @@ pub(super) struct Executor<'a> {
     bases: Bases,
     /// This machine, looked at when the first RUN wants to know.
     pub(super) host: OnceLock<(emulation::Host, emulation::Registrations)>,
-    /// Whether the faults of a qemu handler were told: once is enough.
-    pub(super) warned: AtomicBool,
-    /// Whether was told that a step finds a CPU that is not that of its variant.
-    pub(super) told_of_cpu: AtomicBool,
+    /// What was told of handlers for other processors, and of the CPU that steps find.
+    pub(super) told_of_emulation: Mutex<BTreeSet<String>>,
     /// Whether no step can have a handler of its own, as one has found out.
     pub(super) handlerless: AtomicBool,
     /// How many steps were found, and how many done.
@@ -136,8 +134,7 @@ impl<'a> Executor<'a> {
             stages: Stages::of(plan, services.jobs.get()),
             bases: Bases::of(plan),
             host: OnceLock::new(),
-            warned: AtomicBool::new(false),
-            told_of_cpu: AtomicBool::new(false),
+            told_of_emulation: Mutex::default(),
             handlerless: AtomicBool::new(false),
             count: Count::default(),
             told: Mutex::default(),
@@ -169,9 +166,7 @@ impl<'a> Executor<'a> {
         });
         if let Some((position, mut error)) = self.stages.take_failure() {
             let is_lost = locked(&self.lost).contains(&position);
-            if self.plan.has_several_platforms() {
-                error.platform = Some(self.plan.stages[position].platform.clone());
-            }
+            error.platform = self.plan.stages[position].label.clone();
             let failure = if is_lost { Failure::LostLayer } else { Failure::Other };
             return Err(failure(Box::new(error)));
         }

@@ -155,7 +155,7 @@ impl Joint {
                 [user] => platforms.get(user),
                 _ => None,
             };
-            stage.label = Some(label(&stage.platform, only).into());
+            stage.label = Some(label(&stage.wanted, only).into());
         }
         plan
     }
@@ -185,7 +185,8 @@ fn is_same_base(one: &Base, other: &Base) -> bool {
     (&one.digest, &one.reference) == (&other.digest, &other.reference)
 }
 
-/// Whether two stages, whose references to others mean the same plan, are made from the same.
+/// Whether two stages, whose references to others mean the same plan, are made from the same. What they are built for counts
+/// besides what their files are for: it is the CPU that a RUN sees.
 fn is_same_stage(one: &StagePlan, other: &StagePlan) -> bool {
     let same_base = match (&one.base, &other.base) {
         (StageBase::Scratch, StageBase::Scratch) => true,
@@ -194,5 +195,6 @@ fn is_same_stage(one: &StagePlan, other: &StagePlan) -> bool {
         (StageBase::Files(one), StageBase::Files(other)) => one == other,
         _ => false,
     };
-    same_base && one.platform == other.platform && one.reuse == other.reuse && one.steps == other.steps
+    let facts = |stage: &StagePlan| (stage.platform.clone(), stage.wanted.clone(), stage.reuse);
+    same_base && facts(one) == facts(other) && one.steps == other.steps
 }

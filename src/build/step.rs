@@ -102,12 +102,6 @@ impl Plan {
         }
     }
 
-    /// Whether images for several platforms come out.
-    #[must_use]
-    pub fn has_several_platforms(&self) -> bool {
-        self.targets.len() > 1
-    }
-
     /// `stage` and those it stands on, topmost first, and the image at the bottom, if it is not `scratch`.
     #[must_use]
     pub fn descent<'a>(&'a self, stage: &'a StagePlan) -> (Vec<&'a StagePlan>, Option<&'a Base>) {

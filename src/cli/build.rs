@@ -397,7 +397,7 @@ fn make_plans(sources: &Sources<'_>, settings: &Settings, images: &Images<'_>) -
         let plan = build::plan_noting(file, &request, ignore, images, &mut warnings);
         let plan = plan.map_err(|mut error| {
             tell_checks(&warnings, images.progress);
-            error.platform = several.then(|| Arc::new(platform.normalised.clone()));
+            error.platform = several.then(|| platform.normalised.to_string().into());
             build_failure(&error, found, settings)
         })?;
         let bases = plan.stages.iter().filter_map(|stage| match &stage.base {

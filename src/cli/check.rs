@@ -18,6 +18,7 @@ use super::progress::{Colour, Display};
 use super::settings::Settings;
 use super::sources::Places;
 use super::stop::{AtOnce, Stop};
+use crate::build::PlanRequest;
 use crate::build::checks::{self, Checked, UnknownBase};
 use crate::build::progress::{Event, Progress};
 use crate::build::services::ServiceError;
@@ -195,7 +196,14 @@ fn checked(settings: &Settings, places: &Places, found: &FoundDockerfile, images
     let mut warnings = Vec::new();
     let limit = settings.limits.context.dockerfile;
     match dockerfile::parse_noting(&found.content, limit, &mut warnings) {
-        Ok(file) => checks::check(&file, &settings.request, &places.ignore(), images, &is_unanswered),
+        Ok(file) => {
+            let mut all = Checked::default();
+            for platform in settings.platforms.iter() {
+                let request = PlanRequest { platform: platform.clone(), ..settings.request.clone() };
+                all.absorb(checks::check(&file, &request, &places.ignore(), images, &is_unanswered));
+            }
+            all
+        }
         Err(error) => checks::of_unparsed(&found.content, &settings.request, error, warnings),
     }
 }

@@ -10,7 +10,7 @@ use ::zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 const OUT: usize = 1 << 17;
 
 /// Memory that all writers of this process may have together, in MB; those that want more wait until others are done.
-const MOST: u32 = 64;
+const MOST: u32 = 48;
 
 /// Who has how much of it.
 static SHARED: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
@@ -57,12 +57,14 @@ impl Effort {
     /// refuse larger ones, which `zstd --ultra` has at levels 20 to 22, along with tables of 600 MiB.
     fn at(level: u32) -> Self {
         let limits = match level {
-            0..=11 => None,
-            _ => Some([CParameter::WindowLog(22), CParameter::HashLog(22), CParameter::ChainLog(22)]),
+            0..=8 => None,
+            _ => Some([CParameter::WindowLog(22), CParameter::HashLog(21), CParameter::ChainLog(21)]),
         };
         let (section, threads, megabytes) = match level {
-            0..=4 => (2 << 20, 4, 25),
-            5..=9 => (4 << 20, 2, 48),
+            0..=2 => (2 << 20, 4, 24),
+            3 => (2 << 20, 4, 28),
+            4 => (2 << 20, 2, 26),
+            5..=8 => (2 << 20, 2, MOST),
             _ => (4 << 20, 1, MOST),
         };
         let level = i32::try_from(level.max(1)).unwrap_or(1);

@@ -1,9 +1,10 @@
-//! Images of the store as bases: an earlier build has given them a name there.
+//! Images of the store as bases: an earlier build, or a pull, has given them a name there.
 
 use super::Images;
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::Event;
 use crate::build::services::{Base, ServiceError, Wanted};
+use crate::image::matching::MatchMode;
 use crate::image::reference::Reference;
 
 /// Where a base is looked for that the store has under its name.
@@ -29,6 +30,9 @@ impl Images<'_> {
         if self.store.catalog().get(reference)?.is_none() {
             return Ok(None);
         }
+        // The registry may have the very platform: a lower variant of the store does not stand in its way.
+        let mode = if wanted.mode == MatchMode::None { MatchMode::None } else { MatchMode::Exact };
+        let wanted = &Wanted { mode, ..wanted.clone() };
         let (path, tag) = (self.store.root().to_owned(), Some(reference.to_string()));
         let name = LayoutImageName { path, tag, digest: None };
         let familiar = reference.familiar();

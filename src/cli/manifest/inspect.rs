@@ -24,6 +24,7 @@ use crate::image::platform::PlatformFields;
 use crate::image::reference::Reference;
 use crate::image::shown;
 use crate::registry::{Fetched, in_parallel};
+use crate::text::SafeJson;
 use crate::transfer::combine::parse_anything;
 
 /// Manifests that are read at once.
@@ -297,7 +298,7 @@ fn is_attestation(entry: &Descriptor) -> bool {
 fn pretty(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let mut serializer =
-        serde_json::Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
+        serde_json::Serializer::with_formatter(SafeJson(&mut bytes), PrettyFormatter::with_indent(b"    "));
     value
         .serialize(&mut serializer)
         .map_err(|error| Failure::new(format!("cannot write this as JSON: {error}")))?;
