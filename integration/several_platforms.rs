@@ -292,6 +292,54 @@ fn what_cannot_be_for_several_is_refused_before_anything_is_built() {
     assert!(builder.run(flags).exited(1).says(&["names several platforms"]));
 }
 
+/// What is written to a platform's directory is nowhere else, and nothing else is there.
+#[test]
+fn the_directories_for_platforms_are_looked_at_before_anything_is_built() {
+    let builder = Builder::new();
+    let context = context("FROM BASE\nRUN echo built\n");
+    let out = scratch();
+    let at = |name: &str| out.path().join(name);
+    let shown = |name: &str| at(name).display().to_string();
+    fs::create_dir_all(at("linked")).unwrap();
+    fs::create_dir_all(at("victim")).unwrap();
+    fs::write(at("victim/data"), "precious").unwrap();
+    std::os::unix::fs::symlink(at("victim"), at("linked/linux_arm_v7")).unwrap();
+    fs::create_dir_all(at("taken")).unwrap();
+    fs::write(at("taken/linux_amd64"), "").unwrap();
+    let local = |name: &str| format!("--output=type=local,mode=delete,dest={}", shown(name));
+    let platforms = "--platform=linux/amd64,linux/arm/v7";
+    for (flags, words) in [
+        (vec![platforms.to_owned(), local("linked")], "linux_arm_v7` is a link"),
+        (vec!["--platform=linux/arm/v7".to_owned(), local("linked") + ",platform-split=true"], "is a link"),
+        (vec![platforms.to_owned(), local("taken")], "is not a directory"),
+        (vec!["--platform=linux/arm/v7,linux/arm_v7".to_owned(), local("new")], "two platforms would have"),
+        (vec!["--platform=linux/amd64,windows/amd64".to_owned(), local("new")], "no root file system"),
+        (
+            vec![
+                platforms.to_owned(),
+                local("new"),
+                format!("--output=type=oci,tar=false,dest={}", shown("new/linux_amd64")),
+            ],
+            "linux_amd64",
+        ),
+        (
+            vec![
+                platforms.to_owned(),
+                local("new"),
+                format!("--metadata-file={}", shown("new/linux_amd64/m")),
+            ],
+            "linux_amd64",
+        ),
+    ] {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let finished = build(&builder, &context, &flags).exited(1);
+        assert!(finished.says(&["error: ", words]), "{flags:?}: {}", finished.stderr);
+        assert!(!finished.says(&["RUN echo"]), "{flags:?}: {}", finished.stderr);
+    }
+    assert_eq!(text(out.path(), "victim/data"), "precious");
+    assert!(!at("new").exists());
+}
+
 #[test]
 fn a_plan_for_several_is_a_list() {
     let context = context(STAGES);

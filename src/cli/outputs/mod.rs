@@ -25,7 +25,7 @@ use crate::store::export::Readers;
 
 use annotations::{Annotation, Annotations};
 use keys::{FLAG, Fields, Type};
-use output::{Dest, ImageForm, Kind, Output, PushedAs, Split};
+use output::{Dest, ImageForm, Kind, Output, PushedAs};
 
 pub(super) use places::{check_not_private, check_outputs, hide_outputs};
 pub(super) use publish::Publishing;
@@ -102,7 +102,10 @@ impl Outputs {
 
     /// The files and directories to write, each with its flag.
     pub(super) fn paths(&self) -> impl Iterator<Item = (&str, &Path)> {
-        let outputs = self.list.iter().filter_map(|output| Some((&*output.flag, output.path()?)));
+        let outputs = self.list.iter().flat_map(|output| {
+            let paths = output.path().into_iter().chain(output.directories().iter().map(PathBuf::as_path));
+            paths.map(|path| (&*output.flag, path))
+        });
         outputs.chain(self.reports.iter().map(|report| (report.flag(), report.path())))
     }
 
@@ -143,14 +146,19 @@ impl Outputs {
                 }
             }
             Type::Local => {
-                let split = split(fields, platforms)?;
+                let below = below(fields, platforms)?;
                 let modes = [("copy", Others::Kept), ("delete", Others::Removed)];
                 let others = word(FLAG, "mode of type=local", fields.get("mode").unwrap_or("copy"), &modes)?;
-                Kind::Directory { dest: directory(fields)?, others, split }
+                let dest = directory(fields)?;
+                let trees = match below.is_empty() {
+                    true => vec![dest.clone()],
+                    false => below.iter().map(|name| dest.join(name)).collect(),
+                };
+                Kind::Directory { dest, trees, others }
             }
             Type::Tar => {
-                let split = split(fields, platforms)?;
-                Kind::Tar { dest: stream(fields)?, split }
+                let below = below(fields, platforms)?;
+                Kind::Tar { dest: stream(fields)?, below }
             }
         };
         self.list.push(Output { flag: format!("{FLAG} {}", fields.text), kind });
@@ -448,18 +456,31 @@ fn stream(fields: &Fields) -> Result<Dest, Failure> {
     }
 }
 
-/// `platform-split`: a directory for each platform.
-fn split(fields: &Fields, platforms: &[Platform]) -> Result<Split, Failure> {
-    let several = platforms.len() > 1;
-    match fields.flag("platform-split")? {
-        Some(false) if several => Err(Failure::new(
-            "`platform-split=false`: the files of one platform would replace those of another",
-        )
-        .of_flag(FLAG)
-        .hint("leave it out, and there is a directory for each platform")),
-        Some(true) => Ok(Split::ByPlatform),
-        None if several => Ok(Split::ByPlatform),
-        Some(false) | None => Ok(Split::No),
+/// The names of the directories for the files of platforms, in their order; none where there is one platform, whose files
+/// need no directory of their own (`platform-split`).
+fn below(fields: &Fields, platforms: &[Platform]) -> Result<Vec<String>, Failure> {
+    let failed = |message: String| Failure::new(message).of_flag(FLAG);
+    if let Some(platform) = platforms.iter().find(|platform| platform.os == "windows") {
+        return Err(failed(format!("the layers of {platform} are no root file system"))
+            .hint("write an image, for instance with type=oci"));
+    }
+    match (fields.flag("platform-split")?, platforms.len() > 1) {
+        (Some(false), true) => {
+            let message = "`platform-split=false`: the files of one platform would replace those of another";
+            return Err(
+                failed(message.to_owned()).hint("leave it out, and there is a directory for each platform")
+            );
+        }
+        (Some(false) | None, false) => return Ok(Vec::new()),
+        (Some(true), _) | (None, true) => {}
+    }
+    // As BuildKit calls them.
+    let names: Vec<String> =
+        platforms.iter().map(|platform| platform.to_string().replace('/', "_")).collect();
+    let twice = names.iter().enumerate().find(|(position, name)| names[..*position].contains(name));
+    match twice {
+        Some((_, name)) => Err(failed(format!("two platforms would have the directory `{name}`"))),
+        None => Ok(names),
     }
 }
 

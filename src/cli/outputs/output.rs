@@ -63,15 +63,6 @@ pub(super) enum PushedAs {
     Digest,
 }
 
-/// Where the files of a platform are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Split {
-    /// There are those of one, at the top.
-    No,
-    /// In a directory that is called after the platform.
-    ByPlatform,
-}
-
 /// One thing that comes out of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Output {
@@ -92,10 +83,11 @@ pub(super) enum Kind {
     Layout { dest: PathBuf, readers: Readers, names: Vec<Reference>, form: ImageForm },
     /// An OCI layout in a tar archive.
     Archive { dest: Dest, readers: Readers, names: Vec<Reference>, form: ImageForm },
-    /// The root file system.
-    Directory { dest: PathBuf, others: Others, split: Split },
-    /// The root file system in a tar archive.
-    Tar { dest: Dest, split: Split },
+    /// The root file systems, in the order of the platforms, each in its own of the directories `trees`: `dest` itself, or
+    /// directories in it.
+    Directory { dest: PathBuf, trees: Vec<PathBuf>, others: Others },
+    /// The root file systems in a tar archive, in the order of the platforms, each in a directory of this name.
+    Tar { dest: Dest, below: Vec<String> },
 }
 
 impl Output {
@@ -108,6 +100,14 @@ impl Output {
                 Dest::File(path) => Some(path),
                 Dest::StandardOutput => None,
             },
+        }
+    }
+
+    /// The directories in [`Output::path`] that it has for platforms.
+    pub(super) fn directories(&self) -> &[PathBuf] {
+        match &self.kind {
+            Kind::Directory { dest, trees, .. } if trees.first() != Some(dest) => trees,
+            _ => &[],
         }
     }
 

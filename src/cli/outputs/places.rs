@@ -9,6 +9,7 @@ use rustix::fs::Access;
 
 use super::Outputs;
 use super::output::Kind;
+use super::publish::refuse_link;
 use crate::cli::contexts::GivenFiles;
 use crate::cli::failure::Failure;
 use crate::cli::settings::Settings;
@@ -52,13 +53,18 @@ struct Place<'a> {
 }
 
 fn places(outputs: &Outputs) -> impl Iterator<Item = Place<'_>> {
-    let written = outputs.list.iter().filter_map(|output| {
+    let written = outputs.list.iter().flat_map(|output| {
+        let directories = output.directories();
         let is = match &output.kind {
             Kind::Layout { .. } => Is::Layout,
             Kind::Directory { others, .. } => Is::Directory(*others),
             _ => Is::Replaced,
         };
-        Some(Place { flag: &output.flag, path: output.path()?, is })
+        // Only the directories for platforms are emptied.
+        let is_of_all = if directories.is_empty() { is } else { Is::Directory(Others::Kept) };
+        let path = output.path().map(|path| (path, is_of_all));
+        let paths = path.into_iter().chain(directories.iter().map(move |path| (path.as_path(), is)));
+        paths.map(|(path, is)| Place { flag: &output.flag, path, is })
     });
     let reports = outputs.reports.iter();
     written.chain(reports.map(|report| Place {
@@ -89,6 +95,11 @@ pub(in crate::cli) fn check_not_private<'a>(
 /// What would be in the way of an output is found before anything is built.
 pub(in crate::cli) fn check_outputs(settings: &Settings, found: &FoundDockerfile) -> Result<(), Failure> {
     let outputs = &settings.outputs;
+    for output in &outputs.list {
+        for directory in output.directories() {
+            refuse_link(directory).map_err(|failure| failure.of_flag(&output.flag))?;
+        }
+    }
     for Place { flag, path, is } in places(outputs) {
         let failed = |message: String| Err(Failure::new(message).of_flag(flag));
         match is {

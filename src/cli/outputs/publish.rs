@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 
 use super::annotations::Annotated;
-use super::output::{Dest, ImageForm, Kind, Output, PushedAs, Split};
+use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
 use super::reports::Outcome;
 use super::{Outputs, time_of};
 use crate::build::clock::{Clock, lower, rfc3339};
@@ -236,14 +236,14 @@ impl Publishing<'_> {
     fn write(&self, output: &Output, image: Option<&Rendered<'_>>) -> Result<(), Failure> {
         match (&output.kind, image) {
             (Kind::Push { .. }, _) => Ok(()),
-            (Kind::Directory { dest, others, split: Split::No }, _) => {
-                self.built.iter().try_for_each(|image| self.write_directory(image, dest, *others))
+            (Kind::Directory { trees, others, .. }, _) => {
+                let both = || self.built.iter().zip(trees);
+                for directory in output.directories() {
+                    refuse_link(directory)?;
+                }
+                both().try_for_each(|(image, tree)| self.write_directory(image, tree, *others))
             }
-            (Kind::Directory { dest, others, split: Split::ByPlatform }, _) => {
-                let write = |image| self.write_directory(image, &dest.join(directory_name(image)), *others);
-                self.built.iter().try_for_each(write)
-            }
-            (Kind::Tar { dest, split }, _) => self.write_root(dest, *split),
+            (Kind::Tar { dest, below }, _) => self.write_root(dest, below),
             (Kind::Stored { names, .. }, Some(image)) => self.store(names, image),
             (Kind::Layout { dest, readers, names, .. }, Some(image)) => {
                 self.twice_if_damaged(
@@ -365,10 +365,10 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    fn write_root(&self, dest: &Dest, split: Split) -> Result<(), Failure> {
+    fn write_root(&self, dest: &Dest, below: &[String]) -> Result<(), Failure> {
         let roots: Vec<View> = self.built.iter().map(|image| self.root(image)).collect::<Result<_, _>>()?;
-        let trees = self.built.iter().zip(&roots).map(|(image, view)| (directory_name(image), view.root()));
-        let trees: Vec<_> = trees.collect();
+        let trees: Vec<_> =
+            below.iter().zip(&roots).map(|(name, view)| (name.clone(), view.root())).collect();
         let archive = TreeArchive {
             time: time_of(self.clock),
             bytes: self.settings.limits.layers.written,
@@ -376,8 +376,8 @@ impl Publishing<'_> {
         };
         let mut entries = 0;
         let written = self.write_to(dest, |out, _| {
-            let written = match (split, &trees[..]) {
-                (Split::No, [(_, root)]) => archive.write(root, out),
+            let written = match (&roots[..], below.is_empty()) {
+                ([view], true) => archive.write(view.root(), out),
                 _ => archive.write_below(&trees, out),
             };
             entries = written.map_err(RootError::Layer)?;
@@ -458,9 +458,13 @@ fn by_digest(name: &Reference, digest: &Digest) -> Reference {
     name.with_digest(digest.clone()).without_tag()
 }
 
-/// Where the files of `image` are among those of other platforms, as BuildKit calls it.
-fn directory_name(image: &Image) -> String {
-    Platform::from(image.config()).normalise().to_string().replace('/', "_")
+/// A directory for a platform is in that of the output, and no link leads elsewhere.
+pub(super) fn refuse_link(directory: &Path) -> Result<(), Failure> {
+    if directory.is_symlink() {
+        let message = format!("`{}` is a link, and the files would be elsewhere", directory.display());
+        return Err(Failure::new(message).hint("remove it: it is the directory for the files of a platform"));
+    }
+    Ok(())
 }
 
 /// An image on its way to a registry.
