@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -115,6 +116,16 @@ pub(super) struct Sources<'a> {
     pub(super) networks: Networks,
     /// What else holds for every RUN.
     pub(super) run: &'a RunSettings,
+    /// How many plans share the limits.
+    pub(super) plans: NonZeroUsize,
+}
+
+/// Of what a limit is a part, for an error.
+pub(super) fn one_of(plans: NonZeroUsize) -> String {
+    match plans.get() {
+        1 => String::new(),
+        plans => format!(" (each of {plans} platforms has its part of the limit: build fewer at once)"),
+    }
 }
 
 impl<'a> Interpreter<'a> {
@@ -157,15 +168,19 @@ impl<'a> Interpreter<'a> {
             );
             return Err(BuildErrorKind::Invalid(message));
         }
-        if self.sizes.history > MOST_HISTORY {
+        let plans = self.sources.plans;
+        let (history, held) = (MOST_HISTORY / plans, MOST_HELD / plans);
+        if self.sizes.history > history {
             let message = format!(
-                "the image's history would have more than {MOST_HISTORY} bytes: each RUN has all ARGs in it"
+                "the image's history would have more than {history} bytes: each RUN has all ARGs in it{}",
+                one_of(plans)
             );
             return Err(BuildErrorKind::Invalid(message));
         }
-        if self.sizes.held > MOST_HELD {
+        if self.sizes.held > held {
             let message = format!(
-                "here-documents and mounts have more than {MOST_HELD} bytes together when their variables are replaced"
+                "here-documents and mounts have more than {held} bytes together when their variables are replaced{}",
+                one_of(plans)
             );
             return Err(BuildErrorKind::Invalid(message));
         }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::checks::{Bases, Extent};
@@ -57,6 +58,8 @@ pub struct PlanRequest {
     pub no_cache: BTreeSet<String>,
     /// Where times come from if neither a build argument nor the Dockerfile says it.
     pub clock: Clock,
+    /// How many such plans, for one platform each, there will be at once: none may be larger than its part.
+    pub plans: NonZeroUsize,
 }
 
 impl PlanRequest {
@@ -79,6 +82,7 @@ impl PlanRequest {
             run: RunSettings::usual(),
             no_cache: BTreeSet::new(),
             clock: Clock::Machine,
+            plans: NonZeroUsize::MIN,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::checks::{HandedOn, StageChecks};
 use super::error::{BuildError, BuildErrorKind};
-use super::interpret::{Described, Inherited, Interpreter, Sizes, Sources};
+use super::interpret::{Described, Inherited, Interpreter, Sizes, Sources, one_of};
 use super::needed::{Needed, NeededBase, Read, files_of_context};
 use super::origin::{Origin, Reader};
 use super::plan::{Planner, output_platform};
@@ -146,9 +146,11 @@ impl Planner<'_> {
     ) -> Result<StagePlan, BuildError> {
         let stage = &self.file.stages[index];
         so_far.steps += needed.triggers.len() + needed.own.len();
-        if so_far.steps > MOST_STEPS {
+        let most = MOST_STEPS / self.request.plans;
+        if so_far.steps > most {
             let message = format!(
-                "the stages have more than {MOST_STEPS} instructions together, with the triggers of their bases"
+                "the stages have more than {most} instructions together, with the triggers of their bases{}",
+                one_of(self.request.plans)
             );
             return Err(BuildError::at(Some(stage.from.span), BuildErrorKind::Invalid(message)));
         }
@@ -165,8 +167,13 @@ impl Planner<'_> {
         let Beginning { base, platform, inherited, described, mut layers, files, handed_on } =
             self.beginning(index, needed, so_far);
         let (request, sizes) = (self.request, so_far.sizes);
-        let sources =
-            Sources { ignore: self.ignore, from: &from, networks: request.networks, run: &request.run };
+        let sources = Sources {
+            ignore: self.ignore,
+            from: &from,
+            networks: request.networks,
+            run: &request.run,
+            plans: request.plans,
+        };
         let checks = StageChecks::of(handed_on, &mut self.warnings);
         let mut interpreter =
             Interpreter::new(self.file.escape, inherited, described, sizes, checks, sources);

@@ -238,6 +238,7 @@ impl Settings {
                 run: run_settings::parse(args, &allowed)?,
                 no_cache: no_cache_filter(args)?,
                 clock: if args.reproducible { Clock::Fixed(0) } else { Clock::Machine },
+                plans: NonZeroUsize::MIN.saturating_add(platforms.others.len()),
             },
             platforms,
             context,

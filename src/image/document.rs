@@ -406,7 +406,38 @@ pub(super) fn check_count(what: &'static str, count: usize, limit: usize) -> Res
     if count > limit { Err(DocumentError::TooMany { what, count, limit }) } else { Ok(()) }
 }
 
+/// As deep as serde_json goes.
+const DEEPEST: usize = 128;
+
+/// The most that the values of a document may count together; see [`weight`].
+const MOST_WEIGHT: usize = 600_000;
+
+/// How much the values of a JSON text count. What is not known is kept as it was read, and takes far more memory than text:
+/// each value counts for one, an object for sixteen.
+fn weight(bytes: &[u8]) -> usize {
+    let (mut weight, mut depth, mut in_string, mut rest) = (0, 0_usize, false, bytes.iter());
+    while let Some(byte) = rest.next() {
+        match (in_string, byte) {
+            (_, b'"') => in_string = !in_string,
+            (true, b'\\') => drop(rest.next()),
+            (false, b'{' | b'[') => {
+                weight += if *byte == b'{' { 16 } else { 1 };
+                depth += 1;
+            }
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            (false, b',') => weight += 1,
+            _ => {}
+        }
+        if depth > DEEPEST {
+            // Reading ends here, with an error that says so.
+            break;
+        }
+    }
+    weight
+}
+
 pub(super) fn from_json<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, DocumentError> {
+    check_count("values (an object counts for 16)", weight(bytes), MOST_WEIGHT)?;
     serde_json::from_slice(bytes).map_err(|source| {
         let place = place(bytes, source.line(), source.column());
         let place = if place.is_empty() { place } else { format!(" at `{place}`") };
@@ -416,8 +447,6 @@ pub(super) fn from_json<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result
 
 /// The path of the value that ends at a line and column of a JSON text, for instance `layers[0].size`.
 fn place(bytes: &[u8], line: usize, column: usize) -> String {
-    /// As many as serde_json goes.
-    const DEEPEST: usize = 128;
     enum Frame {
         Object(Option<String>),
         Array(usize),
@@ -496,6 +525,19 @@ mod tests {
         let source =
             std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         format!("{error}{source}")
+    }
+
+    /// Of one with 7 MB of ones, four hundred megabytes were taken.
+    #[test]
+    fn a_document_with_very_many_values_is_refused_before_it_is_read() {
+        let many = |value: &str, count: usize| format!("{{\"x\":[{}0]}}", format!("{value},").repeat(count));
+        for text in [many("1", 700_000), many("{}", 40_000), many("[]", 700_000)] {
+            let error = from_json::<Value>(Kind::Config, text.as_bytes()).unwrap_err();
+            assert!(matches!(error, DocumentError::TooMany { .. }), "{error}");
+        }
+        for text in [many("1", 500_000), many("\"{\\\"{{{{[[[,,,\"", 100_000)] {
+            assert!(from_json::<Value>(Kind::Config, text.as_bytes()).is_ok());
+        }
     }
 
     #[test]
