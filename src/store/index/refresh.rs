@@ -172,6 +172,9 @@ impl Walk<'_> {
         }
         // The layer leaves the root out. Later steps see it as those do who unpack the layers.
         let mtime = old.metadata().mtime;
+        if mtime == metadata.mtime {
+            return Ok(new);
+        }
         set_times_at(self.root.as_fd(), b".", mtime).map_err(at(&path, b"."))?;
         Ok(Record::new(&Metadata { mtime, ..metadata }, fingerprint))
     }
