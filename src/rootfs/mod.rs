@@ -114,6 +114,28 @@ pub struct Rootfs {
     ledger: Option<Arc<Ledger>>,
 }
 
+/// openat2(2), as often as the kernel asks for it: while anybody on the machine renames or mounts something, a `..` of a path
+/// or a link cannot be resolved.
+///
+/// # Errors
+/// Those of openat2(2).
+pub fn open_resolved(
+    directory: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let mut retries = 0;
+    loop {
+        match rustix::fs::openat2(directory, path, flags, mode, resolve) {
+            Err(Errno::AGAIN) if retries < 1000 => retries += 1,
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
 impl Rootfs {
     /// Opens the directory `path` of the host.
     ///
@@ -237,15 +259,7 @@ impl Rootfs {
     ) -> rustix::io::Result<OwnedFd> {
         let name = if path.is_root() { &b"."[..] } else { path.relative() };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
-        let mut retries = 0;
-        loop {
-            match rustix::fs::openat2(&self.root, name, flags | OFlags::CLOEXEC, mode, resolve) {
-                // Somebody renamed something while `..` was resolved; the kernel asks to try again.
-                Err(Errno::AGAIN) if retries < 1000 => retries += 1,
-                Err(Errno::INTR) => {}
-                result => return result,
-            }
-        }
+        open_resolved(self.root.as_fd(), name, flags | OFlags::CLOEXEC, mode, resolve)
     }
 
     /// Opens `path` following links inside the root. Never waits for the other end of a FIFO and never makes a terminal

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::refusal::Act;
 use super::seccomp::{self, SystemCalls};
 use super::wire::Report;
 use super::{Presentation, Process, emulation};
-use crate::rootfs::{Escaped, Owner};
+use crate::rootfs::{Escaped, Owner, open_resolved};
 use crate::sys;
 
 /// Where programs are looked for when the environment has no `PATH`.
@@ -231,7 +231,7 @@ fn enter_directory(process: &Process) -> Step<()> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let path = process.cwd.as_bytes();
     let directory = rustix::fs::openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::empty())
-        .and_then(|root| rustix::fs::openat2(root, path, flags, Mode::empty(), resolve))
+        .and_then(|root| open_resolved(root.as_fd(), path, flags, Mode::empty(), resolve))
         .map_err(failed)?;
     rustix::process::fchdir(directory).map_err(failed)?;
     let current = rustix::process::getcwd(Vec::new()).map_err(failed)?;

@@ -22,7 +22,7 @@ use super::old_root;
 use super::provided::{DEVICES, KERNEL, LINKS, PROVIDED, make_file, new_file, write_scripts};
 use super::refusal::Act;
 use super::{Network, ProcView, Process, Security};
-use crate::rootfs::{IdMap, Owner};
+use crate::rootfs::{IdMap, Owner, open_resolved};
 use crate::sys::{self, MountReach};
 
 pub(super) const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -142,7 +142,9 @@ impl Guest {
     /// A path below the root on which no symbolic link may lie.
     fn place(&self, path: impl Arg) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve)
+        path.into_with_c_str(|path| {
+            open_resolved(self.root.as_fd(), path.to_bytes(), PLACE, Mode::empty(), resolve)
+        })
     }
 
     /// The directory `name` of the root. The builder has made it if there was none.
@@ -154,7 +156,7 @@ impl Guest {
     /// to it that it is no directory.
     fn file_to_cover(&self, path: &str) -> Step<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let target = rustix::fs::openat2(&self.root, path, PLACE, Mode::empty(), resolve);
+        let target = open_resolved(self.root.as_fd(), path.as_bytes(), PLACE, Mode::empty(), resolve);
         during(target, format!("find `/{path}`"))
     }
 
