@@ -630,6 +630,9 @@ fn without_layers_everything_is_new_and_the_root_is_what_a_runtime_expects() {
 /// With overlayfs it is whoever keeps the layer that sees to it.
 #[test]
 fn the_time_of_the_root_is_as_in_the_layers_which_leave_it_out() {
+    if !can_mount() {
+        return;
+    }
     let ground = Ground::new(Kind::Native);
     let base = ground.base("mkdir d");
     let root = |chain: &Chain| {
