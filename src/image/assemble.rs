@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-
 use super::descriptor::Descriptor;
 use super::digest::Digest;
 use super::document::{self, DocumentError, DocumentLimits, Kind, check_size};
@@ -137,13 +135,7 @@ pub fn assemble(
     let manifests: Vec<Descriptor> =
         images.into_iter().map(|entry| entry.descriptor).chain(attestations).collect();
     document::check_count("images", manifests.len(), MOST_IMAGES)?;
-    let index = Index {
-        schema_version: 2,
-        media_type: Some(types.index().to_owned()),
-        manifests,
-        annotations: (!annotations.is_empty()).then(|| annotations.clone()),
-        other: Map::new(),
-    };
+    let index = Index::new(types, manifests, annotations.clone());
     let encoded = json::encode(&index)?;
     // Registries take no more, and nobody could read it.
     check_size(Kind::Index, encoded.bytes.len() as u64, &DocumentLimits::default())?;

@@ -5,12 +5,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde_json::Map;
-
 use super::lock::{self, Sharing};
 use super::{StoreError, open_lock, publish};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::document::{self, DocumentError, DocumentLimits, Kind};
+use crate::image::encoding::TypeNames;
 use crate::image::index::{Index, parse_index};
 use crate::image::json;
 use crate::image::reference::Reference;
@@ -125,13 +124,7 @@ impl<'a> Catalog<'a> {
     }
 
     fn write(&self, images: &[Descriptor]) -> Result<(), StoreError> {
-        let index = Index {
-            schema_version: 2,
-            media_type: Some(media_type::OCI_INDEX.to_owned()),
-            manifests: images.to_vec(),
-            annotations: None,
-            other: Map::new(),
-        };
+        let index = Index::new(TypeNames::Oci, images.to_vec(), BTreeMap::new());
         let path = self.path();
         let invalid = |source: DocumentError| StoreError::Catalog { path: path.clone(), source };
         let encoded = json::encode(&index).map_err(|error| StoreError::io("write", &path)(error.into()))?;

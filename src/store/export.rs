@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::Map;
 
 use super::blobs::BlobStore;
 use super::catalog::REF_NAME;
@@ -14,6 +13,7 @@ use crate::image::config::parse_config;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::Digest;
 use crate::image::document::{DocumentError, DocumentLimits};
+use crate::image::encoding::TypeNames;
 use crate::image::index::{Index, parse_index};
 use crate::image::json::{self, Encoded};
 use crate::image::manifest::{EncodedImage, parse_manifest};
@@ -205,13 +205,7 @@ impl<'a> Plan<'a> {
             };
             roots.extend(named(&root, export, created));
         }
-        plan.index = json::encode(&Index {
-            schema_version: 2,
-            media_type: Some(media_type::OCI_INDEX.to_owned()),
-            manifests: roots,
-            annotations: None,
-            other: Map::new(),
-        })?;
+        plan.index = json::encode(&Index::new(TypeNames::Oci, roots, BTreeMap::new()))?;
         if readers == Readers::Docker {
             let entries: Vec<Entry> = plan.members.iter().map(Entry::from).collect();
             plan.manifest = Some(json::encode(&entries)?);
@@ -383,14 +377,8 @@ pub(super) mod tests {
             entry.platform = Some(PlatformFields::from(&Platform::from(&config)));
             entry
         };
-        json::encode(&Index {
-            schema_version: 2,
-            media_type: Some(media_type::OCI_INDEX.to_owned()),
-            manifests: images.iter().map(entry).collect(),
-            annotations: None,
-            other: Map::new(),
-        })
-        .unwrap()
+        json::encode(&Index::new(TypeNames::Oci, images.iter().map(entry).collect(), BTreeMap::new()))
+            .unwrap()
     }
 
     #[test]
