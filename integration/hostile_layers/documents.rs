@@ -793,8 +793,13 @@ fn configs() -> Vec<DocumentCase> {
         ),
         refused(
             "config-million-variables",
-            "environment variables, more than the limit",
+            "has 1000091 values (an object counts for 16), more than the limit of 600000",
             run("Env", vec![Value::from("A=b"); 1_000_000].into()),
+        ),
+        refused(
+            "config-many-variables",
+            "environment variables, more than the limit",
+            run("Env", vec![Value::from("A=b"); 100_000].into()),
         ),
         refused(
             "config-entrypoint-of-text",
