@@ -10,7 +10,8 @@ use crate::support::steps::output;
 /// Mode, owner, size, time and names of a file, as the last step sees them.
 type Seen = BTreeMap<String, String>;
 
-const LOOK: &str = "RUN [\"/bin/busybox\", \"sh\", \"-c\", \"find / -xdev \\\\( -path /proc -o -path /sys -o -path /dev \
+// What was printed before the first end is from other steps.
+const LOOK: &str = "RUN [\"/bin/busybox\", \"sh\", \"-c\", \"echo //END; find / -xdev \\\\( -path /proc -o -path /sys -o -path /dev \
     -o -path /bin -o -path /etc/hosts -o -path /etc/resolv.conf \\\\) -prune -o -print0 | \
     xargs -0 stat -c '%f %u:%g %s %Y %t:%T %N//END'\"]";
 
@@ -37,7 +38,9 @@ pub(crate) fn faults(facts: &Facts, finished: &Finished) -> Vec<String> {
 
 fn seen(finished: &Finished) -> Seen {
     let text = output(finished).join("\n");
-    let files = text.split("//END").map(|file| file.trim_start_matches('\n')).filter(|file| !file.is_empty());
+    let (_, files) = text.split_once("//END").expect("the last step ran");
+    let files =
+        files.split("//END").map(|file| file.trim_start_matches('\n')).filter(|file| !file.is_empty());
     let mut seen = Seen::new();
     for file in files {
         let mut words = file.splitn(6, ' ');
