@@ -3,12 +3,13 @@
 # A development build: it is the same that the tests use, and reaches the first success in half the time of an
 # optimised one (whose link-time optimisation alone takes a minute). `make build` makes the one to install.
 CARGO ?= cargo
+BUILD ?= $(CARGO) build --bin builder
 
 .PHONY: demo test bench bench-isolation lint build ground
 
 demo:
 	integration/ground/up
-	$(CARGO) build --bin builder
+	$(BUILD)
 	examples/arm/demo
 
 test:

@@ -177,7 +177,7 @@ fn fault_beside(program: &Program, overlay: &Made, [with_overlay, native]: [&Mak
 #[test]
 fn both_backends_make_the_same_images() {
     let found = Mutex::new(Vec::new());
-    let seeds = seeds(0..300);
+    let seeds = seeds(0..500);
     let thin = AtomicU64::new(0);
     for_each_seed(
         seeds.clone(),
