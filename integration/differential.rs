@@ -162,7 +162,12 @@ fn fault_beside(program: &Program, overlay: &Made, [with_overlay, native]: [&Mak
     }
     if program.seed.is_multiple_of(3) {
         let again = with_overlay.make(program, &["--snapshotter=native"]);
-        if again.finished.stdout != overlay.finished.stdout {
+        let the_same = match &again.facts {
+            // The second of two equal ones makes nothing, and has the time of the first when both are remembered.
+            Some(again) if repeats_workdir(program) => compare::exactly(program, facts, again).is_empty(),
+            _ => again.finished.stdout == overlay.finished.stdout,
+        };
+        if !the_same {
             return Some(format!(
                 "from the cache it is another image: {} and {}\n{}",
                 overlay.finished.stdout.trim(),
@@ -172,6 +177,12 @@ fn fault_beside(program: &Program, overlay: &Made, [with_overlay, native]: [&Mak
         }
     }
     None
+}
+
+fn repeats_workdir(program: &Program) -> bool {
+    let text = program.dockerfile();
+    let mut seen = std::collections::BTreeSet::new();
+    text.lines().filter(|line| line.starts_with("WORKDIR ")).any(|line| !seen.insert(line))
 }
 
 #[test]
