@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use super::limits;
 use crate::dockerfile::{parse_bool, suggest};
@@ -283,11 +283,11 @@ pub(super) struct PlatformArgs {
 #[derive(Debug, Args)]
 pub(super) struct RegistryArgs {
     /// Push over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) insecure: bool,
 
     /// Pull over plain HTTP
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) insecure_pull: bool,
 
     /// Registry to talk plain HTTP with (repeatable); those on this machine's loopback always are
@@ -312,7 +312,7 @@ pub(super) struct ShownArgs {
     pub(super) progress: Option<String>,
 
     /// Show nothing but the digest and errors: --progress quiet
-    #[arg(long, short = 'q', num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long, short = 'q')]
     pub(super) quiet: bool,
 }
 
@@ -390,7 +390,7 @@ pub(super) struct BuildArgs {
     pub(super) allow: Vec<String>,
 
     /// Look for probable mistakes in the Dockerfile instead of building, as `builder check` does
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) check: bool,
 
     /// What to do with the Dockerfile: build or check, as docker spells it
@@ -406,7 +406,7 @@ pub(super) struct BuildArgs {
     pub(super) label: Vec<String>,
 
     /// Run every step, whatever is remembered of earlier builds
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) no_cache: bool,
 
     /// Run every step of these stages, whatever is remembered of earlier builds (repeatable)
@@ -414,7 +414,7 @@ pub(super) struct BuildArgs {
     pub(super) no_cache_filter: Vec<String>,
 
     /// Ask the registry for every base, even where the store has an image of that name
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) pull: bool,
 
     /// How many stages are built at once, at most 64, which is what 0 means [default: as many as there are CPUs]
@@ -422,7 +422,7 @@ pub(super) struct BuildArgs {
     pub(super) jobs: Option<usize>,
 
     /// Put the changes of all steps of a stage into one layer
-    #[arg(long, alias = "singleSnapshot", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long, alias = "singleSnapshot")]
     pub(super) single_snapshot: bool,
 
     /// What comes out and where, for instance type=oci,dest=image.tar (repeatable); DIR alone is the root file system as a
@@ -431,11 +431,11 @@ pub(super) struct BuildArgs {
     pub(super) output: Vec<String>,
 
     /// Push the image under its names, which needs to be said where there is --output
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) push: bool,
 
     /// Refused: there is no daemon to load the image into
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean, hide = true)]
+    #[arg(long, hide = true)]
     pub(super) load: bool,
 
     /// Whose media types manifest, config and layers have: oci or docker [default: oci]
@@ -459,7 +459,7 @@ pub(super) struct BuildArgs {
     pub(super) sbom: Option<String>,
 
     /// Build without pushing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) no_push: bool,
 
     /// Write the image to an OCI layout directory
@@ -479,7 +479,7 @@ pub(super) struct BuildArgs {
     pub(super) compression_level: Option<String>,
 
     /// Same image from same input: every time in what is new is SOURCE_DATE_EPOCH, or 1970 where that is not set
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", value_parser = boolean)]
+    #[arg(long)]
     pub(super) reproducible: bool,
 
     /// Write the image's digest to a file
@@ -539,49 +539,93 @@ fn boolean(text: &str) -> Result<bool, String> {
     parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
 }
 
-/// The command that a command line is about, with its subcommand.
-pub(super) fn command_of(arguments: &[OsString]) -> &'static str {
-    match arguments.get(1).and_then(|word| word.to_str()) {
-        Some("image") => "image extract",
-        Some("pull") => "pull",
-        Some("manifest") => {
-            let is = |word: &str| arguments.iter().skip(2).any(|argument| argument == word);
-            match () {
-                () if is("inspect") => "manifest inspect",
-                () if is("from-args") => "manifest push from-args",
-                () => "manifest push from-spec",
-            }
+/// The command line as clap knows it.
+fn known() -> clap::Command {
+    with_booleans(CommandLine::command())
+}
+
+/// Has every flag that is there or not take a value, too, but only behind an equals sign.
+fn with_booleans(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|argument| match argument.get_action() {
+            ArgAction::SetTrue => argument
+                .action(ArgAction::Set)
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .default_value("false")
+                .value_name("BOOL")
+                .value_parser(boolean),
+            _ => argument,
+        })
+        .mut_subcommands(with_booleans)
+}
+
+/// Reads the command line `arguments`, the program's name first.
+pub(super) fn parse(arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
+    let mut known = known();
+    let matches = known.try_get_matches_from_mut(arguments)?;
+    CommandLine::from_arg_matches(&matches).map_err(|error| error.format(&mut known))
+}
+
+/// The command that a command line is about.
+pub(super) struct Called {
+    /// Its words, for instance `manifest push from-spec`.
+    pub(super) words: String,
+    flags: Vec<clap::Arg>,
+}
+
+impl Called {
+    /// As far as `arguments` name it.
+    pub(super) fn by(arguments: &[OsString]) -> Self {
+        let known = known();
+        let (mut command, mut words, mut above) = (&known, Vec::new(), Vec::new());
+        for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
+            let Some(next) = command.find_subcommand(word) else { continue };
+            words.push(next.get_name().to_owned());
+            above.extend(command.get_arguments().filter(|flag| flag.is_global_set()).cloned());
+            command = next;
         }
-        Some("plan") => "plan",
-        Some("check") => "check",
-        Some("doctor") => "doctor",
-        _ => "build",
+        above.extend(command.get_arguments().cloned());
+        Self { words: words.join(" "), flags: above }
     }
-}
 
-/// The flags of a command.
-fn flags_of(command: &str) -> clap::Command {
-    match command {
-        "image extract" => ExtractArgs::augment_args(clap::Command::new("extract")),
-        "check" => CheckArgs::augment_args(clap::Command::new("check")),
-        "pull" => PullArgs::augment_args(clap::Command::new("pull")),
-        "manifest inspect" => InspectArgs::augment_args(clap::Command::new("inspect")),
-        "manifest push from-args" => FromArgsArgs::augment_args(clap::Command::new("from-args")),
-        "manifest push from-spec" => FromSpecArgs::augment_args(clap::Command::new("from-spec")),
-        "doctor" => DoctorArgs::augment_args(clap::Command::new("doctor")),
-        _ => BuildArgs::augment_args(clap::Command::new("build")),
+    /// The flag that somebody may have meant who wrote `flag`, with its dashes.
+    pub(super) fn near(&self, flag: &str) -> Option<String> {
+        let name = flag.strip_prefix("--")?.split('=').next()?;
+        let names: Vec<&str> = self
+            .flags
+            .iter()
+            .flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default())
+            .collect();
+        suggest(name, &names).map(|near| format!("--{near}"))
     }
-}
 
-/// The flag that somebody may have meant who wrote `flag`, with its dashes, for `command`.
-pub(super) fn near_flag(flag: &str, command: &str) -> Option<String> {
-    let name = flag.strip_prefix("--")?.split('=').next()?;
-    let command = flags_of(command);
-    let names: Vec<&str> = command
-        .get_arguments()
-        .flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default())
-        .collect();
-    suggest(name, &names).map(|near| format!("--{near}"))
+    /// The first long flag among `arguments` that has one dash, as the programs of Go may have it.
+    pub(super) fn one_dash(&self, arguments: &[OsString]) -> Option<OneDash> {
+        let is_long = |name: &str| {
+            self.flags.iter().any(|argument| {
+                argument.get_long() == Some(name)
+                    || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+            })
+        };
+        let words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
+        words.into_iter().find_map(|word| {
+            let name = word.strip_prefix('-')?.split('=').next()?;
+            let mut letters = name.chars();
+            let first = letters.next().filter(|first| *first != '-')?;
+            if letters.as_str().is_empty() || !is_long(name) {
+                return None;
+            }
+            let is_short = self.flags.iter().any(|argument| {
+                argument.get_short_and_visible_aliases().is_some_and(|shorts| shorts.contains(&first))
+                    && argument.get_num_args().is_none_or(|values| values.min_values() > 0)
+            });
+            let rest = word.get(1 + first.len_utf8()..).filter(|_| is_short).unwrap_or_default();
+            let rest = (!rest.is_empty()).then(|| (first, rest.to_owned()));
+            Some(OneDash { written: format!("-{name}"), rest })
+        })
+    }
 }
 
 /// A long flag with one dash, which would be taken for a short one and its value: as it was written, with what it means.
@@ -591,35 +635,6 @@ pub(super) struct OneDash {
     /// What would be taken for the value of the short flag, if there is such a flag.
     pub(super) rest: Option<(char, String)>,
 }
-
-/// The first long flag of `command` among `arguments` that has one dash, as the programs of Go may have it.
-pub(super) fn one_dash(arguments: &[OsString], command: &str) -> Option<OneDash> {
-    let flags = flags_of(command);
-    let is_long = |name: &str| {
-        flags.get_arguments().any(|argument| {
-            argument.get_long() == Some(name)
-                || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
-        })
-    };
-    let words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
-    words.into_iter().find_map(|word| {
-        let name = word.strip_prefix('-')?.split('=').next()?;
-        let mut letters = name.chars();
-        let first = letters.next().filter(|first| *first != '-')?;
-        if letters.as_str().is_empty() || !is_long(name) {
-            return None;
-        }
-        let is_short = flags.get_arguments().any(|argument| {
-            argument.get_short_and_visible_aliases().is_some_and(|shorts| shorts.contains(&first))
-                && argument.get_action().takes_values()
-        });
-        let rest = word.get(1 + first.len_utf8()..).filter(|_| is_short).unwrap_or_default();
-        let rest = (!rest.is_empty()).then(|| (first, rest.to_owned()));
-        Some(OneDash { written: format!("-{name}"), rest })
-    })
-}
-
-const COMMANDS: [&str; 8] = ["build", "plan", "check", "image", "pull", "manifest", "doctor", "version"];
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.
@@ -635,7 +650,7 @@ pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
         let [program, _, command @ ..] = &arguments[..] else { return arguments };
         return std::iter::once(program).chain(command).cloned().chain([OsString::from("--help")]).collect();
     }
-    if COMMANDS.contains(&first.as_str()) || asks_for_help || !(is_context || is_flag) {
+    if known().find_subcommand(&first).is_some() || asks_for_help || !(is_context || is_flag) {
         return arguments;
     }
     let mut arguments = arguments;
@@ -647,9 +662,16 @@ pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
 mod tests {
     use super::*;
 
+    fn arguments(words: &[&str]) -> Vec<OsString> {
+        std::iter::once("builder").chain(words.iter().copied()).map(OsString::from).collect()
+    }
+
+    fn line(words: &[&str]) -> Result<CommandLine, clap::Error> {
+        parse(&arguments(words))
+    }
+
     fn command_of(words: &[&str]) -> Option<String> {
-        let arguments = std::iter::once("builder").chain(words.iter().copied()).map(OsString::from).collect();
-        with_command(arguments).get(1).map(|word| word.to_string_lossy().into_owned())
+        with_command(arguments(words)).get(1).map(|word| word.to_string_lossy().into_owned())
     }
 
     #[test]
@@ -680,7 +702,7 @@ mod tests {
             ["build", "-t", "a/b:1", "--platform", "linux/arm/v7"],
             ["build", "--tag", "a/b:1", "--custom-platform", "linux/arm/v7"],
         ] {
-            let line = CommandLine::try_parse_from(std::iter::once("builder").chain(words)).unwrap();
+            let line = line(&words).unwrap();
             let Command::Build(args) = line.command else { panic!("not a build") };
             assert_eq!(args.destination, ["a/b:1"]);
             assert_eq!(args.platform.custom_platform, ["linux/arm/v7"]);
@@ -690,7 +712,7 @@ mod tests {
     #[test]
     fn booleans_take_a_value_only_behind_an_equals_sign() {
         let no_push = |words: &[&str]| {
-            let line = CommandLine::try_parse_from(["builder", "build"].iter().chain(words)).unwrap();
+            let line = line(&[&["build"], words].concat()).unwrap();
             let Command::Build(args) = line.command else { panic!("not a build") };
             args.no_push
         };
@@ -702,15 +724,8 @@ mod tests {
 
     #[test]
     fn every_boolean_takes_the_words_of_go() {
-        let all = BuildArgs::augment_args(clap::Command::new("build"));
-        let takes_none = |argument: &&clap::Arg| {
-            matches!(argument.get_action(), clap::ArgAction::SetTrue) && argument.get_num_args().is_none()
-        };
-        let without: Vec<&str> =
-            all.get_arguments().filter(takes_none).map(|argument| argument.get_id().as_str()).collect();
-        assert_eq!(without, [""; 0]);
         let quiet = |word: &str| {
-            let line = CommandLine::try_parse_from(["builder", "build", word, "."]).ok()?;
+            let line = line(&["build", word, "."]).ok()?;
             let Command::Build(args) = line.command else { panic!("not a build") };
             Some(args.shown.quiet)
         };
@@ -728,6 +743,29 @@ mod tests {
         ] {
             assert_eq!(quiet(word), value, "{word}");
         }
+        assert!(line(&["manifest", "inspect", "--raw=true", "a/b:1"]).is_ok());
+        assert!(line(&["manifest", "push", "from-spec", "--ignore-missing=false", "-"]).is_ok());
+    }
+
+    #[test]
+    fn a_flag_that_there_is_not_is_likened_to_those_of_its_command() {
+        for (words, flag, words_of_command, near) in [
+            (&["build", "."][..], "--destinatoin=x", "build", Some("--destination")),
+            (&["manifest", "push", "from-args"], "--templat", "manifest push from-args", Some("--template")),
+            (&["manifest", "push", "from-args"], "--typ", "manifest push from-args", Some("--type")),
+            (
+                &["manifest", "push", "--typ", "oci", "from-spec"],
+                "--typ",
+                "manifest push from-spec",
+                Some("--type"),
+            ),
+            (&["image", "extract"], "--snapshoter", "image extract", Some("--snapshotter")),
+            (&["doctor"], "--destination", "doctor", None),
+        ] {
+            let called = Called::by(&arguments(words));
+            assert_eq!(called.words, words_of_command);
+            assert_eq!(called.near(flag).as_deref(), near, "{words:?} {flag}");
+        }
     }
 
     #[test]
@@ -744,9 +782,10 @@ mod tests {
             (&["build", "--", "-context"], "build", None),
             (&["doctor", "-destination"], "doctor", None),
         ] {
-            let arguments: Vec<OsString> =
-                std::iter::once("builder").chain(words.iter().copied()).map(OsString::from).collect();
-            let told = one_dash(&arguments, command);
+            let arguments = with_command(arguments(words));
+            let called = Called::by(&arguments);
+            assert_eq!(called.words, command);
+            let told = called.one_dash(&arguments);
             let told = told.as_ref().map(|OneDash { written, rest }| {
                 (written.as_str(), rest.as_ref().map(|(short, rest)| (*short, rest.as_str())))
             });

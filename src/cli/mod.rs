@@ -35,10 +35,9 @@ use std::io::{IsTerminal as _, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{Command, CommandLine, ImageCommand, ManifestCommand};
+use args::{Called, Command, ImageCommand, ManifestCommand};
 use check::Call;
 use doctor::DoctorSettings;
 use extract::ExtractSettings;
@@ -70,15 +69,15 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         Colour::No
     };
     let arguments = args::with_command(arguments);
-    let command = args::command_of(&arguments);
-    if let Some(flag) = args::one_dash(&arguments, command) {
+    let called = Called::by(&arguments);
+    if let Some(flag) = called.one_dash(&arguments) {
         // Nobody is left to tell when standard error is closed.
         let _ = std::io::stderr().write_all(of_one_dash(&flag).render(colour).as_bytes());
         return ExitCode::FAILURE;
     }
-    let line = match CommandLine::try_parse_from(&arguments) {
+    let line = match args::parse(&arguments) {
         Ok(line) => line,
-        Err(error) => return usage(&error, &arguments, command, colour),
+        Err(error) => return usage(&error, &arguments, &called, colour),
     };
     match run(line.command, &environment, colour, &at_once) {
         Ok(code) => code,
@@ -150,13 +149,13 @@ fn run(
 }
 
 /// Help goes to standard output and is no failure; everything else is one.
-fn usage(error: &clap::Error, arguments: &[OsString], command: &str, colour: Colour) -> ExitCode {
+fn usage(error: &clap::Error, arguments: &[OsString], called: &Called, colour: Colour) -> ExitCode {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
     };
     let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
-        (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => unknown_flag(&flag, command),
+        (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => unknown_flag(&flag, called),
         (ErrorKind::InvalidSubcommand, _, Some(command)) => Failure::new(format!(
             "unknown command `{command}`"
         ))
@@ -192,13 +191,14 @@ fn of_one_dash(flag: &args::OneDash) -> Failure {
         .hint(format!("a flag that is a word has two dashes: `-{written}`{}", or.unwrap_or_default()))
 }
 
-/// What is said of a flag that `command` does not have.
-fn unknown_flag(flag: &str, command: &str) -> Failure {
-    let of_build = matches!(command, "build" | "plan");
+/// What is said of a flag that a command does not have.
+fn unknown_flag(flag: &str, called: &Called) -> Failure {
+    let command = &called.words;
+    let of_build = matches!(command.as_str(), "build" | "plan");
     if let Some(instead) = elsewhere::instead(flag).filter(|_| of_build) {
         return Failure::new(format!("unknown flag `{flag}`")).hint(instead);
     }
-    let near = args::near_flag(flag, command);
+    let near = called.near(flag);
     let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
     Failure::new(format!("unknown flag `{flag}`{near}"))
         .hint(format!("`builder {command} --help` lists the flags that there are"))
