@@ -405,6 +405,15 @@ fn an_image_that_is_not_there_is_an_error_and_one_for_another_cpu_a_finding() {
 }
 
 #[test]
+fn a_check_whose_findings_are_errors_is_complete() {
+    let context = Context::new("# check=error=true\nFROM scratch\nENV a b\n");
+    let finished = Builder::new().run(["check", context.path().to_str().unwrap()]).exited(1);
+    let first = finished.stdout.lines().next();
+    assert_eq!(first, Some("Check complete, 1 warning has been found!"), "{}", finished.stdout);
+    assert!(finished.says(&["error:", "lint violation found for rules: LegacyKeyValueFormat"]));
+}
+
+#[test]
 fn a_build_tells_what_to_write_instead_once_and_reminds_at_the_end() {
     let builder = Builder::new();
     let context = Context::new(TWO_MISTAKES);

@@ -231,8 +231,12 @@ fn names_are_pushed_when_an_output_or_push_says_so() {
     build(&builder, &context, &["-o", &pair, "-t", &name("a:5")]).success();
     assert!(exists(&name("a:4")) && exists(&name("b:4")) && !exists(&name("a:5")));
     let by_digest = format!("type=registry,push-by-digest=true,name={}", name("c"));
-    let digest = build(&builder, &context, &["-o", &by_digest]).success().stdout;
-    assert!(exists(&format!("{}@{}", name("c"), digest.trim())) && !exists(&name("c:latest")));
+    let file = out.path().join("name");
+    let told = format!("--image-name-tag-with-digest-file={}", file.display());
+    let digest = build(&builder, &context, &["-o", &by_digest, &told]).success().stdout;
+    let pushed = format!("{}@{}", name("c"), digest.trim());
+    assert!(exists(&pushed) && !exists(&name("c:latest")));
+    assert_eq!(fs::read_to_string(file).unwrap(), pushed + "\n", "there is no such tag");
     build(&builder, &context, &["-o", &format!("type=image,name={}", name("d:1"))]).success();
     assert!(!exists(&name("d:1")));
 }
@@ -308,18 +312,33 @@ fn annotations_are_where_they_are_to_be() {
     let out = scratch();
     let layout = out.path().join("layout");
     let dest = format!(
-        "type=oci,tar=false,annotation.a=1,annotation-manifest-descriptor.b=2,annotation[linux/s390x].c=3,dest={}",
+        "type=oci,tar=false,annotation.a=1,annotation-manifest-descriptor.b=2,dest={}",
         layout.display()
     );
     let flags = ["--annotation=a=over", "--annotation=manifest,manifest-descriptor:d=4", "-o", &dest];
     build(&builder, &context, &flags).success();
     let image = LayoutImage::only(&layout);
-    let of_manifest = ["a", "b", "c", "d"].map(|key| image.annotation(key).map(str::to_owned));
+    let of_manifest = ["a", "b", "d"].map(|key| image.annotation(key).map(str::to_owned));
     let some = |text: &str| Some(text.to_owned());
-    assert_eq!(of_manifest, [some("over"), None, None, some("4")]);
+    assert_eq!(of_manifest, [some("over"), None, some("4")]);
     let annotations = image.descriptor.annotations().clone().unwrap();
-    let of_descriptor = ["a", "b", "c", "d"].map(|key| annotations.get(key).cloned());
-    assert_eq!(of_descriptor, [None, some("2"), None, some("4")]);
+    let of_descriptor = ["a", "b", "d"].map(|key| annotations.get(key).cloned());
+    assert_eq!(of_descriptor, [None, some("2"), some("4")]);
+}
+
+#[test]
+fn who_wants_warnings_alone_is_told_that_times_are_not_rewritten() {
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let (builder, out) = (Builder::new(), scratch());
+    let output = format!("type=oci,rewrite-timestamp=true,dest={}", out.path().join("x.tar").display());
+    let told = |flags: &[&str]| {
+        let flags = [&["--verbosity=warn", "-o", &output], flags].concat();
+        build(&builder, &context, &flags).success().stderr
+    };
+    let warning = "warning: --output: `rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH\n";
+    assert_eq!(told(&[]), warning);
+    assert_eq!(told(&["--build-arg=SOURCE_DATE_EPOCH="]), warning);
+    assert_eq!(told(&["--build-arg=SOURCE_DATE_EPOCH=5"]), "");
 }
 
 #[test]

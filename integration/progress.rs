@@ -160,6 +160,29 @@ fn on_a_terminal_a_step_that_fails_shows_what_it_wrote() {
 }
 
 #[test]
+fn the_view_is_gone_before_a_program_behind_a_pipe_shows_something() {
+    let files: String = (0..8).map(|number| format!("COPY Dockerfile /file-{number}\n")).collect();
+    // Names are shown before the last bytes are written: the pipe has no room for all.
+    let large = "RUN sleep 0.5; head -c 8000000 /dev/zero >/large";
+    let context = context(&format!("FROM BASE\n{large}\nFROM scratch\n{files}COPY --from=0 /large /large\n"));
+    let builder = Builder::new();
+    let mut build = builder.command();
+    build.args(["--no-cache", "-o", "-", "-c"]).arg(context.path());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$@\" | tar t >&2", "sh"]).arg(build.get_program()).args(build.get_args());
+    shell.env_clear().envs(build.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::null());
+    let mut terminal = Terminal::start(&mut shell, 40, 80);
+    terminal.wait_for(|screen| screen.contains("steps done"));
+    let (screen, _) = terminal.end();
+    for number in 0..8 {
+        let name = format!("file-{number}");
+        assert_eq!(screen.lines().filter(|line| *line == name).count(), 1, "{name}\n{screen}");
+    }
+    assert!(screen.lines().any(|line| line == "large") && !screen.contains("steps done"), "{screen}");
+}
+
+#[test]
 fn an_interrupted_build_leaves_nothing_of_the_view_behind() {
     let context = context("FROM BASE\nRUN echo it has begun; sleep 60\n");
     let builder = Builder::new();

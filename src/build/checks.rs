@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::error::BuildError;
+use super::error::{BuildError, BuildErrorKind};
 use super::plan::{CHECKS, PlanRequest, Planner};
 use super::services::{ImageSource, ServiceError};
 use crate::context::IgnoreRules;
@@ -27,11 +27,27 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Adds what was found for another platform. The first error counts.
+    /// Whether all was looked at that there is: that findings are to be errors comes last.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.error.as_ref().is_none_or(|error| matches!(error.kind, BuildErrorKind::Checks(_)))
+    }
+
+    /// Adds what was found for another platform. The first error counts, unless it says no more than that there are findings.
     pub fn absorb(&mut self, other: Self) {
-        let warnings: BTreeSet<Warning> = self.warnings.drain(..).chain(other.warnings).collect();
-        self.warnings = warnings.into_iter().collect();
-        self.error = self.error.take().or(other.error);
+        let other_is_incomplete = !other.is_complete();
+        // There may be very many of them: no second list of all is made, and none at all for the only platform.
+        if self.warnings.is_empty() {
+            self.warnings = other.warnings;
+        } else {
+            self.warnings.extend(other.warnings);
+            self.warnings.sort_unstable();
+            self.warnings.dedup();
+        }
+        self.error = match other.error {
+            Some(error) if self.is_complete() && other_is_incomplete => Some(error),
+            error => self.error.take().or(error),
+        };
         let is_new = |base: &UnknownBase| {
             !self.unknown.iter().any(|known| (known.span, &known.image) == (base.span, &base.image))
         };
@@ -199,7 +215,11 @@ impl<'a> StageChecks<'a> {
         let first = words.next().unwrap_or_default();
         // A trigger's own keyword is meant; ONBUILD itself is not checked.
         let keyword = if first.eq_ignore_ascii_case("ONBUILD") { words.next() } else { Some(first) };
-        self.keyword = Text::from(keyword.unwrap_or_default());
+        let keyword = keyword.unwrap_or_default();
+        // What is found in many instructions shares the one text.
+        if *self.keyword != *keyword.as_bytes() {
+            self.keyword = Text::from(keyword);
+        }
     }
 
     /// Notes what is wrong at `span`.
@@ -324,4 +344,26 @@ pub(super) fn platform_of_from(
     let stage = stage.unwrap_or_default();
     let is_named = stage.contains(os.as_str()) || stage.contains(architecture.as_str());
     (!is_named).then(|| Finding::FromPlatformFlagConstDisallowed { platform: platform.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_findings_are_errors_leaves_a_check_complete_and_hides_no_other_error() {
+        let of = |kind| Checked { error: Some(BuildError::at(None, kind)), ..Checked::default() };
+        let found = || of(BuildErrorKind::Checks(vec!["StageNameCasing"]));
+        let other = || of(BuildErrorKind::Invalid("x".to_owned()));
+        assert!(Checked::default().is_complete() && found().is_complete() && !other().is_complete());
+        for (mut first, second, message) in [
+            (found(), other(), "x"),
+            (other(), found(), "x"),
+            (Checked::default(), found(), "lint violation found for rules: StageNameCasing"),
+            (found(), Checked::default(), "lint violation found for rules: StageNameCasing"),
+        ] {
+            first.absorb(second);
+            assert_eq!(first.error.map(|error| error.to_string()).as_deref(), Some(message));
+        }
+    }
 }

@@ -314,8 +314,10 @@ impl Planner<'_> {
     }
 
     fn allowed(&mut self, directive: &CheckDirective) -> Vec<Warning> {
-        let warnings = std::mem::take(&mut self.warnings);
-        warnings.into_iter().filter(|warning| directive.allows(warning.rule())).collect()
+        let mut warnings = std::mem::take(&mut self.warnings);
+        // It is known then how many there are, and no room is taken for more.
+        warnings.retain(|warning| directive.allows(warning.rule()));
+        warnings.into_iter().collect()
     }
 
     /// What there is to report where planning has ended with `error`: what is wrong with the build argument that says so is

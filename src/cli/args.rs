@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use super::limits;
 use crate::dockerfile::{parse_bool, suggest};
 
 /// The whole command line.
@@ -104,8 +103,9 @@ pub(super) struct ExtractArgs {
     #[arg(long, value_name = "NAME", default_value = "native")]
     pub(super) snapshotter: String,
 
-    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
-    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
+    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable); `builder help limits` lists them
+    /// [env: BUILDER_LIMITS=NAME=VALUE,…]
+    #[arg(long, value_name = "NAME=VALUE")]
     pub(super) limit: Vec<String>,
 
     /// How much to say: trace, debug, info, warn, error, fatal or panic
@@ -253,9 +253,8 @@ pub(super) struct PullArgs {
 /// Which platform, and how near an image's must be.
 #[derive(Debug, Args)]
 pub(super) struct PlatformArgs {
-    /// Platform, for instance linux/arm/v7 [default: this machine's]; images built for several, in a list or repeated, become
-    /// one index
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT][,…]")]
+    /// Platform, for instance linux/arm/v7 [default: this machine's]
+    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
     pub(super) custom_platform: Vec<String>,
 
     /// Deprecated spelling of --custom-platform
@@ -298,8 +297,9 @@ pub(super) struct RegistryArgs {
 /// How much may be read, and what is shown meanwhile.
 #[derive(Debug, Args)]
 pub(super) struct ShownArgs {
-    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]
-    #[arg(long, value_name = "NAME=VALUE", long_help = limits::help())]
+    /// A limit on what is read or written, for instance layer-bytes=200GiB (repeatable); `builder help limits` lists them
+    /// [env: BUILDER_LIMITS=NAME=VALUE,…]
+    #[arg(long, value_name = "NAME=VALUE")]
     pub(super) limit: Vec<String>,
 
     /// How much to say: trace, debug, info, warn, error, fatal or panic
@@ -330,6 +330,7 @@ pub(super) struct CheckArgs {
 
 /// The flags of `build` and `plan`.
 #[derive(Debug, Args)]
+#[command(mut_arg("custom_platform", of_several))]
 pub(super) struct BuildArgs {
     /// Directory that COPY and ADD read [default: /workspace]
     #[arg(long, short = 'c', value_name = "DIR", conflicts_with = "positional_context")]
@@ -534,6 +535,14 @@ pub(super) struct BuildArgs {
     pub(super) shown: ShownArgs,
 }
 
+/// `--custom-platform` where it may name several.
+fn of_several(flag: clap::Arg) -> clap::Arg {
+    flag.value_name("OS/ARCH[/VARIANT][,…]").help(
+        "Platform, for instance linux/arm/v7 [default: this machine's]; images for several, in a list or repeated, become one \
+         index",
+    )
+}
+
 /// The words that Go's flags have for true and false.
 fn boolean(text: &str) -> Result<bool, String> {
     parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
@@ -636,6 +645,11 @@ pub(super) struct OneDash {
     pub(super) rest: Option<(char, String)>,
 }
 
+/// Whether the list of limits is asked for, which belongs to several commands.
+pub(super) fn asks_for_limits(arguments: &[OsString]) -> bool {
+    arguments.get(1..).is_some_and(|words| words == ["help", "limits"])
+}
+
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.
 pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
@@ -692,6 +706,27 @@ mod tests {
         ] {
             assert_eq!(command_of(words).as_deref(), Some(command), "{words:?}");
         }
+    }
+
+    #[test]
+    fn only_what_can_take_several_platforms_offers_that() {
+        for (command, several) in [("build", true), ("check", true), ("pull", false)] {
+            let help = flags_of(command).render_long_help().to_string();
+            assert_eq!(help.contains("OS/ARCH[/VARIANT][,…]"), several, "{help}");
+            assert_eq!(help.contains("become one"), several, "{help}");
+        }
+    }
+
+    #[test]
+    fn help_is_short_about_limits_and_says_where_they_are() {
+        for command in ["build", "check", "pull", "image extract", "manifest inspect"] {
+            let help = flags_of(command).render_long_help().to_string();
+            let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(help.contains("builder help limits") && !help.contains("layer-entries"), "{help}");
+        }
+        let asked = |words: &[&str]| asks_for_limits(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert!(asked(&["builder", "help", "limits"]) && !asked(&["builder", "help", "build"]));
+        assert!(!asked(&["builder", "limits"]) && !asked(&["builder"]));
     }
 
     #[test]

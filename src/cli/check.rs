@@ -241,10 +241,10 @@ impl Report<'_> {
             1 => "1 warning has been found!".to_owned(),
             count => format!("{count} warnings have been found!"),
         };
-        match self.checked.error {
+        match self.checked.is_complete() {
             // The error itself is told last.
-            Some(_) => writeln!(out, "Check incomplete because of an error; before it, {found}")?,
-            None => writeln!(out, "Check complete, {found}")?,
+            false => writeln!(out, "Check incomplete because of an error; before it, {found}")?,
+            true => writeln!(out, "Check complete, {found}")?,
         }
         let mut lines = TextLines::of(&self.found.content);
         let mut above = None;

@@ -165,15 +165,15 @@ impl Setting {
     }
 }
 
-/// What `--help` says.
+/// What `builder help limits` says.
 pub(super) fn help() -> String {
-    let line = |setting: &Setting| {
-        format!("\n- {}={}: {}", setting.usual.name(), setting.usual_value(), setting.meaning())
+    let lines = |setting: &Setting| {
+        format!("\n  {}={}\n      {}\n", setting.usual.name(), setting.usual_value(), setting.meaning())
     };
-    let lines: String = SETTINGS.iter().map(line).collect();
+    let lines: String = SETTINGS.iter().map(lines).collect();
     format!(
-        "A limit on what is read or written (repeatable) [env: BUILDER_LIMITS=NAME=VALUE,…]. The limits and their usual \
-         values:{lines}"
+        "Limits on what is read or written, with their usual values. Others are set by --limit NAME=VALUE\n\
+         (repeatable), or by BUILDER_LIMITS=NAME=VALUE,… in the environment.\n{lines}"
     )
 }
 
@@ -269,6 +269,13 @@ mod tests {
         let failure = Limits::resolve(None, &["x".to_owned()]).unwrap_err();
         let hint = failure.hint.unwrap();
         assert!(hint.starts_with("the limits are layer-bytes, layer-entries, "), "{hint}");
+    }
+
+    #[test]
+    fn help_has_every_limit() {
+        let help = help();
+        let is_there = |setting: &Setting| help.contains(&format!("\n  {}=", setting.usual.name()));
+        assert!(SETTINGS.iter().all(is_there), "{help}");
     }
 
     #[test]

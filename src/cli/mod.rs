@@ -68,12 +68,16 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     } else {
         Colour::No
     };
+    if args::asks_for_limits(&arguments) {
+        return match print(&limits::help()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failed(&failure, colour),
+        };
+    }
     let arguments = args::with_command(arguments);
     let called = Called::by(&arguments);
     if let Some(flag) = called.one_dash(&arguments) {
-        // Nobody is left to tell when standard error is closed.
-        let _ = std::io::stderr().write_all(of_one_dash(&flag).render(colour).as_bytes());
-        return ExitCode::FAILURE;
+        return failed(&of_one_dash(&flag), colour);
     }
     let line = match args::parse(&arguments) {
         Ok(line) => line,
@@ -81,12 +85,15 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     };
     match run(line.command, &environment, colour, &at_once) {
         Ok(code) => code,
-        Err(failure) => {
-            // Nobody is left to tell when standard error is closed.
-            let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
-            ExitCode::from(failure.code)
-        }
+        Err(failure) => failed(&failure, colour),
     }
+}
+
+/// Says why it failed.
+fn failed(failure: &Failure, colour: Colour) -> ExitCode {
+    // Nobody is left to tell when standard error is closed.
+    let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
+    ExitCode::from(failure.code)
 }
 
 fn run(
@@ -178,8 +185,7 @@ fn usage(error: &clap::Error, arguments: &[OsString], called: &Called, colour: C
             return ExitCode::FAILURE;
         }
     };
-    let _ = std::io::stderr().write_all(failure.render(colour).as_bytes());
-    ExitCode::from(failure.code)
+    failed(&failure, colour)
 }
 
 /// What is said of a long flag with one dash.

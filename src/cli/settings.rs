@@ -28,7 +28,7 @@ use crate::context::{GitOptions, UrlSource};
 use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
-use crate::image::platform::{Platform, Requested};
+use crate::image::platform::{Platform, PlatformError, Requested};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::emulation::{self, OWN_PLACE};
 use crate::sandbox::probe::Hints;
@@ -413,7 +413,10 @@ impl Platforms {
 /// Reads one platform of `--custom-platform`.
 pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
     Requested::parse(text, host).map_err(|error| {
-        Failure::from_error(&error).of_flag("--custom-platform").hint("for instance linux/arm/v7")
+        let failure = Failure::from_error(&error).of_flag("--custom-platform");
+        // What was meant is said already.
+        let is_told = matches!(error, PlatformError::NoSystem { meant: Some(_), .. });
+        if is_told { failure } else { failure.hint("for instance linux/arm/v7") }
     })
 }
 
@@ -844,8 +847,6 @@ mod tests {
             (&amd64, ["", "", "v3"], "linux/amd64/v3"),
             (&amd64, ["windows", "", ""], "windows/amd64"),
             (&amd64, ["windows(10.0.20348)", "", ""], "windows(10.0.20348)/amd64"),
-            // A word that could be an architecture is none here.
-            (&amd64, ["arm64", "", ""], "arm64/amd64"),
             (&v6, ["linux", "", ""], "linux/arm/v6"),
             (&v6, ["", "amd64", ""], "linux/amd64"),
             (&v6, ["", "arm", ""], "linux/arm/v7"),

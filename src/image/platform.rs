@@ -76,6 +76,19 @@ pub enum PlatformError {
         /// The whole.
         text: String,
     },
+    /// For instance `arm/v5`, which others take for an operating system `arm` with an architecture `v5`.
+    #[error(
+        "`{text}` is not a platform: `{architecture}` is an architecture, and the operating system comes first{}",
+        meant.as_ref().map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default()
+    )]
+    NoSystem {
+        /// The whole.
+        text: String,
+        /// What stands in the place of the operating system.
+        architecture: String,
+        /// What was meant, if that can be told.
+        meant: Option<String>,
+    },
     /// `os(version)/arch:version`.
     #[error("`{text}` is not a platform: it gives two versions of the operating system")]
     TwoVersions {
@@ -348,6 +361,11 @@ fn parse(text: &str, host: &Platform) -> Result<Platform, PlatformError> {
     if let Some(bad) = parts[1..].iter().find(|part| !is_word(part)) {
         return Err(syntax(bad));
     }
+    if parts.len() > 1 && is_architecture(name) {
+        let meant = matches!(parts[..], [_, variant] if !is_architecture(variant));
+        let meant = meant.then(|| format!("{}/{}", host.os, shown(text)));
+        return Err(PlatformError::NoSystem { text: shown(text), architecture: shown(name), meant });
+    }
     let mut platform = match parts[1..] {
         [] => one_word(name, parts[0], host).ok_or_else(|| PlatformError::Unknown { text: shown(text) })?,
         [architecture] => two_words(name, architecture),
@@ -364,6 +382,12 @@ fn parse(text: &str, host: &Platform) -> Result<Platform, PlatformError> {
         }
     }
     Ok(platform)
+}
+
+/// Whether a word means an architecture, and no operating system.
+fn is_architecture(word: &str) -> bool {
+    let (architecture, _) = normalise_cpu(&word.to_lowercase(), "");
+    ARCHITECTURES.contains(&architecture.as_str())
 }
 
 /// One component: an operating system on the host's architecture, or an architecture under the host's system.
@@ -660,6 +684,21 @@ mod tests {
             "`linux/a b` is not a platform: `a b` is not a word, expected `os[/arch[/variant]]`"
         );
         assert!(error("windows(1)/amd64:2").contains("two versions"));
+        for (text, architecture, meant) in [
+            ("arm/v5", "arm", Some("linux/arm/v5")),
+            ("aarch64/v8", "aarch64", Some("linux/aarch64/v8")),
+            ("arm64/amd64", "arm64", None),
+            ("arm/arm/v7", "arm", None),
+        ] {
+            let meant = meant.map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();
+            assert_eq!(
+                error(text),
+                format!(
+                    "`{text}` is not a platform: `{architecture}` is an architecture, and the operating system comes \
+                     first{meant}"
+                )
+            );
+        }
     }
 
     #[test]

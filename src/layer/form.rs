@@ -17,6 +17,9 @@ pub enum FormError {
     /// It means something to BuildKit, which not even keeps diff ids equal then.
     #[error("unsupported compression type estargz: choose gzip, zstd or uncompressed")]
     Estargz,
+    /// A level of what has none.
+    #[error("invalid compression level `{0}`: `uncompressed` has no levels, leave it out")]
+    NoLevels(String),
     /// A level that is no number, or one that the compression does not have.
     #[error(
         "invalid compression level `{level}`: {compression} has the levels {} to {}",
@@ -138,20 +141,17 @@ impl LayerForm {
         Self { compression, level: compression.usual_level() }
     }
 
-    /// `compression` at the level that the user has named; that of what is not compressed means nothing, as for BuildKit.
+    /// `compression` at the level that the user has named.
     ///
     /// # Errors
-    /// [`FormError::Level`].
+    /// [`FormError::Level`], and [`FormError::NoLevels`] where nothing is compressed.
     pub fn new(compression: Compression, level: Option<&str>) -> Result<Self, FormError> {
         let Some(text) = level else { return Ok(Self::usual(compression)) };
-        let levels = compression.levels();
-        let number: Option<i64> = text.parse().ok();
-        if compression == Compression::Uncompressed && number.is_some() {
-            return Ok(Self::usual(compression));
+        if compression == Compression::Uncompressed {
+            return Err(FormError::NoLevels(shown(text)));
         }
-        let level =
-            number.and_then(|number| u32::try_from(number).ok()).filter(|level| levels.contains(level));
-        match level {
+        let levels = compression.levels();
+        match text.parse().ok().filter(|level| levels.contains(level)) {
             Some(level) => Ok(Self { compression, level }),
             None => Err(FormError::Level { level: shown(text), compression, levels }),
         }
@@ -325,7 +325,6 @@ mod tests {
             ("zstd", None, "zstd-3"),
             ("zstd", Some("22"), "zstd-22"),
             ("uncompressed", None, "uncompressed"),
-            ("uncompressed", Some("7"), "uncompressed"),
         ] {
             let form = LayerForm::new(word.parse().unwrap(), level).unwrap();
             assert_eq!(form.to_string(), expected);
@@ -345,7 +344,11 @@ mod tests {
             ("gzip", Some(""), "invalid compression level ``: gzip has the levels 0 to 9"),
             ("zstd", Some("23"), "invalid compression level `23`: zstd has the levels 0 to 22"),
             ("zstd", Some("max"), "invalid compression level `max`: zstd has the levels 0 to 22"),
-            ("uncompressed", Some("x"), "invalid compression level `x`: uncompressed has the levels 0 to 0"),
+            (
+                "uncompressed",
+                Some("0"),
+                "invalid compression level `0`: `uncompressed` has no levels, leave it out",
+            ),
         ] {
             let form = word.parse().and_then(|compression| LayerForm::new(compression, level));
             assert_eq!(form.unwrap_err().to_string(), message);

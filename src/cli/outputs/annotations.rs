@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::keys::FLAG;
 use crate::cli::failure::Failure;
 use crate::image::platform::{Platform, Requested};
+use crate::image::shown;
 
 /// The flag, as messages call it.
 const ANNOTATION: &str = "--annotation";
@@ -172,6 +173,7 @@ impl Annotations {
                     continue;
                 }
             };
+            let mut is_used = false;
             for (platform, image) in platforms.iter().zip(&mut found.images) {
                 if let Some(text) = &annotation.platform {
                     let requested = Requested::parse(text, platform)
@@ -181,6 +183,15 @@ impl Annotations {
                     }
                 }
                 for_image(image).extend([pair()]);
+                is_used = true;
+            }
+            if let Some(text) = annotation.platform.as_deref().filter(|_| !is_used) {
+                let built: Vec<String> = platforms.iter().map(Platform::to_string).collect();
+                let (key, text) = (shown(&annotation.key), shown(text));
+                let message = format!("annotation `{key}` is for {text}, and no image is built for that");
+                return Err(Failure::new(message)
+                    .of_flag(annotation.flag)
+                    .hint(format!("images are built for {}", built.join(", "))));
             }
         }
         Ok(found)
@@ -209,7 +220,6 @@ mod tests {
             ("annotation-manifest-descriptor.k", &[], &["k=v"]),
             ("annotation[linux/arm64].k", &["k=v"], &[]),
             ("annotation-manifest[linux/arm64/v8].k", &["k=v"], &[]),
-            ("annotation[linux/amd64].k", &[], &[]),
             ("annotation-manifest-descriptor[linux/arm64].K", &[], &["K=v"]),
         ] {
             assert!(is_key(name), "{name}");
@@ -233,6 +243,17 @@ mod tests {
             "annotation[x]k",
         ] {
             assert!(Annotation::of_key(name, "v").is_err(), "{name}");
+        }
+        for (name, platform) in [
+            ("annotation[linux/amd64].k", "linux/amd64"),
+            ("annotation-manifest-descriptor[linux/arm].k", "linux/arm"),
+            ("annotation-manifest[linux/arm64/v9].k", "linux/arm64/v9"),
+        ] {
+            let error = of(&[Annotation::of_key(name, "v").unwrap()]).unwrap_err();
+            assert_eq!(
+                error,
+                format!("--output: annotation `k` is for {platform}, and no image is built for that")
+            );
         }
         for name in ["annotation-index.k", "annotation-index-descriptor.k", "annotation-index[linux/arm64].k"]
         {
@@ -261,6 +282,8 @@ mod tests {
             .map(|annotated| [pairs(&annotated.document), pairs(&annotated.descriptor)].concat())
             .into();
         assert_eq!(told, [vec!["all=v", "amd=v"], vec!["all=v", "arm=v"], vec!["index=v", "descriptor=v"]]);
+        let error = of(&["annotation.all", "annotation[linux/arm/v6].arm"]).unwrap_err();
+        assert_eq!(error, "--output: annotation `arm` is for linux/arm/v6, and no image is built for that");
         let error = of(&["annotation-index[linux/arm].k"]).unwrap_err();
         assert!(error.contains("the index is for all platforms"), "{error}");
     }
@@ -281,6 +304,10 @@ mod tests {
             ("k", "--annotation: invalid annotation `k`, expected key=value"),
             ("=v", "--annotation: invalid annotation `=v`, expected key=value"),
             ("manifest:=v", "--annotation: invalid annotation `manifest:=v`, expected key=value"),
+            (
+                "manifest[linux/386]:k=v",
+                "--annotation: annotation `k` is for linux/386, and no image is built for that",
+            ),
             ("index:k=v", "--annotation: index annotations not supported for single platform export"),
             (
                 "foo:k=v",

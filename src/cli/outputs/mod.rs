@@ -88,7 +88,7 @@ impl Outputs {
             let annotations = Annotations::of(fields.annotations.iter().chain(&shared), platforms)?;
             outputs.add(&fields, annotations, platforms)?;
         }
-        outputs.add_kanikos(args, platforms);
+        outputs.add_kanikos(args, platforms, warnings);
         outputs.add_pushes(args, purpose, warnings)?;
         outputs.check(args)?;
         Ok(outputs)
@@ -173,7 +173,7 @@ impl Outputs {
             self.insecure.extend(names.iter().map(|name| name.registry().to_owned()));
         }
         if !pushed {
-            return Ok(Kind::Stored { names, form });
+            return Ok(Kind::Stored { names, form, by });
         }
         if names.is_empty() {
             return Err(Failure::new(format!("{FLAG} {}: there is no name to push to", fields.text))
@@ -229,7 +229,14 @@ impl Outputs {
     }
 
     /// kaniko's flags for files. Where several images come out, `docker load` with its older store can read no archive of them.
-    fn add_kanikos(&mut self, args: &BuildArgs, platforms: &[Platform]) {
+    fn add_kanikos(&mut self, args: &BuildArgs, platforms: &[Platform], warnings: &mut Vec<String>) {
+        if args.tar_path.is_some() && platforms.len() > 1 {
+            warnings.push(
+                "--tar-path: of several platforms the archive has no manifest.json: `docker load` reads it only with \
+                 the containerd image store"
+                    .to_owned(),
+            );
+        }
         let (names, form) = (&self.names, &self.usual);
         let layout = args.oci_layout_path.as_ref().map(|dest| Output {
             flag: "--oci-layout-path".to_owned(),
@@ -276,10 +283,10 @@ impl Outputs {
             return Ok(());
         }
         for output in self.list.iter_mut().filter(|_| args.push) {
-            if let Kind::Stored { names, form } = &output.kind
+            if let Kind::Stored { names, form, by } = &output.kind
                 && !names.is_empty()
             {
-                output.kind = Kind::Push { names: names.clone(), form: form.clone(), by: PushedAs::Tag };
+                output.kind = Kind::Push { names: names.clone(), form: form.clone(), by: *by };
             }
         }
         let names = self.not_pushed();
@@ -565,6 +572,7 @@ mod tests {
             (&["-o=type=registry,name=a:1", "-t=b:1"], &["push Tag  a:1", "not pushed"]),
             (&["-o=type=registry,name=a:1", "-t=b:1", "--push"], &["push Tag  a:1", "push Tag  b:1"]),
             (&["-o=type=registry,push-by-digest=true,name=a"], &["push Digest  a:latest"]),
+            (&["-o=type=image,push-by-digest=true,name=a", "--push"], &["push Digest  a:latest"]),
             (&["-o=type=image,name=a:1"], &["store  a:1"]),
             (&["-o=type=image,name=a:1", "--push"], &["push Tag  a:1"]),
             (&["-o=type=image,name=a:1,push=true"], &["push Tag  a:1"]),
@@ -613,12 +621,40 @@ mod tests {
             ),
             (&["-o=type=oci,tar=maybe"], "--output: `tar=maybe`: expected `true` or `false`"),
             (&["-o=type=oci,name=A"], "--output: "),
+            (
+                &["--compression=uncompressed", "--compression-level=3", "--no-push"],
+                "--compression-level: invalid compression level `3`: `uncompressed` has no levels",
+            ),
+            (
+                &["-o=type=oci,compression=uncompressed,compression-level=3"],
+                "--output: invalid compression level `3`: `uncompressed` has no levels",
+            ),
+            (
+                &["--compression=uncompressed", "-o=type=oci,compression-level=3"],
+                "--output: invalid compression level `3`: `uncompressed` has no levels",
+            ),
         ] {
             let error = resolve(flags).unwrap_err();
             assert!(error.starts_with(message), "{flags:?}: {error}");
         }
         let pinned = format!("-t=r.example/a@sha256:{}", "0".repeat(64));
         assert!(resolve(&[&pinned]).unwrap_err().contains("is no destination: it has a digest"));
+    }
+
+    #[test]
+    fn that_docker_cannot_load_an_archive_of_several_platforms_is_told() {
+        let told = |architectures: &[&str], flags: &[&str]| {
+            let line = ["builder", "build", "--no-push"].iter().chain(flags);
+            let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let platforms: Vec<Platform> =
+                architectures.iter().map(|name| Platform::new("linux", name, None)).collect();
+            let mut warnings = Vec::new();
+            Outputs::resolve(&args, &platforms, Purpose::Build, &mut warnings).unwrap();
+            warnings.concat()
+        };
+        assert!(told(&["amd64", "arm64"], &["--tar-path=x"]).contains("no manifest.json"));
+        assert_eq!(told(&["amd64"], &["--tar-path=x"]), "");
+        assert_eq!(told(&["amd64", "arm64"], &["--oci-layout-path=x"]), "");
     }
 
     #[test]
@@ -632,6 +668,10 @@ mod tests {
             "-o=type=oci,oci-mediatypes=true,compression=gzip",
         ]);
         assert_eq!((own.layers.to_string(), own.encoding.types), ("gzip-6".to_owned(), TypeNames::Oci));
+        let own = form(&["--compression-level=9", "-o=type=oci,compression=uncompressed"]);
+        assert_eq!(own.layers.to_string(), "uncompressed", "the level is that of the other outputs");
+        let usual = form(&["--compression=uncompressed", "--compression-level=-1", "-o=type=oci"]);
+        assert_eq!(usual.layers.to_string(), "uncompressed");
         let level = form(&["--compression=zstd", "-o=type=oci,compression-level=9"]);
         assert_eq!(level.layers.to_string(), "zstd-9");
         let rewrite =

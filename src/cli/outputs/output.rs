@@ -27,6 +27,14 @@ impl Dest {
             _ => Self::File(path.to_owned()),
         }
     }
+
+    /// Whether nobody reads it while it is written: it is no pipe and no terminal.
+    pub(super) fn is_regular(&self) -> bool {
+        match self {
+            Self::File(path) => !path.metadata().is_ok_and(|found| !found.is_file()),
+            Self::StandardOutput => false,
+        }
+    }
 }
 
 /// What an image is like that is written somewhere.
@@ -77,8 +85,8 @@ pub(super) struct Output {
 pub(super) enum Kind {
     /// An image in a registry.
     Push { names: Vec<Reference>, form: ImageForm, by: PushedAs },
-    /// An image in the store.
-    Stored { names: Vec<Reference>, form: ImageForm },
+    /// An image in the store; `by` is how `--push` pushes it.
+    Stored { names: Vec<Reference>, form: ImageForm, by: PushedAs },
     /// An OCI layout.
     Layout { dest: PathBuf, readers: Readers, names: Vec<Reference>, form: ImageForm },
     /// An OCI layout in a tar archive.
@@ -128,6 +136,14 @@ impl Output {
             | Kind::Layout { names, .. }
             | Kind::Archive { names, .. } => Some(names),
             Kind::Directory { .. } | Kind::Tar { .. } => None,
+        }
+    }
+
+    /// Whether its image has tags, or nothing but its digest.
+    pub(super) fn named_by(&self) -> PushedAs {
+        match self.kind {
+            Kind::Push { by, .. } => by,
+            _ => PushedAs::Tag,
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::annotations::Annotated;
 use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
-use super::reports::Outcome;
+use super::reports::{Name, Outcome};
 use super::{Outputs, time_of};
 use crate::build::clock::{Clock, lower, rfc3339};
 use crate::build::progress::Event;
@@ -125,28 +125,24 @@ impl Publishing<'_> {
         let image = pushes().map(|push| push.image).next();
         let image = image.or_else(|| outputs.list.iter().rev().find_map(|output| find(output.image()?)));
         let Some(image) = image.or(rendered.last()) else { return Ok(()) };
-        let mut names: Vec<(&Reference, &Digest)> = Vec::new();
+        let mut names: Vec<Name<'_>> = Vec::new();
         for output in &outputs.list {
             let Some(image) = output.image().and_then(find) else { continue };
-            for name in output.names().into_iter().flatten() {
-                let digest = image.digest();
-                if !names.contains(&(name, digest)) {
-                    names.push((name, digest));
+            for reference in output.names().into_iter().flatten() {
+                let name = Name { reference, by: output.named_by(), digest: image.digest() };
+                if !names.contains(&name) {
+                    names.push(name);
                 }
             }
         }
         if names.is_empty() {
-            names.extend(outputs.names.iter().map(|name| (name, image.digest())));
+            let named = |reference| Name { reference, by: PushedAs::Tag, digest: image.digest() };
+            names.extend(outputs.names.iter().map(named));
         }
         self.report(outputs, image, names)
     }
 
-    fn report(
-        &self,
-        outputs: &Outputs,
-        image: &Rendered<'_>,
-        names: Vec<(&Reference, &Digest)>,
-    ) -> Result<(), Failure> {
+    fn report(&self, outputs: &Outputs, image: &Rendered<'_>, names: Vec<Name<'_>>) -> Result<(), Failure> {
         // As for docker, an index has no id but its digest.
         let config = match &image.encoded[..] {
             [only] if image.index.is_none() => Some(&only.config.digest),
@@ -189,10 +185,10 @@ impl Publishing<'_> {
     fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
         let layers = form.layers(self.clock);
         if form.times != Times::Kept && layers.rewrite.is_none() {
-            self.tell("rewrite-timestamp has no effect: there is no SOURCE_DATE_EPOCH");
+            self.warn("`rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH");
         }
         if form.encoding.types == TypeNames::Docker && form.layers.compression() == Compression::Zstd {
-            self.tell("Docker's media types have none for zstd: many programs refuse such layers");
+            self.warn("Docker's media types have none for zstd: many programs refuse such layers");
         }
         let (mut images, mut encoded, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for (built, annotated) in self.built.iter().zip(&form.annotations.images) {
@@ -281,6 +277,11 @@ impl Publishing<'_> {
 
     fn tell(&self, note: &str) {
         self.images.progress.tell(&Event::Note(note));
+    }
+
+    /// Says what is not as it was asked for, or does not do.
+    fn warn(&self, detail: &str) {
+        self.images.progress.tell(&Event::Warning { rule: "--output", span: None, detail });
     }
 
     fn complete(&self, rendered: &Rendered<'_>) -> Result<(), Failure> {
@@ -393,12 +394,16 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    /// Has `write` write to a file, which appears whole, or to standard output. It is told what the place is called.
+    /// Has `write` write to a file, which appears whole, or to standard output. It is told what the place is called. Who
+    /// reads a pipe may show something on the same terminal: the view is gone by then.
     fn write_to<E: From<ExportError>>(
         &self,
         dest: &Dest,
         write: impl FnOnce(&mut dyn Write, &Path) -> Result<(), E>,
     ) -> Result<(), E> {
+        if !dest.is_regular() {
+            self.images.progress.end();
+        }
         match dest {
             Dest::File(path) => {
                 self.with_writing(path, |writing| output::appear(path, writing, |out| write(out, path)))

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::output::PushedAs;
 use crate::cli::args::BuildArgs;
 use crate::cli::failure::Failure;
 use crate::image::descriptor::Descriptor;
@@ -35,14 +36,49 @@ enum Content {
     NamesAndTags,
 }
 
+impl Content {
+    fn text(self, outcome: &Outcome<'_>) -> Result<String, Failure> {
+        let digest = &outcome.top.digest;
+        let lines = |called: fn(&Name<'_>) -> String| -> String {
+            outcome.names.iter().map(|name| format!("{}@{}\n", called(name), name.digest)).collect()
+        };
+        match self {
+            Self::Digest => Ok(digest.to_string()),
+            Self::ImageId => Ok(outcome.config.unwrap_or(digest).to_string()),
+            Self::Names => Ok(lines(|name| name.reference.name())),
+            Self::NamesAndTags => Ok(lines(tagged)),
+            Self::Metadata => metadata(outcome),
+        }
+    }
+}
+
 /// What came out.
 pub(super) struct Outcome<'a> {
     /// The manifest, or the index of several.
     pub(super) top: &'a Descriptor,
     /// The config; an index has none.
     pub(super) config: Option<&'a Digest>,
-    /// The names of all images, each with the digest of its own manifest.
-    pub(super) names: Vec<(&'a Reference, &'a Digest)>,
+    /// The names of all images.
+    pub(super) names: Vec<Name<'a>>,
+}
+
+/// A name of an image.
+#[derive(PartialEq, Eq)]
+pub(super) struct Name<'a> {
+    pub(super) reference: &'a Reference,
+    /// Whether the image has the tag.
+    pub(super) by: PushedAs,
+    /// Of the image's own manifest.
+    pub(super) digest: &'a Digest,
+}
+
+/// The name, with the tag if the image has one.
+fn tagged(name: &Name<'_>) -> String {
+    let repository = name.reference.name();
+    match name.reference.tag().filter(|_| name.by == PushedAs::Tag) {
+        Some(tag) => format!("{repository}:{tag}"),
+        None => repository,
+    }
 }
 
 impl Report {
@@ -79,29 +115,12 @@ impl Report {
 
     /// Writes it.
     pub(super) fn write(&self, outcome: &Outcome<'_>, writing: &Writing<'_>) -> Result<(), Failure> {
-        self.try_write(outcome, writing)?.map_err(|error| Failure::from_error(&error).of_flag(self.flag()))
-    }
-
-    fn try_write(
-        &self,
-        outcome: &Outcome<'_>,
-        writing: &Writing<'_>,
-    ) -> Result<Result<(), ExportError>, Failure> {
-        let digest = &outcome.top.digest;
-        let lines = |line: &dyn Fn(&Reference, &Digest) -> String| {
-            outcome.names.iter().map(|(name, digest)| line(name, digest) + "\n").collect::<String>()
+        let text = self.content.text(outcome)?;
+        let written = match self.content {
+            Content::Metadata => self.replace(&text, writing),
+            _ => self.overwrite(&text, writing),
         };
-        let text = match self.content {
-            Content::Digest => digest.to_string(),
-            Content::ImageId => outcome.config.unwrap_or(digest).to_string(),
-            Content::Names => lines(&|name, digest| format!("{}@{digest}", name.name())),
-            Content::NamesAndTags => lines(&|name, digest| match name.tag() {
-                Some(tag) => format!("{}:{tag}@{digest}", name.name()),
-                None => format!("{}@{digest}", name.name()),
-            }),
-            Content::Metadata => return Ok(self.replace(&metadata(outcome)?, writing)),
-        };
-        Ok(self.overwrite(&text, writing))
+        written.map_err(|error| Failure::from_error(&error).of_flag(self.flag()))
     }
 
     /// Writes the whole text and nothing else, without a line feed of its own: that is how kaniko and docker write digests.
@@ -138,8 +157,8 @@ fn metadata(outcome: &Outcome<'_>) -> Result<String, Failure> {
     }
     document.insert("containerimage.descriptor".to_owned(), descriptor);
     document.insert("containerimage.digest".to_owned(), json!(outcome.top.digest.to_string()));
-    let own = outcome.names.iter().filter(|(_, digest)| **digest == outcome.top.digest);
-    let names: Vec<String> = own.map(|(name, _)| name.to_string()).collect();
+    let own = outcome.names.iter().filter(|name| *name.digest == outcome.top.digest);
+    let names: Vec<String> = own.map(tagged).collect();
     if !names.is_empty() {
         document.insert("image.name".to_owned(), json!(names.join(",")));
     }
@@ -162,4 +181,25 @@ fn overwrite(path: &Path, content: &[u8], writing: &Writing<'_>) -> Result<(), E
         if file.metadata()?.is_file() { file.set_len(content.len() as u64) } else { Ok(()) }
     };
     write().map_err(io_error("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pushed_by_its_digest_is_told_without_tag() {
+        let reference: Reference = "r.example/a:1".parse().unwrap();
+        let digest = Digest::of(b"x");
+        for (by, called) in [(PushedAs::Tag, "r.example/a:1"), (PushedAs::Digest, "r.example/a")] {
+            let top = Descriptor::new("x", digest.clone(), 1);
+            let names = vec![Name { reference: &reference, by, digest: &digest }];
+            let outcome = Outcome { top: &top, config: None, names };
+            let text = |content: Content| content.text(&outcome).unwrap();
+            assert_eq!(text(Content::Names), format!("r.example/a@{digest}\n"));
+            assert_eq!(text(Content::NamesAndTags), format!("{called}@{digest}\n"));
+            let metadata: Value = serde_json::from_str(&text(Content::Metadata)).unwrap();
+            assert_eq!(metadata["image.name"], called);
+        }
+    }
 }

@@ -462,7 +462,8 @@ impl View {
         let text = match &self.planned {
             Some((platform, steps)) => {
                 let done = self.done + self.bases.values().filter(|base| base.done).count();
-                format!("{platform}: {} of {steps} steps done", done.min(*steps))
+                // The count comes first: names of many platforms are cut.
+                format!("{} of {steps} steps done for {platform}", done.min(*steps))
             }
             None => "preparing".to_owned(),
         };
@@ -592,7 +593,7 @@ mod tests {
              [web 3/4] RUN npm ci && npm run build npm run build npm run build npm …  12.3 s\n\
              \x20 | waiting for another step that uses the cache `npm`\n\
              fetching sha256:012345678901 of debian:12      12.0 MB of 48.0 MB, 25 %  12.3 s\n\
-             linux/arm/v7: 2 of 8 steps done                                          12.3 s"
+             2 of 8 steps done for linux/arm/v7                                       12.3 s"
         );
     }
 
@@ -629,6 +630,14 @@ mod tests {
     }
 
     #[test]
+    fn of_many_platforms_names_are_cut_and_the_count_is_not() {
+        let platform = platform();
+        let events = [Event::Planned { platforms: &[&platform; 12], steps: 24 }];
+        let (_, drawn) = shown(&events, Window { rows: 24, columns: 60 });
+        assert_eq!(drawn, ["0 of 24 steps done for linux/arm/v7, linux/arm/v7,…  12.3 s"]);
+    }
+
+    #[test]
     fn a_base_counts_as_done_when_its_files_are_there_or_not_needed() {
         let steps = [1, 2, 3].map(|number| Place { stage: None, index: 0, number, total: 3 });
         let [from, env, run] = &steps;
@@ -641,7 +650,7 @@ mod tests {
             let after = |event| {
                 view.take(event, 80, now);
                 let count = view.render(NARROW, now).pop().unwrap_or_default();
-                count.strip_prefix("linux/arm/v7: ").and_then(|text| text.get(..1)).unwrap().to_owned()
+                count.get(..1).unwrap().to_owned()
             };
             events.iter().map(after).collect()
         };
