@@ -177,6 +177,10 @@ fn where_no_namespace_can_be_made_for_it_the_machines_handler_is_taken() {
         finished.stderr
     );
     assert_eq!(finished.stderr.matches("handler is taken").count(), 1, "{}", finished.stderr);
+    // Its key says what it was to run under: who finds it would have the result of another CPU.
+    let plain =
+        builder.run(["--no-push", "--custom-platform=linux/arm/v5", "-c", context.path().to_str().unwrap()]);
+    assert_eq!(output(&plain.success()), ["armv5tel"; 3]);
 }
 
 #[test]

@@ -524,3 +524,37 @@ fn nothing_is_written_where_nothing_is_copied() {
     push(&builder, &registry.host(), &text, &[]).success();
     assert_eq!(fs::read_dir(builder.store()).expect("store").count(), 0);
 }
+
+/// An index may name one image as often as it has room for.
+#[test]
+fn an_image_that_an_index_names_thousands_of_times_is_asked_for_once() {
+    const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    put_attested(&registry, "app", &json!({"os": "linux", "architecture": "amd64"}));
+    let (_, bytes) = registry.manifest("app", "1").expect("index");
+    let index: Value = serde_json::from_slice(&bytes).expect("JSON");
+    let image = &index["manifests"][0];
+    let entry = |number: usize| {
+        let mut entry = image.clone();
+        entry["platform"] = json!({"os": "linux", "architecture": format!("processor{number}")});
+        entry
+    };
+    for (tag, count) in [("many", 9000), ("some", 1000)] {
+        let entries: Vec<Value> = (0..count).map(entry).collect();
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
+        registry.put_manifest("app", tag, INDEX, &serde_json::to_vec(&index).expect("JSON"));
+    }
+    let digest = image["digest"].as_str().expect("digest");
+    let asked = || registry.server.requests("GET", &format!("app/manifests/{digest}")).len();
+    let text =
+        builder.run(["manifest", "inspect", &format!("{}/app:many", registry.host())]).success().stdout;
+    assert!(text.contains("[9000]    -    Arch: processor8999"), "{}", &text[..2000]);
+    assert_eq!(asked(), 1);
+    // To another repository: looked at, brought, and sent once.
+    let host = registry.host();
+    let spec = format!("image: {host}/other:1\nmanifests:\n- image: {host}/app:some\n");
+    push(&builder, &host, &format!("# type: oci\n{spec}"), &[]).success();
+    assert_eq!(asked(), 2);
+    assert_eq!(registry.server.requests("GET", "app/blobs/").len(), 1, "the config");
+    assert_eq!(registry.server.requests("PUT", &format!("other/manifests/{digest}")).len(), 1);
+}

@@ -301,3 +301,75 @@ fn a_repository_is_fetched_without_the_git_command_in_little_memory() {
     let peak = run("/nonexistent", &["build"], &context, MOST, &arguments);
     eprintln!("{peak} kB");
 }
+
+/// Each base is looked at for itself, and all of them stay until the images are written.
+#[test]
+fn large_configs_of_bases_for_many_platforms_are_refused_before_they_fill_the_memory() {
+    const PLATFORMS: usize = 32;
+    const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    let many =
+        |each: &dyn Fn(usize) -> String, count: usize| (0..count).map(each).collect::<Vec<_>>().join(",");
+    let text = |length: usize| "x".repeat(length);
+    for (what, fields) in [
+        ("one text", format!(r#""x":"{}""#, text(7_000_000))),
+        (
+            "labels",
+            format!(
+                r#""config":{{"Labels":{{{}}}}}"#,
+                many(&|number| format!(r#""{number}":"{}""#, text(170)), 36_000)
+            ),
+        ),
+        (
+            "rows",
+            format!(r#""history":[{}]"#, many(&|_| format!(r#"{{"created_by":"{}"}}"#, text(370)), 18_000)),
+        ),
+    ] {
+        let registry = FakeRegistry::start();
+        let entry = |number: usize| {
+            let platform = json!({"os": "linux", "architecture": format!("processor{number}")});
+            let config = format!(
+                r#"{{"os":"linux","architecture":"processor{number}",{fields},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#
+            );
+            let manifest = json!({
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": {
+                    "mediaType": "application/vnd.oci.image.config.v1+json",
+                    "digest": registry.put_blob("large", config.as_bytes()).to_string(),
+                    "size": config.len(),
+                },
+                "layers": [],
+            });
+            let manifest = serde_json::to_vec(&manifest).expect("JSON");
+            let digest = registry.put_manifest("large", &number.to_string(), MANIFEST, &manifest);
+            json!({"mediaType": MANIFEST, "digest": digest.to_string(), "size": manifest.len(), "platform": platform})
+        };
+        let entries: Vec<Value> = (0..PLATFORMS).map(entry).collect();
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
+        registry.put_manifest("large", "1", INDEX, &serde_json::to_vec(&index).expect("JSON"));
+        let context = Context::new(&format!("FROM {}/large:1\nENV a=b\n", registry.host()));
+        let platforms = |count: usize| {
+            let names: Vec<String> = (0..count).map(|number| format!("linux/processor{number}")).collect();
+            format!("--custom-platform={}", names.join(","))
+        };
+        for (count, refused) in [(1, false), (PLATFORMS, true)] {
+            // A name of its own: other builds are running.
+            let store = scratch();
+            let program = store.path().with_extension("builder");
+            fs::hard_link(env!("CARGO_BIN_EXE_builder"), &program).expect("link");
+            let mut command = Command::new(&program);
+            command.arg("--store").arg(store.path()).args(["--no-push", &platforms(count), "-c"]);
+            command.arg(context.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+            let mut child = command.spawn().expect("start");
+            let peak = peak(&mut child, &program);
+            fs::remove_file(&program).expect("remove");
+            let output = child.wait_with_output().expect("wait");
+            let said = String::from_utf8_lossy(&output.stderr);
+            eprintln!("{what} for {count}: {peak} kB");
+            assert_eq!(!output.status.success(), refused, "{what}: {said}");
+            assert_eq!(said.contains("--limit base-config-bytes=N"), refused, "{what}: {said}");
+            assert!((1..MOST_OF_PLANNING).contains(&peak), "{what} for {count}: {peak} kB");
+        }
+    }
+}

@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::emulation::can_have_handlers;
-use crate::support::fake_registry::{Answer, FakeRegistry};
+use crate::support::fake_registry::{Answer, Ending, FakeRegistry};
 use crate::support::ground::ground;
 use crate::support::oci::{raw_manifest, skopeo};
+use crate::support::traces::Running;
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
 const PLATFORMS: &str = "linux/amd64,linux/arm/v7,linux/arm64";
@@ -177,6 +179,75 @@ fn layouts_and_archives_have_the_index_and_the_store_too() {
         let finished = build(&builder, &context, &["--no-push", "--platform", platform]).success();
         assert!(finished.says(&["the image of that name in the store"]), "{}", finished.stderr);
         assert!(finished.says(&[&format!("| {machine}")]), "{}", finished.stderr);
+    }
+    // Of an index there is nothing else anywhere: a lower variant will do, as of one in a registry.
+    let context = Context::new("FROM several.example/stored:1\nLABEL a=b\n");
+    let finished = build(&builder, &context, &["--no-push", "--platform=linux/arm/v8"]).success();
+    for words in [
+        "there is no image for linux/arm/v8, using that for linux/arm/v7",
+        "the image of that name in the store",
+    ] {
+        assert!(finished.says(&[words]), "{}", finished.stderr);
+    }
+    let finished = build(&builder, &context, &["--no-push", "--platform=linux/s390x"]).exited(1);
+    assert!(
+        finished.says(&[
+            "in the store will not do",
+            "there is no image for `linux/s390x`",
+            "the registry is asked"
+        ]),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn of_directories_on_a_full_disk_it_is_said_which_are_whole() {
+    let (builder, place) = (Builder::new(), scratch());
+    let context = Context::new("FROM scratch\nCOPY large /\n");
+    std::fs::write(context.path().join("large"), vec![b'x'; 900_000]).expect("write");
+    let script = "mount -t tmpfs -o size=1500k none \"$PLACE\" && code=0; \"$@\" || code=$?; \
+                  find \"$PLACE\" -mindepth 1 | sort; exit $code";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(env!("CARGO_BIN_EXE_builder"));
+    command.arg("--store").arg(builder.store()).env("PLACE", place.path()).arg("-c").arg(context.path());
+    command.arg("--platform=linux/amd64,linux/arm64");
+    command.arg("-o").arg(format!("type=local,dest={}/out", place.path().display()));
+    let finished = finish(&mut command);
+    if finished.stderr.contains("mount:") || finished.stderr.contains("unshare:") {
+        return eprintln!("skipped: cannot mount a small disk: {}", finished.stderr);
+    }
+    let finished = finished.exited(1);
+    let words = "of 2 directories in `";
+    assert!(
+        finished.says(&[words]) && finished.says(&["these are written: linux_amd64"]),
+        "{}",
+        finished.stderr
+    );
+    assert!(finished.says(&["No space left on device"]), "{}", finished.stderr);
+    let there = finished.stdout.replace(&format!("{}/", place.path().display()), "");
+    assert_eq!(there, "out\nout/linux_amd64\nout/linux_amd64/large\n");
+}
+
+#[test]
+fn whoever_stops_a_push_at_its_tag_is_told_that_it_may_have_been_moved() {
+    let registry = FakeRegistry::start();
+    let name = format!("{}/several/app:1", registry.host());
+    let builder = Builder::new();
+    let context = Context::new("FROM scratch\nARG TARGETARCH\nLABEL for=$TARGETARCH\n");
+    let told = format!("`{name}` may be the new image or still the old one");
+    // The registry takes its time with the answer about the tag; or about an image, when no tag is near.
+    for (part, is_told) in [("/manifests/1", true), ("/manifests/sha256", false)] {
+        registry.fault("PUT", part, 1, Answer::new(400).body("x".repeat(1000)).ending(Ending::Stall(0)));
+        let mut command = builder.command();
+        command.args(["--platform=linux/amd64,linux/arm64", "--destination", &name, "-c"]);
+        let before = registry.server.requests("PUT", part).len();
+        let mut running = Running::start(command.arg(context.path()));
+        running.wait_until("the tag is pushed", |_| registry.server.requests("PUT", part).len() > before);
+        running.signal(Signal::INT);
+        let finished = running.end(std::time::Duration::from_secs(10)).exited(130);
+        assert_eq!(finished.stderr.contains(&told), is_told, "{}", finished.stderr);
+        assert!(finished.stderr.ends_with("\nerror: stopped by SIGINT\n"), "{}", finished.stderr);
     }
 }
 

@@ -24,10 +24,7 @@ impl Executor<'_> {
     pub(super) fn cpu_of(&self, step: &Step, stage: &StagePlan) -> Option<&'static str> {
         let Step::Run(run) = step else { return None };
         // Most builds are for what the machine is: they need not look at it.
-        let has_one = |platform: &Platform| {
-            emulation::cpu_of_variant(&platform.architecture, platform.variant.as_deref()).is_some()
-        };
-        if !has_one(&stage.platform) && !has_one(&stage.wanted) {
+        if !has_model(stage) {
             return None;
         }
         match self.choose(run, stage) {
@@ -47,7 +44,10 @@ impl Executor<'_> {
             self.warn_once(&[unusable]);
         }
         match choice {
-            Choice::Own { found: Found { path, cpu, emulator }, instead } => {
+            Choice::Own { found: Found { path, cpu, emulator, passed_over }, instead } => {
+                for note in passed_over.iter().map(ToString::to_string).filter(|note| self.is_new(note)) {
+                    self.services.progress.tell(&Event::Note(&note));
+                }
                 let cpu = cpu.map(|cpu| format!(" as {cpu}")).unwrap_or_default();
                 self.detail(&format!("programs for {platform} run under {}{cpu}", path.display()));
                 Ok(Machine {
@@ -60,11 +60,27 @@ impl Executor<'_> {
         }
     }
 
+    /// Notes what `stage` ran under, where its steps have keys for another CPU: the machine's handler was taken when they were
+    /// known. Nothing of that is remembered, here or on it.
+    pub(super) fn note_cpu(&self, stage: &StagePlan) {
+        if self.handlerless.load(Ordering::Relaxed) && has_model(stage) {
+            locked(&self.under_other_cpu).insert(stage.position);
+        }
+    }
+
+    /// Whether a step of `stage` may have run under another CPU than its key says.
+    pub(super) fn was_under_other_cpu(&self, stage: &StagePlan) -> bool {
+        locked(&self.under_other_cpu).contains(&stage.position)
+    }
+
     /// Whether the process may run without the handler that could not be registered; then no other step tries it.
     pub(super) fn does_without(&self, machine: &Machine, error: &SandboxError) -> bool {
         let does = machine.can_do_without && error.is_of_own_handler();
         if does && !self.handlerless.swap(true, Ordering::Relaxed) {
-            let note = format!("{}; the machine's handler is taken", crate::text::chained(error));
+            let note = format!(
+                "{}; the machine's handler is taken, and what is done with it in the place of a certain CPU is not remembered",
+                crate::text::chained(error)
+            );
             self.services.progress.tell(&Event::Note(&note));
         }
         does
@@ -147,4 +163,12 @@ impl Executor<'_> {
     fn is_new(&self, text: &str) -> bool {
         locked(&self.told_of_emulation).insert(text.to_owned())
     }
+}
+
+/// Whether a stage is for a variant that stands for a model of a CPU.
+fn has_model(stage: &StagePlan) -> bool {
+    let has_model = |platform: &Platform| {
+        emulation::cpu_of_variant(&platform.architecture, platform.variant.as_deref()).is_some()
+    };
+    has_model(&stage.platform) || has_model(&stage.wanted)
 }

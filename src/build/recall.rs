@@ -386,6 +386,9 @@ impl Executor<'_> {
         created: &str,
     ) -> bool {
         let (Some(own), Some(parent)) = (work.key.clone(), run.done.key.take()) else { return false };
+        if self.was_under_other_cpu(run.stage) {
+            return false;
+        }
         let taken = run.keys.get(&group).map(|key| key.taken.as_slice()).unwrap_or_default();
         if let Some(changed) = taken.iter().find(|taken| !self.is_still(taken, run.stage)) {
             let step = &run.stage.steps[changed.position];

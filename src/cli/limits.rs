@@ -71,7 +71,7 @@ const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Lim
 }
 
 /// All of them, in the order of the documentation.
-const SETTINGS: [Setting; 24] = [
+const SETTINGS: [Setting; 25] = [
     bytes(
         layer::Limits::BYTES,
         "a layer or an archive for ADD, uncompressed, and all its files together, holes included",
@@ -112,6 +112,11 @@ const SETTINGS: [Setting; 24] = [
         &mut limits.documents.index
     }),
     bytes(DocumentLimits::CONFIG, "the config of an image", |limits| &mut limits.documents.config),
+    bytes(
+        DocumentLimits::BASES,
+        "the configs of all bases of a build together, for each platform anew: they are in memory. A value counts for 13 bytes, a key for 195, an object for 208, where that is more",
+        |limits| &mut limits.documents.bases,
+    ),
     count(DocumentLimits::NESTING, "indexes within indexes: how deep", |limits| {
         &mut limits.documents.nesting
     }),

@@ -282,9 +282,8 @@ impl Settings {
 
 /// This machine.
 pub(super) fn host_platform() -> Platform {
-    // Only the variant comes from there, and only on arm.
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    Platform::host(std::env::consts::OS, std::env::consts::ARCH, &cpuinfo).normalise()
+    let cpuinfo = || std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    Platform::host(std::env::consts::OS, std::env::consts::ARCH, cpuinfo).normalise()
 }
 
 /// How much to say.

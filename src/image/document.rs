@@ -25,6 +25,8 @@ pub struct DocumentLimits {
     pub index: Limit,
     /// Of a config.
     pub config: Limit,
+    /// Of the configs of all bases of a build together, in [`cost`].
+    pub bases: Limit,
     /// How deep indexes may lie in an index.
     pub nesting: Limit,
 }
@@ -36,6 +38,8 @@ impl DocumentLimits {
     pub const INDEX: Limit = Limit::new("index-bytes", 4 << 20);
     /// 8 MiB.
     pub const CONFIG: Limit = Limit::new("config-bytes", 8 << 20);
+    /// 8 MiB: those that a build stands on are in memory all at once, several times each.
+    pub const BASES: Limit = Limit::new("base-config-bytes", 8 << 20);
     /// 2.
     pub const NESTING: Limit = Limit::new("index-nesting", 2);
 
@@ -44,6 +48,7 @@ impl DocumentLimits {
         manifest: Self::MANIFEST.with(u64::MAX),
         index: Self::INDEX.with(u64::MAX),
         config: Self::CONFIG.with(u64::MAX),
+        bases: Self::BASES.with(u64::MAX),
         nesting: Self::NESTING,
     };
 
@@ -61,7 +66,13 @@ impl DocumentLimits {
 
 impl Default for DocumentLimits {
     fn default() -> Self {
-        Self { manifest: Self::MANIFEST, index: Self::INDEX, config: Self::CONFIG, nesting: Self::NESTING }
+        Self {
+            manifest: Self::MANIFEST,
+            index: Self::INDEX,
+            config: Self::CONFIG,
+            bases: Self::BASES,
+            nesting: Self::NESTING,
+        }
     }
 }
 
@@ -136,6 +147,17 @@ pub enum DocumentError {
     TooLong {
         /// Manifest, index or config.
         what: &'static str,
+        /// The most.
+        limit: Limit,
+    },
+    /// The configs of all bases.
+    #[error(
+        "with its config, those of the bases of this build take {size} bytes, more than the limit of {value}; {limit}",
+        value = limit.value
+    )]
+    Together {
+        /// What they take.
+        size: u64,
         /// The most.
         limit: Limit,
     },
@@ -412,9 +434,21 @@ const DEEPEST: usize = 128;
 /// The most that the values of a document may count together; see [`weight`].
 const MOST_WEIGHT: usize = 600_000;
 
+/// How much each key of a config counts besides its value: its labels and volumes are maps, of any number of short texts.
+const KEY_OF_CONFIG: usize = 15;
+
+/// Bytes for each unit of [`weight`]: no config that may be alone costs more than the largest text.
+const BYTES_OF_WEIGHT: usize = 13;
+
+/// What a config takes of [`DocumentLimits::bases`]: its bytes, or more where its values take more memory than its text.
+#[must_use]
+pub fn cost(config: &[u8]) -> u64 {
+    config.len().max(weight(Kind::Config, config) * BYTES_OF_WEIGHT) as u64
+}
+
 /// How much the values of a JSON text count. What is not known is kept as it was read, and takes far more memory than text:
-/// each value counts for one, an object for sixteen.
-fn weight(bytes: &[u8]) -> usize {
+/// each value counts for one, an object for sixteen, and in a config each key for fifteen more.
+fn weight(kind: Kind, bytes: &[u8]) -> usize {
     let (mut weight, mut depth, mut in_string, mut rest) = (0, 0_usize, false, bytes.iter());
     while let Some(byte) = rest.next() {
         match (in_string, byte) {
@@ -426,6 +460,7 @@ fn weight(bytes: &[u8]) -> usize {
             }
             (false, b'}' | b']') => depth = depth.saturating_sub(1),
             (false, b',') => weight += 1,
+            (false, b':') if kind == Kind::Config => weight += KEY_OF_CONFIG,
             _ => {}
         }
         if depth > DEEPEST {
@@ -437,7 +472,11 @@ fn weight(bytes: &[u8]) -> usize {
 }
 
 pub(super) fn from_json<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, DocumentError> {
-    check_count("values (an object counts for 16)", weight(bytes), MOST_WEIGHT)?;
+    let what = match kind {
+        Kind::Config => "values (an object counts for 16, a key for 15)",
+        Kind::Manifest | Kind::Index | Kind::ManifestOrIndex => "values (an object counts for 16)",
+    };
+    check_count(what, weight(kind, bytes), MOST_WEIGHT)?;
     serde_json::from_slice(bytes).map_err(|source| {
         let place = place(bytes, source.line(), source.column());
         let place = if place.is_empty() { place } else { format!(" at `{place}`") };
@@ -503,6 +542,7 @@ mod tests {
         manifest: DocumentLimits::MANIFEST,
         index: DocumentLimits::INDEX,
         config: DocumentLimits::CONFIG,
+        bases: DocumentLimits::BASES,
         nesting: DocumentLimits::NESTING,
     };
 
@@ -531,7 +571,9 @@ mod tests {
     #[test]
     fn a_document_with_very_many_values_is_refused_before_it_is_read() {
         let many = |value: &str, count: usize| format!("{{\"x\":[{}0]}}", format!("{value},").repeat(count));
-        for text in [many("1", 700_000), many("{}", 40_000), many("[]", 700_000)] {
+        let keys = format!("{{{}\"\":0}}", "\"\":0,".repeat(80_000));
+        assert!(from_json::<Value>(Kind::Index, keys.as_bytes()).is_ok());
+        for text in [many("1", 700_000), many("{}", 40_000), many("[]", 700_000), keys] {
             let error = from_json::<Value>(Kind::Config, text.as_bytes()).unwrap_err();
             assert!(matches!(error, DocumentError::TooMany { .. }), "{error}");
         }

@@ -269,10 +269,11 @@ impl Platform {
     }
 
     /// The machine's own platform, normalised. `os` and `architecture` are Rust's words ([`std::env::consts`]);
-    /// `cpuinfo` is the text of `/proc/cpuinfo`, from which the variant of ARM is taken. The level of an amd64 CPU is
-    /// not looked for: builds must not depend on the machine.
+    /// `cpuinfo` gives the text of `/proc/cpuinfo`, from which the variant of ARM is taken; elsewhere it is not asked, as a
+    /// machine with many processors takes its time to tell. The level of an amd64 CPU is not looked for: builds must not
+    /// depend on the machine.
     #[must_use]
-    pub fn host(os: &str, architecture: &str, cpuinfo: &str) -> Self {
+    pub fn host(os: &str, architecture: &str, cpuinfo: impl FnOnce() -> String) -> Self {
         let little = cfg!(target_endian = "little");
         let architecture = match architecture {
             "x86_64" => "amd64",
@@ -285,7 +286,7 @@ impl Platform {
             "mips64" if little => "mips64le",
             other => other,
         };
-        let variant = (architecture == "arm").then(|| arm_variant(cpuinfo));
+        let variant = (architecture == "arm").then(|| arm_variant(&cpuinfo()));
         let os = if os == "macos" { "darwin" } else { os };
         Self::new(os, architecture, variant).normalise()
     }
@@ -726,10 +727,12 @@ mod tests {
             ("s390x", "", "linux/s390x"),
         ] {
             assert_eq!(
-                Platform::host("linux", architecture, cpuinfo).to_string(),
+                Platform::host("linux", architecture, || cpuinfo.to_owned()).to_string(),
                 expected,
                 "{architecture} {cpuinfo}"
             );
         }
+        let amd64 = Platform::host("linux", "x86_64", || panic!("nothing there is about the platform"));
+        assert_eq!(amd64.to_string(), "linux/amd64");
     }
 }

@@ -1,6 +1,8 @@
 //! Indexes of images that registries have: what is known of them there, and their way to the index's repository.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Images, JOBS, Nested};
 use crate::build::services::ServiceError;
@@ -26,6 +28,73 @@ struct Unknown {
     media_type: String,
 }
 
+/// The most bytes of documents that are kept to be looked at again.
+const MOST_KEPT: u64 = 16 << 20;
+
+/// What is found out once for each key: whoever asks for the same meanwhile waits.
+#[derive(Debug)]
+pub struct Once<K, T>(Mutex<BTreeMap<K, Arc<Mutex<Option<T>>>>>);
+
+impl<K, T> Default for Once<K, T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord, T: Clone> Once<K, T> {
+    /// What is known of `key`, or else what `ask` says, which is known from then on if it is to be `kept`.
+    ///
+    /// # Errors
+    /// Those of `ask`; then nothing is known.
+    pub fn get<E>(
+        &self,
+        key: K,
+        ask: impl FnOnce() -> Result<T, E>,
+        kept: impl FnOnce(&T) -> bool,
+    ) -> Result<T, E> {
+        let slot = Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*slot {
+            return Ok(known.clone());
+        }
+        let found = ask()?;
+        *slot = kept(&found).then(|| found.clone());
+        Ok(found)
+    }
+}
+
+/// What an entry of an index in some repository says to point to.
+type Place = (String, Digest, u64, String);
+
+/// What was asked of registries. An index may name one image thousands of times.
+#[derive(Debug, Default)]
+pub struct Known {
+    documents: Once<Place, Fetched>,
+    platforms: Once<Place, PlatformFields>,
+    /// Bytes of the documents.
+    kept: AtomicU64,
+}
+
+impl Known {
+    fn place(image: &Reference, entry: &Descriptor) -> Place {
+        (image.name(), entry.digest.clone(), entry.size, entry.media_type.clone())
+    }
+
+    /// The document that `entry` points to, in the repository of `image`.
+    fn document(
+        &self,
+        image: &Reference,
+        entry: &Descriptor,
+        ask: impl FnOnce() -> Result<Fetched, ServiceError>,
+    ) -> Result<Fetched, ServiceError> {
+        let has_room = |fetched: &Fetched| {
+            let bytes = fetched.bytes.len() as u64;
+            self.kept.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= MOST_KEPT
+        };
+        self.documents.get(Self::place(image, entry), ask, has_room)
+    }
+}
+
 /// Registries, to ask about images.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
@@ -33,6 +102,8 @@ pub struct Sources<'a> {
     pub client: &'a Client,
     /// How large documents may be.
     pub limits: DocumentLimits,
+    /// What they have said.
+    pub known: &'a Known,
 }
 
 /// What a name stands for.
@@ -101,7 +172,8 @@ impl Sources<'_> {
     ) -> Result<(Vec<Descriptor>, Vec<Descriptor>), ServiceError> {
         let index = parse_index(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let mut nested = |entry: &Descriptor| {
-            let fetched = self.client.manifest_of(image, entry).map_err(|error| Nested(error.into()))?;
+            let ask = || Ok(self.client.manifest_of(image, entry)?);
+            let fetched = self.known.document(image, entry, ask).map_err(Nested)?;
             let parsed = parse_index(&fetched.bytes, Some(&entry.media_type), &self.limits);
             parsed.map_err(|error| Nested(error.into()))
         };
@@ -121,8 +193,12 @@ impl Sources<'_> {
         if !label.os.is_empty() && !label.architecture.is_empty() && label.variant.is_some() {
             return Ok(entry.clone());
         }
-        let fetched = self.client.document_of(image, entry, Payload::Anything)?;
-        let platform = completed(&label, &self.platform(image, &fetched)?);
+        let ask = || {
+            let ask = || Ok(self.client.document_of(image, entry, Payload::Anything)?);
+            self.platform(image, &self.known.document(image, entry, ask)?)
+        };
+        let own = self.known.platforms.get(Known::place(image, entry), ask, |_| true)?;
+        let platform = completed(&label, &own);
         Ok(Descriptor { platform: Some(platform), ..entry.clone() })
     }
 
@@ -154,8 +230,15 @@ impl Images<'_> {
     ///
     /// # Errors
     /// When something cannot be had or sent.
-    pub fn bring(&self, entry: &Descriptor, from: &Reference, to: &Reference) -> Result<(), ServiceError> {
-        let fetched = self.client.document_of(from, entry, Payload::Anything)?;
+    pub fn bring(
+        &self,
+        entry: &Descriptor,
+        from: &Reference,
+        to: &Reference,
+        known: &Known,
+    ) -> Result<(), ServiceError> {
+        let ask = || Ok(self.client.document_of(from, entry, Payload::Anything)?);
+        let fetched = known.document(from, entry, ask)?;
         let Manifest { config, layers, .. } = parse_anything(&fetched, &self.limits)?;
         let (mut blobs, mut known) = (Vec::new(), BTreeSet::new());
         for blob in std::iter::once(config).chain(layers) {
@@ -171,5 +254,30 @@ impl Images<'_> {
         let Fetched { media_type, digest, bytes } = fetched;
         let name = to.with_digest(digest.clone()).without_tag();
         Ok(self.client.put_manifest(&name, &media_type, &Encoded { bytes, digest })?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_by_many_at_once_is_asked_once_unless_there_is_no_room() {
+        let once: Once<u32, u32> = Once::default();
+        let asked = AtomicU64::new(0);
+        let get = |key: u32, kept: bool| {
+            let ask = || {
+                asked.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, ()>(key + 1)
+            };
+            once.get(key, ask, |_| kept).unwrap()
+        };
+        let keys: Vec<u32> = (0..100).map(|number| number % 2).collect();
+        let found = in_parallel(&keys, 8, |key| Ok::<_, ()>(get(*key, true))).unwrap();
+        assert_eq!(found, keys.iter().map(|key| key + 1).collect::<Vec<_>>());
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!((get(7, false), get(7, false), asked.load(Ordering::Relaxed)), (8, 8, 4));
+        assert_eq!(once.get(9, || Err("no"), |_| true), Err("no"));
+        assert_eq!(once.get(9, || Ok::<_, ()>(1), |_| true), Ok(1));
     }
 }

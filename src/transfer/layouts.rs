@@ -42,6 +42,7 @@ impl Images<'_> {
         let found = Platform::from(&config).normalise();
         let is_known = !found.os.is_empty() && !found.architecture.is_empty();
         let foreign = Some(found).filter(|found| is_known && !found.same_machine(&wanted.platform));
+        self.asked.hold(&config, &self.limits)?;
         let documents = Documents { manifest, digest, config };
         based(reference, documents, Origin::Layout(name.path.clone()), notes, foreign)
     }

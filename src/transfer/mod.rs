@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 pub use named::Pull;
@@ -23,7 +24,7 @@ use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
 use crate::image::config::{ImageConfig, parse_config};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest, Mismatch, VerifyingReader};
-use crate::image::document::{self, DocumentLimits, MOST_LAYERS};
+use crate::image::document::{self, DocumentError, DocumentLimits, MOST_LAYERS};
 use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{EncodedImage, Image, Layer, Manifest, Origin, parse_manifest};
@@ -93,9 +94,28 @@ pub struct Images<'a> {
     pub asked: Asked,
 }
 
-/// Documents that names of registries stand for: digests and media types.
+/// Documents that names of registries stand for, and what the plans of a build hold of documents.
 #[derive(Debug, Default)]
-pub struct Asked(Mutex<BTreeMap<Reference, (Digest, String)>>);
+pub struct Asked {
+    /// Digests and media types.
+    names: Mutex<BTreeMap<Reference, (Digest, String)>>,
+    /// What the configs of bases cost so far, over all stages and platforms.
+    held: AtomicU64,
+}
+
+impl Asked {
+    /// One more config is held, for as long as the build goes on.
+    fn hold(&self, config: &ImageConfig, limits: &DocumentLimits) -> Result<(), ServiceError> {
+        let cost = document::cost(&serde_json::to_vec(config)?);
+        let size = self.held.fetch_add(cost, Ordering::Relaxed).saturating_add(cost);
+        // Whoever allows one that is larger allows that as well.
+        let limit = limits.bases.with(limits.bases.value.max(limits.config.value));
+        if limit.is_exceeded_by(size) {
+            return Err(DocumentError::Together { size, limit }.into());
+        }
+        Ok(())
+    }
+}
 
 /// What unpacking needs.
 pub struct Unpacking<'a> {
@@ -241,6 +261,7 @@ impl ImageSource for Images<'_> {
         } else {
             return Err(ImageProblem::MediaType(fetched.media_type).into());
         };
+        self.asked.hold(&documents.config, &self.limits)?;
         based(reference, documents, Origin::Registry(reference.clone()), notes, foreign)
     }
 
@@ -391,7 +412,7 @@ impl Images<'_> {
             let media_type = document::parse(&bytes, None, &self.limits)?.media_type().to_owned();
             return Ok(Fetched { media_type, digest: digest.clone(), bytes });
         }
-        let known = || self.asked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.asked.names.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known().get(reference).cloned();
         if let Some((digest, media_type)) = before
             && let Some(bytes) = self.stored_document(&digest)?

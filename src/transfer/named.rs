@@ -4,6 +4,7 @@ use super::Images;
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::Event;
 use crate::build::services::{Base, ServiceError, Wanted};
+use crate::image::descriptor::media_type;
 use crate::image::matching::MatchMode;
 use crate::image::reference::Reference;
 
@@ -27,11 +28,14 @@ impl Images<'_> {
         if self.pull == Pull::Always || reference.digest().is_some() {
             return Ok(None);
         }
-        if self.store.catalog().get(reference)?.is_none() {
-            return Ok(None);
-        }
-        // The registry may have the very platform: a lower variant of the store does not stand in its way.
-        let mode = if wanted.mode == MatchMode::None { MatchMode::None } else { MatchMode::Exact };
+        let Some(known) = self.store.catalog().get(reference)? else { return Ok(None) };
+        // Of an index the store has all that the name stands for. Of one image nobody knows: the registry may have the very
+        // platform, and a lower variant does not stand in its way.
+        let mode = match wanted.mode {
+            MatchMode::None => MatchMode::None,
+            mode if media_type::is_index(&known.media_type) => mode,
+            _ => MatchMode::Exact,
+        };
         let wanted = &Wanted { mode, ..wanted.clone() };
         let (path, tag) = (self.store.root().to_owned(), Some(reference.to_string()));
         let name = LayoutImageName { path, tag, digest: None };

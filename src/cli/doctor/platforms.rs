@@ -86,6 +86,7 @@ impl Machine {
                 found.warnings.extend(unusable);
             }
             Ok((Choice::Own { found: emulator, instead }, _)) => {
+                let passed_over: Vec<String> = emulator.passed_over.iter().map(ToString::to_string).collect();
                 match try_as_own_handler(&emulator.emulator) {
                     Ok(()) => {
                         found.how = How::Own;
@@ -100,6 +101,7 @@ impl Machine {
                         found.warnings.push(format!("`{}` is not taken: {cause}", emulator.path.display()));
                     }
                 }
+                found.warnings.extend(passed_over);
             }
             Err(missing) => self.by_machine(&mut found, Emulation::Missing(missing), platform),
         }

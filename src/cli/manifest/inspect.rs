@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use serde_json::ser::PrettyFormatter;
@@ -25,10 +27,16 @@ use crate::image::reference::Reference;
 use crate::image::shown;
 use crate::registry::{Fetched, in_parallel};
 use crate::text::SafeJson;
-use crate::transfer::combine::parse_anything;
+use crate::transfer::combine::{Once, parse_anything};
 
 /// Manifests that are read at once.
 const JOBS: usize = 4;
+
+/// The most text about an index.
+const MOST_TEXT: usize = 64 << 20;
+
+/// What is said of the layers of images, by what entries of the index say to point to.
+type LayerTexts = Once<(Digest, u64, String), (usize, Arc<str>)>;
 
 /// Where BuildKit says what a manifest in an index is about.
 const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
@@ -217,7 +225,17 @@ impl Inspection<'_> {
     fn index(&self, fetched: &Fetched) -> Result<String, Failure> {
         let entries = self.parse_index(fetched)?.manifests;
         let numbered: Vec<(usize, &Descriptor)> = entries.iter().enumerate().collect();
-        let texts = in_parallel(&numbered, JOBS, |(position, entry)| self.entry(position + 1, entry))?;
+        let (layers, length) = (LayerTexts::default(), AtomicUsize::new(0));
+        let texts = in_parallel(&numbered, JOBS, |(position, entry)| {
+            let text = self.entry(position + 1, entry, &layers)?;
+            // Every entry may name the same image with very many layers.
+            if length.fetch_add(text.len(), Ordering::Relaxed) + text.len() > MOST_TEXT {
+                let message =
+                    format!("what `{}` has is more than {} MiB of text", self.settings.name, MOST_TEXT >> 20);
+                return Err(Failure::new(message).hint("--raw prints the index alone"));
+            }
+            Ok(text)
+        })?;
         let attestations = entries.iter().filter(|entry| is_attestation(entry)).count();
         let images = entries.len() - attestations;
         let plural = |count: usize| if count > 1 { "s" } else { "" };
@@ -236,7 +254,7 @@ impl Inspection<'_> {
     }
 
     /// What is said of an entry of an index, whose number is `n`.
-    fn entry(&self, n: usize, entry: &Descriptor) -> Result<String, Failure> {
+    fn entry(&self, n: usize, entry: &Descriptor, layers: &LayerTexts) -> Result<String, Failure> {
         let mut text = String::new();
         let attestation = if is_attestation(entry) {
             format!(" ({REFERENCE_TYPE}=attestation-manifest)")
@@ -262,15 +280,24 @@ impl Inspection<'_> {
             }
             Some(platform) => platform_lines(&mut text, n, platform),
         }
+        let key = (entry.digest.clone(), entry.size, entry.media_type.clone());
+        let (count, layers) = layers.get(key, || self.layers(entry), |_| true)?;
+        let _ = writeln!(text, "[{n}] # Layers: {count}");
+        text.push_str(&layers);
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// How many layers an image of an index has, and what is said of them.
+    fn layers(&self, entry: &Descriptor) -> Result<(usize, Arc<str>), Failure> {
         let fetched = self.talk.client.document_of(&self.settings.reference, entry, Payload::Anything);
         let manifest = self.parse_manifest(&fetched.map_err(|error| service_failure(&error))?)?;
-        let _ = writeln!(text, "[{n}] # Layers: {}", manifest.layers.len());
+        let mut text = String::new();
         for (position, layer) in manifest.layers.iter().enumerate() {
             let _ = writeln!(text, "     layer {:02}: digest = {}", position + 1, layer.digest);
             let _ = writeln!(text, "                 type = {}", shown(&layer.media_type));
         }
-        text.push('\n');
-        Ok(text)
+        Ok((manifest.layers.len(), text.into()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `builder manifest push`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::source::Source;
@@ -11,7 +12,7 @@ use crate::cli::hints::service_failure;
 use crate::cli::progress::Colour;
 use crate::cli::settings::{self, Environment};
 use crate::cli::snapshotter::word;
-use crate::cli::stop::AtOnce;
+use crate::cli::stop::{AtOnce, naming};
 use crate::cli::talk::{Talk, TalkSettings};
 use crate::image::assemble::{AssembleError, assemble};
 use crate::image::descriptor::Descriptor;
@@ -21,7 +22,7 @@ use crate::image::json::Encoded;
 use crate::image::reference::Reference;
 use crate::registry::in_parallel;
 use crate::spec::Member;
-use crate::transfer::combine::{Found, Sources};
+use crate::transfer::combine::{Found, Known, Sources};
 use crate::transfer::{Asked, Images, Pull};
 
 /// Images that are looked at at once.
@@ -79,19 +80,21 @@ impl PushSettings {
 
 /// Pushes, and prints the digest and the length of the index.
 pub(in crate::cli) fn push(settings: &PushSettings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
-    let index = settings.talk.talk(colour, at_once, |talk| Push { settings, talk }.run())?;
+    let index =
+        settings.talk.talk(colour, at_once, |talk| Push { settings, talk, known: Known::default() }.run())?;
     crate::cli::print(&format!("Digest: {} {}\n", index.digest, index.bytes.len()))
 }
 
 struct Push<'a> {
     settings: &'a PushSettings,
     talk: &'a Talk,
+    known: Known,
 }
 
 impl Push<'_> {
     /// All members are known before anything is sent, and all are there before a tag is moved.
     fn run(&self) -> Result<Encoded, Failure> {
-        let Self { settings, talk } = self;
+        let Self { settings, talk, .. } = self;
         let (source, spec) = (&settings.source, &settings.source.spec);
         for warning in &source.warnings {
             self.warn("flag", warning);
@@ -125,9 +128,9 @@ impl Push<'_> {
         let Some(target) = spec.names.first() else { return Err(Failure::new("the index has no name")) };
         self.bring(&elsewhere, target)?;
         for name in &spec.names {
-            talk.client
-                .put_manifest(name, settings.types.index(), &index)
-                .map_err(|error| service_failure(&error))?;
+            let put = || talk.client.put_manifest(name, settings.types.index(), &index);
+            let named = naming(&talk.stop.cancel, &*talk.progress, name, put);
+            named.map_err(|error| service_failure(&error))?;
             self.note(&format!("pushed {}", name.with_digest(index.digest.clone()).familiar()));
         }
         Ok(index)
@@ -135,7 +138,7 @@ impl Push<'_> {
 
     /// What a member brings in; nothing where it is missing and that is fine.
     fn find(&self, member: &Member) -> Result<Option<Found>, Failure> {
-        let Self { settings, talk } = self;
+        let Self { settings, talk, known } = self;
         let at = |failure| settings.source.at(member.place, failure);
         let fetched = match talk.client.document(&member.image, Payload::Anything) {
             Ok(fetched) => fetched,
@@ -151,7 +154,7 @@ impl Push<'_> {
                 }));
             }
         };
-        let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents };
+        let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents, known };
         let found = sources.find(&member.image, &member.platform, &fetched);
         found.map(Some).map_err(|error| {
             let message = format!("cannot take `{}` into an index", member.image.familiar());
@@ -180,7 +183,7 @@ impl Push<'_> {
         if elsewhere.is_empty() {
             return Ok(());
         }
-        let Self { settings, talk } = self;
+        let Self { settings, talk, known } = self;
         let store = open_store(&settings.store, &talk.progress)?;
         let images = Images {
             client: &talk.client,
@@ -191,9 +194,13 @@ impl Push<'_> {
             unpacking: None,
             asked: Asked::default(),
         };
+        let mut brought = BTreeSet::new();
         for (entry, from) in elsewhere {
+            if !brought.insert((from.name(), &entry.digest)) {
+                continue;
+            }
             self.note(&format!("bringing {} of {} to {}", entry.digest, from.familiar(), target.name()));
-            images.bring(entry, from, target).map_err(|error| {
+            images.bring(entry, from, target, known).map_err(|error| {
                 let message = format!("cannot bring `{}` to `{}`", from.familiar(), target.name());
                 service_failure(&*error).within(message).advised(store.root())
             })?;

@@ -4,7 +4,7 @@
 //! reads those finds everything that they name. The first failure ends it; what is complete by then stays.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::annotations::Annotated;
 use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
@@ -16,6 +16,7 @@ use crate::build::services::{ImageSource as _, ServiceError};
 use crate::cli::failure::Failure;
 use crate::cli::hints::service_failure;
 use crate::cli::settings::Settings;
+use crate::cli::stop::naming;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::Digest;
 use crate::image::encoding::TypeNames;
@@ -232,12 +233,15 @@ impl Publishing<'_> {
     fn write(&self, output: &Output, image: Option<&Rendered<'_>>) -> Result<(), Failure> {
         match (&output.kind, image) {
             (Kind::Push { .. }, _) => Ok(()),
-            (Kind::Directory { trees, others, .. }, _) => {
-                let both = || self.built.iter().zip(trees);
+            (Kind::Directory { dest, trees, others }, _) => {
                 for directory in output.directories() {
                     refuse_link(directory)?;
                 }
-                both().try_for_each(|(image, tree)| self.write_directory(image, tree, *others))
+                for (done, (image, tree)) in self.built.iter().zip(trees).enumerate() {
+                    self.write_directory(image, tree, *others)
+                        .inspect_err(|_| self.tell_complete(dest, &trees[..done], trees.len()))?;
+                }
+                Ok(())
             }
             (Kind::Tar { dest, below }, _) => self.write_root(dest, below),
             (Kind::Stored { names, .. }, Some(image)) => self.store(names, image),
@@ -366,6 +370,19 @@ impl Publishing<'_> {
         Ok(())
     }
 
+    /// Which directories of several are what they are to be, where writing them has ended too early.
+    fn tell_complete(&self, dest: &Path, complete: &[PathBuf], of: usize) {
+        let names: Vec<_> = complete.iter().filter_map(|tree| tree.file_name()?.to_str()).collect();
+        if !names.is_empty() {
+            let detail = format!(
+                "of {of} directories in `{}`, these are written: {}",
+                dest.display(),
+                names.join(", ")
+            );
+            self.images.progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
+        }
+    }
+
     fn write_root(&self, dest: &Dest, below: &[String]) -> Result<(), Failure> {
         let roots: Vec<View> = self.built.iter().map(|image| self.root(image)).collect::<Result<_, _>>()?;
         let trees: Vec<_> =
@@ -449,7 +466,8 @@ impl Publishing<'_> {
         };
         for destination in push.names {
             let name = push.called(destination);
-            let named = self.images.name(document, &top.media_type, &name);
+            let put = || self.images.name(document, &top.media_type, &name);
+            let named = naming(self.cancel, self.images.progress, &name, put);
             named.map_err(|error| service_failure(&*error).of_flag(push.flag))?;
             let pushed = name.with_digest(top.digest.clone());
             self.tell(&format!("pushed {}", pushed.familiar()));

@@ -16,7 +16,10 @@ use super::inserted::{Program, Unfit};
 use super::{Architecture, host_architecture, model};
 
 /// The largest emulator: it is kept in memory. Those of qemu have ten megabytes.
-const MAX_EMULATOR: u64 = 256 << 20;
+const MAX_EMULATOR: u64 = 32 << 20;
+
+/// The most that all emulators of a build may have together.
+const MOST_TOGETHER: u64 = 256 << 20;
 
 /// Where builder's own image has emulators, if it has any.
 pub const OWN_PLACE: &str = "/kaniko/qemu";
@@ -40,6 +43,11 @@ impl Emulator {
         self.architecture
     }
 
+    /// How much memory it takes.
+    fn size(&self) -> u64 {
+        rustix::fs::fstat(&*self.file).ok().and_then(|found| u64::try_from(found.st_size).ok()).unwrap_or(0)
+    }
+
     /// The one in `file`.
     pub(in crate::sandbox) fn of(architecture: &str, file: OwnedFd) -> Option<Self> {
         Some(Self { architecture: Architecture::of(architecture)?.name, file: Arc::new(file) })
@@ -55,6 +63,8 @@ pub struct Found {
     pub cpu: Option<&'static str>,
     /// What it is as a handler.
     pub emulator: Emulator,
+    /// What comes before it, and cannot be used.
+    pub passed_over: Vec<Unusable>,
 }
 
 /// Why an emulator is of no use.
@@ -103,47 +113,65 @@ impl Emulators {
         let Some(known) = Architecture::of(architecture) else { return Ok(None) };
         let cpu = model::cpu_model(architecture, variant);
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        prepared.entry((known.name, cpu)).or_insert_with(|| self.places.prepare(known, cpu)).clone()
+        if let Some(known) = prepared.get(&(known.name, cpu)) {
+            return known.clone();
+        }
+        let sizes = prepared.values().filter_map(|prepared| prepared.as_ref().ok()?.as_ref());
+        let room = MOST_TOGETHER.saturating_sub(sizes.map(|found| found.emulator.size()).sum());
+        let made = self.places.prepare(known, cpu, room);
+        prepared.insert((known.name, cpu), made.clone());
+        made
     }
 }
 
 impl Places {
-    /// Prepares the first that there is. In a directory that is there for other programs, too, one that cannot be used is
-    /// nothing that the user could have meant: only if there is no better one it is told why.
-    fn prepare(&self, architecture: &Architecture, cpu: Option<&'static str>) -> Prepared {
-        let mut unusable = None;
+    /// Prepares the first that there is, with no more than `room` bytes. One that cannot be used does not stand in the way of
+    /// those in other places; it is said, as it may be what the user meant.
+    fn prepare(&self, architecture: &Architecture, cpu: Option<&'static str>, room: u64) -> Prepared {
+        let mut unusable = Vec::new();
         for directory in self.named.iter().chain(&self.usual) {
             for suffix in ["-static", ""] {
                 let path = directory.join(format!("qemu-{}{suffix}", architecture.qemu));
-                if !is_program(&path) {
+                // What is not there, and directories of that name.
+                let Some(metadata) = path.metadata().ok().filter(std::fs::Metadata::is_file) else {
                     continue;
-                }
-                match prepare(&path, architecture, cpu) {
-                    Ok(found) => return Ok(Some(found)),
-                    Err(error) => unusable = unusable.or(Some(Unusable { path, problem: error.to_string() })),
+                };
+                match prepare(&path, &metadata, architecture, cpu, room) {
+                    Ok(found) => return Ok(Some(Found { passed_over: unusable, ..found })),
+                    Err(error) => unusable.push(Unusable { path, problem: error.to_string() }),
                 }
             }
         }
-        unusable.map_or(Ok(None), Err)
+        unusable.into_iter().next().map_or(Ok(None), Err)
     }
 }
 
-fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-}
-
-fn prepare(path: &Path, architecture: &Architecture, cpu: Option<&'static str>) -> Result<Found, Unfit> {
+fn prepare(
+    path: &Path,
+    metadata: &std::fs::Metadata,
+    architecture: &Architecture,
+    cpu: Option<&'static str>,
+    room: u64,
+) -> Result<Found, Unfit> {
+    if metadata.permissions().mode() & 0o111 == 0 {
+        return Err(Unfit::NotExecutable);
+    }
     let host = Architecture::of(host_architecture());
     // What it takes to read the header of a program for another kind of machine is not here.
     let host = host.filter(|known| known.is_64_bit_little_endian()).ok_or(Unfit::Foreign)?;
     let mut source = File::open(path)?;
     let program = Program::read(&mut source, host.machine)?;
+    // Before any of it is in memory; and while it is copied, as it may grow.
+    let check = |length: u64| match length {
+        length if length > MAX_EMULATOR => Err(Unfit::TooLarge { most: MAX_EMULATOR }),
+        length if length > room => Err(Unfit::TooManyBytes { most: MOST_TOGETHER }),
+        _ => Ok(()),
+    };
+    check(metadata.len())?;
     let mut memory = Memory::new(architecture.qemu)?;
     source.seek(SeekFrom::Start(0))?;
-    let length = io::copy(&mut source.take(MAX_EMULATOR + 1), &mut memory.0)?;
-    if length > MAX_EMULATOR {
-        return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
-    }
+    let length = io::copy(&mut source.take(MAX_EMULATOR.min(room) + 1), &mut memory.0)?;
+    check(length)?;
     let cpu = cpu.filter(|_| program.can_insert());
     if let Some(cpu) = cpu {
         program.insert(&mut memory.0, length, ["-cpu", cpu])?;
@@ -153,7 +181,8 @@ fn prepare(path: &Path, architecture: &Architecture, cpu: Option<&'static str>) 
         memory.0.write_all(&[MARK.1])?;
     }
     let file = Arc::new(memory.seal()?);
-    Ok(Found { path: path.to_owned(), cpu, emulator: Emulator { architecture: architecture.name, file } })
+    let emulator = Emulator { architecture: architecture.name, file };
+    Ok(Found { path: path.to_owned(), cpu, emulator, passed_over: Vec::new() })
 }
 
 /// A file in memory that is to be executed.
@@ -202,9 +231,18 @@ pub(super) mod tests {
         file.unwrap().write_all(program).unwrap();
     }
 
-    fn own_program() -> Vec<u8> {
-        // This test, as builder, is static.
-        fs::read("/proc/self/exe").unwrap()
+    /// A static program for this machine, as far as anybody looks who does not start it.
+    pub(in crate::sandbox::emulation) fn own_program() -> Vec<u8> {
+        const LENGTH: u64 = 400;
+        let mut program = super::super::header_of(host_architecture()).unwrap().to_vec();
+        for (place, value) in [(24, 0x40_0100_u64), (32, 64)] {
+            program[place..place + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        program[54..58].copy_from_slice(&[56, 0, 1, 0]);
+        program.extend([1, 5].map(u32::to_le_bytes).concat());
+        program.extend([0, 0x40_0000, 0x40_0000, LENGTH, LENGTH, 0x1000].map(u64::to_le_bytes).concat());
+        program.resize(LENGTH as usize, 0);
+        program
     }
 
     #[test]
@@ -226,9 +264,47 @@ pub(super) mod tests {
         install(two.path(), "qemu-riscv64", &own_program());
         let found = find().unwrap().unwrap();
         assert_eq!((found.path, found.cpu), (two.path().join("qemu-riscv64"), None));
+        let told: Vec<String> = found.passed_over.iter().map(ToString::to_string).collect();
+        assert_eq!(told, [error]);
         install(named.path(), "qemu-riscv64", &own_program());
         assert_eq!(find().unwrap().unwrap().path, named.path().join("qemu-riscv64"));
         assert!(Emulators::new(places).find("z80", None).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_cut_off_too_large_or_no_program_is_told_of_and_never_in_memory() {
+        let whole = own_program();
+        let room = whole.len() as u64;
+        let known = Architecture::of("riscv64").unwrap();
+        // As large as it says to be, without taking room on the disk.
+        let large =
+            |path: &Path| fs::File::options().write(true).open(path).unwrap().set_len(MAX_EMULATOR + 1);
+        let unexecutable = |path: &Path| File::open(path)?.set_permissions(fs::Permissions::from_mode(0o644));
+        let nothing = |_: &Path| Ok(());
+        type Change<'a> = &'a dyn Fn(&Path) -> io::Result<()>;
+        let cases: [(&[u8], Change<'_>, u64, &str); 7] = [
+            (&whole, &nothing, room, ""),
+            (&whole[..whole.len() / 2], &nothing, room, "it is cut off: its segments reach to byte "),
+            (&whole[..100], &nothing, room, "it is no program for this machine"),
+            (b"", &nothing, room, "it is no program for this machine"),
+            (&whole, &unexecutable, room, "it is not executable"),
+            (&whole, &large, u64::MAX, "it is larger than 32 MiB"),
+            (
+                &whole,
+                &nothing,
+                room - 1,
+                "the emulators of this build would take more than 256 MiB of memory",
+            ),
+        ];
+        for (program, change, room, expected) in cases {
+            let directory = tempfile::tempdir().unwrap();
+            install(directory.path(), "qemu-riscv64", program);
+            change(&directory.path().join("qemu-riscv64")).unwrap();
+            let places = Places { named: Some(directory.path().to_owned()), usual: Vec::new() };
+            let problem = places.prepare(known, None, room).err().map(|error| error.problem);
+            let problem = problem.unwrap_or_default();
+            assert!(problem.contains(expected) && problem.is_empty() == expected.is_empty(), "{problem}");
+        }
     }
 
     #[test]

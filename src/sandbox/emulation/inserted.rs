@@ -41,6 +41,14 @@ pub(super) enum Unfit {
     Dynamic,
     #[error("it is damaged")]
     Damaged,
+    #[error("it is cut off: its segments reach to byte {end}, and it has {length}")]
+    Cut { end: u64, length: u64 },
+    #[error("it is not executable")]
+    NotExecutable,
+    #[error("it is larger than {} MiB", most >> 20)]
+    TooLarge { most: u64 },
+    #[error("with it, the emulators of this build would take more than {} MiB of memory", most >> 20)]
+    TooManyBytes { most: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -74,6 +82,14 @@ impl Program {
         }
         if headers.iter().any(|header| word(header, 0) == PT_INTERP) {
             return Err(Unfit::Dynamic);
+        }
+        let length = file.seek(SeekFrom::End(0))?;
+        let loaded = headers.iter().filter(|header| word(*header, 0) == PT_LOAD);
+        let end = loaded.map(|header| wide(header, 8).saturating_add(wide(header, 32))).max();
+        let end = end.ok_or(Unfit::Damaged)?;
+        // It would start, and end by a signal in the middle of a step.
+        if end > length {
+            return Err(Unfit::Cut { end, length });
         }
         Ok(Self { machine, entry: wide(&head, 24), headers })
     }

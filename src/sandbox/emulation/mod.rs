@@ -715,7 +715,7 @@ mod tests {
     fn emulators(names: &[&str], are_named: bool) -> (Emulators, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         for name in names {
-            let program = fs::read("/proc/self/exe").unwrap();
+            let program = emulator::tests::own_program();
             emulator::tests::install(directory.path(), &format!("qemu-{name}-static"), &program);
         }
         let place = directory.path().to_owned();
