@@ -34,6 +34,7 @@ mod fuzz_replay;
 mod git_without_command;
 mod ground_state;
 mod hostile_layers;
+mod indexed_job;
 mod layer_forms;
 mod layering;
 mod manifests;
