@@ -66,3 +66,4 @@ mod store_killed;
 mod store_layout;
 mod support;
 mod surroundings;
+mod variant_matrix;
