@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::emulation::can_have_handlers;
 use crate::support::ground::ground;
 use crate::support::oci::raw_manifest;
+use crate::support::steps::{build, output};
 use crate::support::{Builder, Context, Finished, finish};
 
 fn documents(file: &str) -> Vec<Value> {
@@ -216,9 +217,8 @@ fn pods_that_build_a_platform_each_and_a_join_make_one_image() {
     for platform in &built {
         let base = format!("{}@{digest}", cluster.image);
         let context = Context::new(&format!("FROM {base}\nRUN uname -m; cat /machine /platform\n"));
-        let finished =
-            crate::support::steps::build(&builder, &context, &["--custom-platform", platform]).success();
-        let lines = crate::support::steps::output(&finished);
+        let finished = build(&builder, &context, &["--custom-platform", platform]).success();
+        let lines = output(&finished);
         assert_eq!(lines[2], *platform);
         assert_eq!(lines[0], lines[1], "{platform}");
         if cpus && cfg!(target_arch = "x86_64") {

@@ -9,7 +9,8 @@ use builder::image::digest::Digest;
 use serde_json::{Value, json};
 
 use crate::support::ground::ground;
-use crate::support::{Builder, Context};
+use crate::support::steps::build;
+use crate::support::{Builder, Context, finish};
 
 /// The registry's answer: what is put there is nothing that skopeo or builder would write.
 fn ask(method: &str, path: &str, kind: &str, body: &[u8]) -> String {
@@ -176,7 +177,7 @@ fn each_request_takes_from_each_flavour_what_runs_there() {
                 };
                 let mut command = builder.command();
                 command.args(["plan", "--platform", asked, "--platform-match", mode, "--context"]);
-                let planned = crate::support::finish(command.arg(context.path()));
+                let planned = finish(command.arg(context.path()));
                 if position == 0 {
                     let refused = planned.exited(1);
                     assert!(refused.says(&["error: "]), "{case}: {}", refused.stderr);
@@ -205,23 +206,12 @@ fn a_single_image_of_another_architecture_is_refused_in_each_flavour() {
         let child = flavour.child("linux/arm/v7");
         let base = ground().name(&format!("{REPOSITORY}@{}", child["digest"].as_str().expect("a digest")));
         let context = Context::new(&format!("FROM {base}\n"));
-        let plan = |arguments: &[&str]| {
-            let mut command = builder.command();
-            crate::support::finish(
-                command
-                    .args(["plan", "--platform=linux/amd64", "--context"])
-                    .arg(context.path())
-                    .args(arguments),
-            )
-        };
-        let refused = plan(&[]).exited(1);
-        assert!(
-            refused.says(&["is `linux/arm", "not `linux/amd64`"]),
-            "{}: {}",
-            flavour.name,
-            refused.stderr
-        );
-        let taken = plan(&["--platform-match=none"]).success();
-        assert!(taken.says(&["warning", "linux/arm"]), "{}: {}", flavour.name, taken.stderr);
+        let asked = ["--platform=linux/amd64"];
+        let refused = build(&builder, &context, &asked).exited(1);
+        let words = ["is `linux/arm", "not `linux/amd64`"];
+        assert!(refused.says(&words), "{}: {}", flavour.name, refused.stderr);
+        let taken = build(&builder, &context, &[&asked[..], &["--platform-match=none"]].concat()).success();
+        let words = ["warning: InvalidBaseImagePlatform", "\"linux/arm", "expected \"linux/amd64\""];
+        assert!(taken.says(&words), "{}: {}", flavour.name, taken.stderr);
     }
 }
