@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 
 use builder::build::named_contexts::{ContextValue, NamedContexts};
 use builder::build::services::{Base, ImageSource, ServiceError, Wanted};
@@ -11,9 +12,11 @@ use builder::context::IgnoreRules;
 use builder::dockerfile::{
     self, Command, Dockerfile, Escape, Instruction, Located, MountError, Run, Span, Text,
 };
+use builder::image::descriptor::{Descriptor, media_type};
+use builder::image::digest::Digest;
 use builder::image::manifest::Image;
-use builder::image::matching::Asked;
-use builder::image::platform::{Platform, Requested};
+use builder::image::matching::{self, Asked, Choice, MatchMode};
+use builder::image::platform::{Platform, PlatformFields, Requested};
 use builder::image::reference::Reference;
 use builder::sandbox::Cancel;
 use builder::spec::Spec;
@@ -23,7 +26,7 @@ use builder::store::unpacked::Chain;
 pub(super) type Body = fn(&[u8]);
 
 /// The name and the body of each target.
-pub(super) const TARGETS: [(&str, Body); 7] = [
+pub(super) const TARGETS: [(&str, Body); 8] = [
     ("parser", parser),
     ("expansion", expansion),
     ("mount_options", mount_options),
@@ -31,6 +34,7 @@ pub(super) const TARGETS: [(&str, Body); 7] = [
     ("plan", plan),
     ("references", references),
     ("spec", spec),
+    ("matching", matching),
 ];
 
 /// A Dockerfile: it parses or not, and what is printed of it parses to the same.
@@ -224,6 +228,89 @@ pub(super) fn spec(data: &[u8]) {
             let within = (1..=lines + 1).contains(&error.place.line) && error.place.column >= 1;
             assert!(within, "{error} at {} in {}", error.place, shown(data));
         }
+    }
+}
+
+/// A wanted platform and, line by line, the entries of an index: `LABEL`, `LABEL{CONFIG` or `nil{CONFIG`. Whatever they are,
+/// nothing newer is taken, nor, unless it was allowed, anything of another architecture; where a stricter mode finds something,
+/// a looser one does, and the same if every entry has a platform: others count only where none with one will do.
+pub(super) fn matching(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.split('\n');
+    let host = Platform::new("linux", "amd64", None);
+    let Ok(wanted) = Requested::parse(lines.next().unwrap_or_default(), &host) else { return };
+    let wanted = wanted.normalised;
+    let mut entries = Vec::new();
+    let mut configs = BTreeMap::new();
+    for (position, line) in lines.take(40).enumerate() {
+        let (label, config) = line.split_once('{').unwrap_or((line, line));
+        let digest = Digest::of(&position.to_le_bytes());
+        configs.insert(digest.clone(), literal(config));
+        let mut entry = Descriptor::new(media_type::OCI_MANIFEST, digest, 1);
+        entry.platform = (label != "nil").then(|| PlatformFields::from(&literal(label)));
+        entries.push(entry);
+    }
+    let choose = |mode| -> Option<Choice> {
+        let mut config_of = |entry: &Descriptor| Ok::<_, Infallible>(configs[&entry.digest].clone());
+        let chosen = matching::choose(&wanted, &entries, mode, &mut config_of).expect("no error");
+        if let Some(Choice { position, .. }) = &chosen {
+            assert!(!matching::is_attestation(&entries[*position]), "{mode} takes an attestation");
+        }
+        chosen
+    };
+    let exact = choose(MatchMode::Exact);
+    let compatible = choose(MatchMode::Compatible);
+    let loose = choose(MatchMode::Loose);
+    let any = choose(MatchMode::None);
+    for chosen in exact.iter().chain(&compatible) {
+        let found = &chosen.platform;
+        assert_eq!((&found.os, &found.architecture), (&wanted.os, &wanted.architecture));
+        assert!(!is_newer(found, &wanted), "{found} for {wanted}");
+        assert_eq!(chosen.exact, found.variant == wanted.variant);
+    }
+    assert!(exact.as_ref().is_none_or(|chosen| chosen.exact));
+    let labelled = entries.iter().all(|entry| {
+        entry.platform.as_ref().is_some_and(|label| !label.os.is_empty() && !label.architecture.is_empty())
+    });
+    for (strict, lenient) in [(&exact, &compatible), (&compatible, &loose), (&loose, &any)] {
+        let same = strict == lenient || !labelled && lenient.is_some();
+        assert!(strict.is_none() || same, "{strict:?} and {lenient:?} for {wanted}");
+    }
+}
+
+/// A platform as an index may have it, nothing checked.
+fn literal(text: &str) -> Platform {
+    let mut parts = text.splitn(3, '/');
+    let mut next = || parts.next().unwrap_or_default().to_owned();
+    let (os, architecture) = (next(), next());
+    let (os, os_version) = match os.split_once(':') {
+        Some((os, version)) => (os.to_owned(), Some(version.to_owned())),
+        None => (os, None),
+    };
+    Platform { os_version, ..Platform::new(&os, &architecture, parts.next()) }
+}
+
+/// Whether a CPU for `wanted` need not run what is for `found`, by the numbers in their variants; both are normalised.
+fn is_newer(found: &Platform, wanted: &Platform) -> bool {
+    let usual = match wanted.architecture.as_str() {
+        "arm" => "v7",
+        "arm64" => "v8",
+        _ => "v1",
+    };
+    let level = |platform: &Platform| -> Option<(u32, u32)> {
+        let variant = platform.variant.as_deref().unwrap_or(usual).strip_prefix('v')?;
+        let (major, minor) = variant.split_once('.').unwrap_or((variant, "0"));
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    if found.variant == wanted.variant {
+        return false;
+    }
+    match (wanted.architecture.as_str(), level(found), level(wanted)) {
+        // Armv9.0 has all of Armv8.5.
+        ("arm64", Some((8, found)), Some((9, wanted))) => found > wanted + 5,
+        ("amd64" | "arm" | "arm64", Some(found), Some(wanted)) => found > wanted,
+        ("amd64" | "arm" | "arm64", ..) => true,
+        _ => found.variant.is_some(),
     }
 }
 

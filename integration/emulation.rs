@@ -13,16 +13,32 @@ use crate::support::{Builder, Context, Finished, finish, scratch};
 /// Where Debian's package qemu-user-static has its programs.
 const QEMU: &str = "/usr/bin/qemu-arm-static";
 
-/// Whether steps can have handlers of their own here; says so if not.
+/// Whether steps can have handlers of their own here, as the machine says: by its kernel, by user namespaces, by a list of
+/// handlers in one, and by a qemu. Says so if not; the doctor must agree.
 pub(crate) fn can_have_handlers(test: &str) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|text| text.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap(), numbers.next().unwrap());
+    let list = "/bin/mount -t binfmt_misc none /proc/sys/fs/binfmt_misc";
+    let mut namespace = Command::new("/usr/bin/unshare");
+    namespace.args(["--user", "--map-root-user", "--mount", "/bin/sh", "-c", list]);
+    let why = if version < (6, 7) {
+        Some(format!("Linux 6.7 is needed, and this is {}", release.trim()))
+    } else if !Path::new(QEMU).exists() {
+        Some(format!("there is no {QEMU}"))
+    } else {
+        let finished = finish(&mut namespace);
+        (finished.code != Some(0)).then_some(finished.stderr)
+    };
     let report = Builder::new().run(["doctor", "--output=json"]).json();
     let platforms = report["platforms"].as_array().unwrap();
     let arm = platforms.iter().find(|platform| platform["platform"] == "linux/arm/v5").unwrap();
-    let can = arm["how"] == "own";
-    if !can {
-        eprintln!("skipped `{test}`: {arm}");
+    assert_eq!(arm["how"] == "own", why.is_none(), "the doctor says {arm}; the machine: {why:?}");
+    if let Some(why) = &why {
+        eprintln!("skipped `{test}`: {why}");
     }
-    can
+    why.is_none()
 }
 
 /// `command` in a user namespace in which `prepare` was done: it has a list of handlers of its own.
@@ -74,6 +90,39 @@ fn each_variant_has_its_cpu_also_where_nothing_of_the_environment_is_left() {
         }
     }
     assert_eq!(handlers_of_machine(), before);
+}
+
+/// Platform, base, and what programs of it find; Debian's busybox has no getconf, but is an ELF file that says as much.
+const PLATFORMS: [(&str, &str, &str, &str); 8] = [
+    ("linux/amd64", "debian", "x86_64", "64"),
+    ("linux/arm/v7", "debian", "armv7l", "32"),
+    ("linux/arm/v6", "debian", "armv6l", "32"),
+    ("linux/arm/v5", "debian", "armv5tel", "32"),
+    ("linux/386", "busybox", "i686", "32"),
+    ("linux/arm64", "busybox", "aarch64", "64"),
+    ("linux/ppc64le", "busybox", "ppc64le", "64"),
+    ("linux/s390x", "busybox", "s390x", "64"),
+];
+
+#[test]
+fn each_platform_has_its_machine_and_its_word_size() {
+    if !cfg!(target_arch = "x86_64") || !can_have_handlers("each_platform_has_its_machine_and_its_word_size")
+    {
+        return;
+    }
+    let builder = Builder::new();
+    for (platform, base, machine, bits) in PLATFORMS {
+        let word = match base {
+            "debian" => "getconf LONG_BIT",
+            _ => "/bin/sh -c 'echo $((32 * $(head -c 5 /bin/busybox | tail -c 1 | od -An -td1)))'",
+        };
+        let base = ground().name(&format!("{base}:latest"));
+        let clean = "env -i PATH=/usr/bin:/bin";
+        let run = format!("RUN uname -m; {word}; {clean} uname -m; {clean} {word}");
+        let context = Context::new(&format!("FROM {base}\n{run}\n"));
+        let finished = build(&builder, &context, &["--custom-platform", platform]).success();
+        assert_eq!(output(&finished), [machine, bits, machine, bits], "{platform}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod bodies;
 const ITERATIONS: u64 = 4_000;
 
 /// What texts are made with besides their seeds: what means something to some target.
-const TOKENS: [&str; 90] = [
+const TOKENS: [&str; 96] = [
     "FROM ",
     "RUN ",
     "COPY ",
@@ -100,6 +100,12 @@ const TOKENS: [&str; 90] = [
     "\0",
     "@sha256:",
     "localhost:5000/",
+    "\nlinux/arm",
+    "/v6",
+    "/v9",
+    ".3",
+    "{linux/amd64",
+    "\nnil{",
     "a",
     "0",
 ];
@@ -247,6 +253,30 @@ fn fuzz_references() {
 #[test]
 fn fuzz_spec() {
     replay("spec");
+}
+
+#[test]
+fn fuzz_matching() {
+    replay("matching");
+}
+
+/// The same laws for indexes that could be: of the words that mean something, and of any others.
+#[test]
+fn no_index_makes_a_newer_variant_or_another_architecture_be_taken() {
+    use proptest::prelude::*;
+    let platform = || {
+        let architecture = "amd64|x86_64|386|arm|armhf|armel|armv[5-8]l|arm64|aarch64|ppc64le|riscv64|s390x";
+        let variant = "(/v[1-9]|/v[89]\\.[0-9]|/[5-9]|/power(8|9|10)|/turbo|/\\PC{0,6}|)";
+        format!("linux/({architecture}){variant}")
+    };
+    let entry = format!("({0}|{0}\\{{{0}|nil\\{{{0}|unknown/unknown|\\PC{{0,16}})", platform());
+    let entries =
+        proptest::collection::vec(proptest::string::string_regex(&entry).expect("an expression"), 0..8);
+    let wanted = proptest::string::string_regex(&platform()).expect("an expression");
+    let config = ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(wanted in wanted, entries in entries)| {
+        checked(bodies::matching, [&[wanted], &entries[..]].concat().join("\n").as_bytes());
+    });
 }
 
 /// A target that is in one place only would never run.

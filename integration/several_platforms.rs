@@ -13,7 +13,7 @@ use crate::support::oci::{raw_manifest, skopeo};
 use crate::support::traces::Running;
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
-const PLATFORMS: &str = "linux/amd64,linux/arm/v7,linux/arm64";
+const PLATFORMS: &str = "linux/amd64,linux/arm/v7,linux/arm64,linux/arm/v5";
 
 /// A stage that is the same for all, one that is for one each although it runs on this machine, and the images. What tells
 /// how often a step ran is in a cache, which no result of an earlier build is.
@@ -47,6 +47,7 @@ fn expected() -> Vec<Value> {
         json!({"architecture": "amd64", "os": "linux"}),
         json!({"architecture": "arm", "os": "linux", "variant": "v7"}),
         json!({"architecture": "arm64", "os": "linux", "variant": "v8"}),
+        json!({"architecture": "arm", "os": "linux", "variant": "v5"}),
     ]
 }
 
@@ -61,6 +62,8 @@ fn json_of(path: &Path) -> Value {
 #[test]
 fn one_command_makes_an_index_and_does_once_what_is_the_same_for_all() {
     let made = ground().name("several:one");
+    let own = can_have_handlers("v5 of one_command_makes_an_index_and_does_once_what_is_the_same_for_all");
+    let v5 = if own { "armv5tel" } else { "armv7l" };
     let out = scratch();
     let at = |name: &str| out.path().join(name);
     let flag = |key: &str, name: &str| format!("{key}{}", at(name).display());
@@ -87,6 +90,7 @@ fn one_command_makes_an_index_and_does_once_what_is_the_same_for_all() {
             ("linux_amd64", "x86_64", "amd64"),
             ("linux_arm_v7", "armv7l", "armv7"),
             ("linux_arm64", "aarch64", "arm64"),
+            ("linux_arm_v5", v5, "armv5"),
         ] {
             let root = at("files").join(directory);
             assert_eq!(text(&root, "marker"), "run\n", "{snapshotter}: {directory}");
@@ -104,7 +108,7 @@ fn one_command_makes_an_index_and_does_once_what_is_the_same_for_all() {
         assert_eq!(index["mediaType"], "application/vnd.oci.image.index.v1+json");
         assert_eq!(platforms(&index), expected());
         let name = format!("docker://{made}");
-        for (architecture, variant) in [("amd64", ""), ("arm", "v7"), ("arm64", "v8")] {
+        for (architecture, variant) in [("amd64", ""), ("arm", "v7"), ("arm64", "v8"), ("arm", "v5")] {
             let config = skopeo(&[
                 "--override-os=linux",
                 &format!("--override-arch={architecture}"),
@@ -422,5 +426,5 @@ fn a_plan_for_several_is_a_list() {
     let plans = plan.as_array().expect("a list");
     let told: Vec<_> =
         plans.iter().map(|plan| plan["image"]["architecture"].as_str().expect("text")).collect();
-    assert_eq!(told, ["amd64", "arm", "arm64"]);
+    assert_eq!(told, ["amd64", "arm", "arm64", "arm"]);
 }

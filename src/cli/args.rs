@@ -708,10 +708,18 @@ mod tests {
         }
     }
 
+    fn help(command: &str) -> String {
+        let mut known = known();
+        let command = command
+            .split(' ')
+            .fold(&mut known, |above, word| above.find_subcommand_mut(word).expect("a command"));
+        command.render_long_help().to_string()
+    }
+
     #[test]
     fn only_what_can_take_several_platforms_offers_that() {
         for (command, several) in [("build", true), ("check", true), ("pull", false)] {
-            let help = flags_of(command).render_long_help().to_string();
+            let help = help(command);
             assert_eq!(help.contains("OS/ARCH[/VARIANT][,…]"), several, "{help}");
             assert_eq!(help.contains("become one"), several, "{help}");
         }
@@ -720,7 +728,7 @@ mod tests {
     #[test]
     fn help_is_short_about_limits_and_says_where_they_are() {
         for command in ["build", "check", "pull", "image extract", "manifest inspect"] {
-            let help = flags_of(command).render_long_help().to_string();
+            let help = help(command);
             let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(help.contains("builder help limits") && !help.contains("layer-entries"), "{help}");
         }
