@@ -56,7 +56,7 @@ pub enum ImageProblem {
         available: String,
     },
     /// The only image there is will not do.
-    #[error("it {0}")]
+    #[error(transparent)]
     Unfit(#[from] Unfit),
     /// More than can be stacked.
     #[error("it has {layers} layers, and there can be no more than {most} here")]
