@@ -391,7 +391,7 @@ fn a_fetch_ends_at_once_when_it_is_told_to_and_limits_hold() {
         path if path.starts_with("/endless") => endless.clone(),
         path if path.starts_with("/refused") => stalled.clone().body("001eERR go away,\u{9b}1m stranger\n"),
         path if path.starts_with("/nonsense") => Answer::new(200).body("<html>"),
-        _ => stalled.clone().body("x".repeat(9)).ending(Ending::Stall(4)),
+        _ => stalled.clone().body("001e# service=git-upload-pack\n").ending(Ending::Stall(4)),
     });
     let builder = Builder::without_programs();
     let source = |name: &str| format!("http://{}/{name}.git", server.address);

@@ -1,6 +1,7 @@
 //! An image as facts that can be compared one by one; its layers are put on top of each other by what the OCI image
 //! specification says, and by no code of the product.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::Path;
@@ -127,14 +128,30 @@ impl Applied<'_> {
             plain.extend_from_slice(packed);
         }
         let mut archive = tar::Archive::new(&plain[..]);
-        for entry in archive.entries().expect("a tar archive") {
+        let (mut records, mut long) = (Records::new(), [None, None]);
+        for entry in archive.entries().expect("a tar archive").raw(true) {
             let mut entry = entry.expect("entry");
-            let path = path_of(&entry.path_bytes());
-            let (file, line) = read_entry(&mut entry);
-            self.lines.push(format!("{path} {line}"));
-            let link = entry.link_name_bytes().map(|name| path_of(&name));
-            if let Some(fault) = self.entry(&path, file, entry.header().entry_type(), link) {
-                faults.push(format!("{path}: {fault}"));
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).expect("content");
+            let kind = entry.header().entry_type();
+            match kind {
+                tar::EntryType::XHeader => records = read_records(&content),
+                tar::EntryType::GNULongName => long[0] = content.strip_suffix(b"\0").map(<[u8]>::to_vec),
+                tar::EntryType::GNULongLink => long[1] = content.strip_suffix(b"\0").map(<[u8]>::to_vec),
+                _ => {
+                    let records = std::mem::take(&mut records);
+                    let [path, link] = std::mem::take(&mut long);
+                    let path = records.get("path").cloned().or(path);
+                    let path = path_of(&path.unwrap_or_else(|| entry.path_bytes().into_owned()));
+                    let link = records.get("linkpath").cloned().or(link);
+                    let link = link.or_else(|| entry.link_name_bytes().map(Cow::into_owned));
+                    let (file, line) = described(entry.header(), &records, link.as_deref(), &content);
+                    self.lines.push(format!("{path} {line}"));
+                    let link = link.map(|name| path_of(&name));
+                    if let Some(fault) = self.entry(&path, file, kind, link) {
+                        faults.push(format!("{path}: {fault}"));
+                    }
+                }
             }
         }
         faults
@@ -216,22 +233,31 @@ pub(super) fn time(seconds: u64) -> String {
     if (1_790_000_000..1_999_999_999).contains(&seconds) { NOW.to_owned() } else { seconds.to_string() }
 }
 
-fn read_entry<R: std::io::Read>(entry: &mut tar::Entry<'_, R>) -> (File, String) {
-    let mut attributes = BTreeMap::new();
-    let mut mtime = None;
-    for extension in entry.pax_extensions().expect("extensions").into_iter().flatten() {
-        let extension = extension.expect("extension");
-        let (key, value) =
-            (extension.key().expect("key"), extension.value_bytes().escape_ascii().to_string());
-        match key.strip_prefix("SCHILY.xattr.") {
-            Some(name) => drop(attributes.insert(name.to_owned(), value)),
-            None if key == "mtime" => mtime = Some(value),
-            None => {}
-        }
+/// The records of an extended header, by their keys.
+type Records = BTreeMap<String, Vec<u8>>;
+
+/// By their lengths: the library parts them at line breaks, which are in values, too.
+fn read_records(mut bytes: &[u8]) -> Records {
+    let mut records = Records::new();
+    while !bytes.is_empty() {
+        let blank = bytes.iter().position(|byte| *byte == b' ').expect("a length");
+        let length = std::str::from_utf8(&bytes[..blank]).expect("digits").parse().expect("a number");
+        let (record, rest) = bytes.split_at(length);
+        let record = record[blank + 1..].strip_suffix(b"\n").expect("the end of a record");
+        let equals = record.iter().position(|byte| *byte == b'=').expect("a key");
+        let key = String::from_utf8(record[..equals].to_vec()).expect("a key of text");
+        assert!(records.insert(key, record[equals + 1..].to_vec()).is_none(), "a key is there twice");
+        bytes = rest;
     }
-    let mut content = Vec::new();
-    entry.read_to_end(&mut content).expect("content");
-    let header = entry.header();
+    records
+}
+
+fn described(header: &tar::Header, records: &Records, link: Option<&[u8]>, content: &[u8]) -> (File, String) {
+    let attributes = records.iter().filter_map(|(key, value)| {
+        Some((key.strip_prefix("SCHILY.xattr.")?.to_owned(), value.escape_ascii().to_string()))
+    });
+    let attributes: BTreeMap<String, String> = attributes.collect();
+    let mtime = records.get("mtime").map(|value| value.escape_ascii().to_string());
     let seconds = header.mtime().expect("time");
     let whole = mtime.as_deref().and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(seconds);
     let kind = match header.entry_type() {
@@ -241,12 +267,12 @@ fn read_entry<R: std::io::Read>(entry: &mut tar::Entry<'_, R>) -> (File, String)
         tar::EntryType::Fifo => "fifo",
         tar::EntryType::Char => "char",
         tar::EntryType::Block => "block",
-        tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => "file",
+        tar::EntryType::Regular | tar::EntryType::Continuous => "file",
         _ => "?",
     };
-    let target = entry.link_name_bytes().map(|name| name.escape_ascii().to_string()).unwrap_or_default();
+    let target = link.map(|name| name.escape_ascii().to_string()).unwrap_or_default();
     let digest: String =
-        sha2::Sha256::digest(&content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        sha2::Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let file = File {
         kind: kind.to_owned(),
         mode: header.mode().expect("mode") & 0o7777,

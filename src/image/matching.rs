@@ -410,7 +410,7 @@ pub enum Single {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// It is for another system or architecture.
-    #[error("it is `{found}`, not `{wanted}`")]
+    #[error("is `{found}`, not `{wanted}`")]
     Other {
         /// What was wanted, normalised.
         wanted: Box<Platform>,
@@ -418,7 +418,7 @@ pub enum Unfit {
         found: Box<Platform>,
     },
     /// It is for a variant that the wanted platform may not run.
-    #[error("it is `{found}`, which `{wanted}` may not run")]
+    #[error("is `{found}`, which `{wanted}` may not run")]
     Variant {
         /// What was wanted, normalised.
         wanted: Box<Platform>,

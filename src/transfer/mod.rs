@@ -56,8 +56,8 @@ pub enum ImageProblem {
         available: String,
     },
     /// The only image there is will not do.
-    #[error(transparent)]
-    Unfit(#[from] Unfit),
+    #[error("it {0}")]
+    Unfit(Unfit),
     /// More than can be stacked.
     #[error("it has {layers} layers, and there can be no more than {most} here")]
     Layers {
@@ -702,7 +702,9 @@ fn judge_single(
     config: &ImageConfig,
     notes: &mut Vec<String>,
 ) -> Result<Option<Platform>, ImageProblem> {
-    match matching::accept_single(&wanted.platform, &Platform::from(config), wanted.asked, wanted.mode)? {
+    let single =
+        matching::accept_single(&wanted.platform, &Platform::from(config), wanted.asked, wanted.mode);
+    match single.map_err(ImageProblem::Unfit)? {
         Single::Fits => Ok(None),
         Single::WillDo(found) => {
             notes.push(format!(
