@@ -257,6 +257,11 @@ fn described(header: &tar::Header, records: &Records, link: Option<&[u8]>, conte
         Some((key.strip_prefix("SCHILY.xattr.")?.to_owned(), value.escape_ascii().to_string()))
     });
     let attributes: BTreeMap<String, String> = attributes.collect();
+    // What is too large for a field of the header is in a record.
+    let number = |key: &str, field: std::io::Result<u64>| match records.get(key) {
+        Some(value) => String::from_utf8_lossy(value).parse().expect("a number"),
+        None => field.expect("a number"),
+    };
     let mtime = records.get("mtime").map(|value| value.escape_ascii().to_string());
     let seconds = header.mtime().expect("time");
     let whole = mtime.as_deref().and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(seconds);
@@ -276,7 +281,7 @@ fn described(header: &tar::Header, records: &Records, link: Option<&[u8]>, conte
     let file = File {
         kind: kind.to_owned(),
         mode: header.mode().expect("mode") & 0o7777,
-        owner: (header.uid().expect("uid"), header.gid().expect("gid")),
+        owner: (number("uid", header.uid()), number("gid", header.gid())),
         time: time(whole),
         content: (content.len() as u64, digest),
         target,
