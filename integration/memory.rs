@@ -20,26 +20,33 @@ const MOST: u64 = 100_000;
 /// Bytes of each large file.
 const LARGE: u64 = 200_000_000;
 
-/// The largest sum of the peaks (`VmHWM` in proc_pid_status(5)) of the processes that execute `program` at one moment,
-/// from now to the end of `child`, in kB.
+/// The largest sum of what the processes that execute `program` have had at one moment, from now to the end of `child`, in
+/// kB. Of each that is its peak; the pages of the program itself, which all of them share, count once.
 fn peak(child: &mut Child, program: &Path) -> u64 {
     let mut most = 0;
     while child.try_wait().expect("wait").is_none() {
         let processes = fs::read_dir("/proc").expect("/proc");
         let peaks = processes.filter_map(|process| peak_of(&process.ok()?.path(), program));
-        most = most.max(peaks.sum());
+        let (own, shared) =
+            peaks.fold((0, 0), |(sum, largest), (own, shared)| (sum + own, shared.max(largest)));
+        most = most.max(own + shared);
         std::thread::sleep(Duration::from_millis(5));
     }
     most
 }
 
-fn peak_of(process: &Path, program: &Path) -> Option<u64> {
+/// The peak of a process without the pages of files, and those (`VmHWM` and `RssFile` in proc_pid_status(5)).
+fn peak_of(process: &Path, program: &Path) -> Option<(u64, u64)> {
     if fs::read_link(process.join("exe")).ok()? != program {
         return None;
     }
     let status = fs::read_to_string(process.join("status")).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    value.trim().trim_end_matches(" kB").parse().ok()
+    let field = |name: &str| -> Option<u64> {
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        value.trim().trim_end_matches(" kB").parse().ok()
+    };
+    let (all, of_files) = (field("VmHWM:")?, field("RssFile:")?);
+    Some((all.saturating_sub(of_files), of_files))
 }
 
 /// The most that planning may take here, in kB: the program itself has some ten megabytes and more in a debug build.

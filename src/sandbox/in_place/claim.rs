@@ -142,7 +142,8 @@ impl Claim {
             let (tree, directory) =
                 opened.map_err(|source| InPlaceError::Root { path: root.to_owned(), source })?;
             let private = keeping_mtime(&directory, || made(directory.as_fd(), PRIVATE_DIRECTORY));
-            let private = private.map_err(failed("make", &place))?;
+            let private = missing_is_none(private.map(Some)).map_err(failed("make", &place))?;
+            let Some(private) = private else { continue };
             let lock = match lock_file(private.as_fd(), LOCK, FlockOperation::NonBlockingLockExclusive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // Who only tries whether steps can run here has it for moments.
@@ -468,5 +469,20 @@ mod tests {
         assert!(claim.path_of("moved/file").exists());
         // Nor does the next go there.
         assert!(claim.furniture().is_err());
+    }
+
+    #[test]
+    fn a_builder_that_ends_just_now_stops_none_that_begins() {
+        let root = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        drop(Claim::take(root.path(), &|| {}).unwrap());
+                    }
+                });
+            }
+        });
+        assert!(!root.path().join(PRIVATE_DIRECTORY).exists());
     }
 }
