@@ -85,6 +85,11 @@ fn target(random: &mut Random, paths: &mut Paths) -> String {
     }
 }
 
+/// What a path ends with.
+fn base_name(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
+}
+
 /// One command, or several that belong together.
 fn command(random: &mut Random, paths: &mut Paths) -> String {
     let (p, q) = (paths.some(random), paths.some(random));
@@ -93,7 +98,9 @@ fn command(random: &mut Random, paths: &mut Paths) -> String {
         0..=2 => format!("mkdir -p {p}"),
         3 => format!("mkdir -p {p}; echo {number} >{p}/f; echo {number} >{p}/g"),
         4 | 5 => format!("rm -rf {p}"),
-        6 | 7 => format!("mv {p} {q}"),
+        // overlayfs does not rename a directory of a lower layer (EXDEV), nor does busybox's mv put its copy in the place of
+        // another directory.
+        6 | 7 => format!("[ -d {q}/{} ] || mv {p} {q}", base_name(&p)),
         8 | 9 => format!("ln -s {} {p}", target(random, paths)),
         10 => format!("ln -sfn {} {p}", target(random, paths)),
         11 => format!("ln {p} {q}"),
@@ -145,7 +152,7 @@ pub(crate) fn commands(random: &mut Random, paths: &mut Paths, names: Names) -> 
             "rm -rf /home; mkdir -p /home/a",
             "echo x:x:77:77::/:/bin/sh >>/etc/passwd",
             "chmod 700 /home/user /tmp",
-            "mv /home /a",
+            "[ -d /a/home ] || mv /home /a",
             "rm -rf /home; ln -s /tmp /home",
             "chown -R 5:5 /home",
             "rm -rf /tmp; mkdir -m 1777 /tmp",
