@@ -62,7 +62,7 @@ pub(crate) fn exactly(program: &Program, one: &Facts, other: &Facts) -> Vec<Diff
         };
         let place = format!("layer {number}");
         add(&mut differences, &place, &less(&ones, &others), &less(&others, &ones));
-        if differences.is_empty() && one.shared.is_empty() {
+        if differences.is_empty() && one.shared.is_empty() && other.shared.is_empty() {
             add(&mut differences, &format!("{place} order"), &ones.join(" "), &others.join(" "));
         }
     }
