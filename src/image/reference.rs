@@ -90,6 +90,15 @@ pub enum ReferenceError {
         #[source]
         source: DigestError,
     },
+    /// User and password, or a token, in front of the registry.
+    #[error(
+        "`…@{text}` is not an image name: what stands before `@` looks like credentials, which are read from Docker's \
+         config.json"
+    )]
+    Credentials {
+        /// What stands behind them.
+        text: String,
+    },
     /// 64 hexadecimal digits: Docker would take them for an image's id.
     #[error("`{text}` is not an image name: it looks like an image id")]
     Id {
@@ -225,9 +234,11 @@ impl FromStr for Reference {
         }
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) => {
-                let digest =
-                    digest.parse().map_err(|source| ReferenceError::Digest { text: shown(text), source })?;
-                (rest, Some(digest))
+                let error = |source| match behind_credentials(text) {
+                    Some(behind) => ReferenceError::Credentials { text: shown(behind) },
+                    None => ReferenceError::Digest { text: shown(text), source },
+                };
+                (rest, Some(digest.parse().map_err(error)?))
             }
             None => (text, None),
         };
@@ -259,6 +270,16 @@ impl fmt::Display for Reference {
         }
         Ok(())
     }
+}
+
+/// What stands behind what may be a user's name and password, or a token: of those nothing is ever shown. A digest is no
+/// host, and has no slash.
+fn behind_credentials(text: &str) -> Option<&str> {
+    let (user, behind) = text.rsplit_once('@')?;
+    if behind.starts_with("sha") && !behind.contains('/') {
+        return behind_credentials(user);
+    }
+    (user.contains(':') || behind.contains('/')).then_some(behind)
 }
 
 /// Splits `name:tag`; a colon before the last slash is that of a port.
@@ -436,6 +457,24 @@ mod tests {
         ] {
             let error = text.parse::<Reference>().expect_err(text).to_string();
             assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_in_a_name_are_refused_and_not_shown() {
+        for text in [
+            "me:secret@localhost:5000/x:1",
+            "secret@h.example/x",
+            "me:se@cret@h/x",
+            "me:secret@localhost:5000",
+            &format!("me:secret@localhost:5000/x@{DIGEST}"),
+        ] {
+            let error = text.parse::<Reference>().unwrap_err();
+            assert!(!format!("{error:?} {error}").contains("cret"), "{error:?}");
+            assert!(error.to_string().contains("config.json"), "{error}");
+        }
+        for text in ["x@sha256:1", "x:1@sha256:1", "x@latest"] {
+            assert!(text.parse::<Reference>().unwrap_err().to_string().contains(text), "{text}");
         }
     }
 
