@@ -56,11 +56,14 @@ impl LayoutImage {
         for layer in manifest.layers() {
             blob(layout, layer);
         }
-        let config = blob(layout, manifest.config());
+        let raw_config: Value = serde_json::from_slice(&blob(layout, manifest.config())).expect("config");
+        // Buildah writes `null` for the history of an image without layers.
+        let mut config = raw_config.clone();
+        config.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
         Self {
             descriptor: descriptor.clone(),
-            config: ImageConfiguration::from_reader(&config[..]).expect("config"),
-            raw_config: serde_json::from_slice(&config).expect("config"),
+            config: serde_json::from_value(config).expect("config"),
+            raw_config,
             manifest,
         }
     }
