@@ -149,9 +149,10 @@ impl Push<'_> {
             let failure = Failure::new("no image is left: there is nothing to push");
             return Err(failure.hint("--ignore-missing leaves out what is not there"));
         }
-        self.tell_mixture(&images);
+        let mixture = self.mixture(&images);
         let index = assemble(settings.types, images, attestations, &spec.annotations)
             .map_err(|error| self.unassembled(&error, &members))?;
+        mixture.iter().for_each(|text| self.note(text));
         let Some(target) = spec.names.first() else { return Err(Failure::new("the index has no name")) };
         self.bring(&elsewhere, target)?;
         for name in &spec.names {
@@ -183,17 +184,16 @@ impl Push<'_> {
         Err(self.settings.source.at(first.place, failure.hint(hint)))
     }
 
-    /// Says that a list of Docker's type has OCI images, which is what manifest-tool makes of them, too.
-    fn tell_mixture(&self, images: &[Entry]) {
+    /// What is said of a list of Docker's type that has OCI images, which manifest-tool makes of them, too.
+    fn mixture(&self, images: &[Entry]) -> Option<String> {
         let is_oci = |entry: &&Entry| entry.descriptor.media_type == media_type::OCI_MANIFEST;
-        let count = images.iter().filter(is_oci).count();
-        if self.settings.types == TypeNames::Docker && count > 0 {
-            let all = images.len();
-            self.note(&format!(
+        let (count, all) = (images.iter().filter(is_oci).count(), images.len());
+        (self.settings.types == TypeNames::Docker && count > 0).then(|| {
+            format!(
                 "a manifest list of Docker's type, in which {count} of {all} images are of OCI's; `push --type oci` makes an \
                  OCI index"
-            ));
-        }
+            )
+        })
     }
 
     /// What a member brings in.
