@@ -20,7 +20,7 @@ use builder::sandbox::Cancel;
 use builder::store::unpacked::Chain;
 use serde_json::json;
 
-use crate::support::{Builder, Context, ground};
+use crate::support::{Builder, Context, ground, scratch};
 
 /// A case: its title, what it is given, its Dockerfile and what is expected.
 #[derive(Debug, Default)]
@@ -254,8 +254,21 @@ fn findings_are_printed_as_docker_prints_them() {
     let finished = finished.success();
     assert_eq!(
         finished.stderr,
-        "warning: flag: --push has no effect: nothing is built here that could be pushed\n"
+        "warning: flag: --push has no effect: nothing is built here that could be pushed or written\n"
     );
+    // The command line of a build works with the command's name changed, and nothing is written.
+    let out = scratch();
+    let at = |name: &str| out.path().join(name).display().to_string();
+    let (archive, id) = (at("t.tar"), at("id"));
+    for command in ["check", "plan"] {
+        let flags = ["-t", "r.example/a:1", "-o", "-", "--tar-path", &archive, "--iidfile", &id, "--push"];
+        let skip = "--build-arg=BUILDKIT_DOCKERFILE_CHECK=skip=all";
+        let finished = builder.run([&[command, skip, path], &flags[..]].concat()).success();
+        let told = "warning: flag: --output, --destination, --push, --tar-path, --iidfile have no effect: \
+                    nothing is built here that could be pushed or written\n";
+        assert_eq!(finished.stderr.matches(told).count(), 1, "{}", finished.stderr);
+        assert_eq!(std::fs::read_dir(out.path()).expect("directory").count(), 0);
+    }
     let finished = builder.run(["check", "--call=outline", path]).exited(1);
     assert!(finished.says(&["--call", "`outline` is not supported"]), "{}", finished.stderr);
 }

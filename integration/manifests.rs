@@ -182,7 +182,21 @@ fn missing_images_are_left_out_only_if_that_was_said() {
         "{}",
         refused.stderr
     );
+    assert!(refused.says(&["there is no image for linux/riscv64"]), "{}", refused.stderr);
+    // All, in their order, whichever was looked for first.
+    let several = push("linux/riscv64,linux/amd64,linux/loong64,linux/mips64le", &[]).exited(1);
+    let name = |architecture: &str| {
+        format!("`{}` for linux/{architecture}", ground.name(&format!("busybox:single-{architecture}")))
+    };
+    let told = format!(
+        "error: 3 of 4 images are not there: {}, {}, {}\nhint: has what builds it pushed it",
+        name("riscv64"),
+        name("loong64"),
+        name("mips64le")
+    );
+    assert!(several.stderr.starts_with(&told), "{}", several.stderr);
     let without = push("linux/amd64,linux/riscv64", &["--ignore-missing"]).success();
+    assert!(without.says(&["a manifest list of Docker's type, in which 1 of 1 images are of OCI's"]));
     assert!(without.says(&["warning", "single-riscv64", "left out"]), "{}", without.stderr);
     assert_eq!(raw_manifest(&target)["manifests"].as_array().expect("list").len(), 1);
     let none = push("linux/riscv64", &["--ignore-missing"]).exited(1);

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use builder::image::platform::Platform;
 use serde_json::Value;
 
 use crate::support::ground::ground;
@@ -261,12 +262,28 @@ fn a_name_of_the_store_is_a_base_unless_the_registry_is_to_be_asked() {
     assert_eq!(steps::output(&build(&["--pull=false"]).success()), ["store"]);
     // The registry has none for that platform, either.
     let other = build(&["--platform=linux/arm/v7"]).exited(1);
-    assert!(other.says(&["in the store will not do", "the registry is asked"]), "{}", other.stderr);
+    let host = Platform::host(std::env::consts::OS, std::env::consts::ARCH, String::new);
+    let told = format!("the store has it for `{host}`, not for `linux/arm/v7`");
+    // Once before the registry is asked, and once more where that did not help.
+    assert_eq!(other.stderr.matches(&told).count(), 2, "{}", other.stderr);
+    assert!(other.says(&["the registry is asked"]), "{}", other.stderr);
     let names = fs::read_dir(builder.store().join("blobs/sha256")).unwrap();
     names.for_each(|blob| fs::remove_file(blob.unwrap().path()).unwrap());
     let without = build(&[]).success();
     assert_eq!(steps::output(&without), ["registry"]);
     assert!(without.says(&["in the store", "the registry is asked"]), "{}", without.stderr);
+}
+
+#[test]
+fn an_image_that_is_stored_without_a_name_is_told_of() {
+    let context = steps::context("FROM scratch\nLABEL a=b\n");
+    let finished = steps::build(&Builder::new(), &context, &["-o", "type=image"]).success();
+    let digest = finished.stdout.trim_end().to_owned();
+    assert!(
+        finished.says(&[&format!("stored {digest} without a name"), "`name=NAME`"]),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]

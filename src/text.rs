@@ -71,11 +71,17 @@ impl<W: Write> Write for SafeJson<W> {
 /// `error` and its causes, for a message of one line.
 #[must_use]
 pub fn chained(error: &(dyn Error + 'static)) -> String {
-    let mut line = error.to_string();
+    let mut last = error.to_string();
+    let mut line = last.clone();
     let mut cause = error.source();
     while let Some(deeper) = cause {
-        line.push_str(": ");
-        line.push_str(&deeper.to_string());
+        let text = deeper.to_string();
+        // Wrappers repeat what they wrap, perhaps with something behind it.
+        if !last.starts_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+            last = text;
+        }
         cause = deeper.source();
     }
     line
@@ -94,6 +100,10 @@ mod tests {
         let text = format!("cannot do it: {inner}");
         assert_eq!(chained(&Outer(inner)), text);
         assert_eq!(chained(&std::io::Error::other("alone")), "alone");
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0} (tried twice)")]
+        struct Again(#[source] std::io::Error);
+        assert_eq!(chained(&Again(std::io::Error::other("it is gone"))), "it is gone (tried twice)");
     }
 
     #[test]

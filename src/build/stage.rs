@@ -122,7 +122,7 @@ impl Executor<'_> {
             progress.tell(&Event::Applied { place, instruction: &stage.instruction });
             return;
         };
-        let platform = Platform::from(base.config());
+        let platform = Platform::from(base.config()).shown();
         // What variables have made of the name is seen nowhere else.
         let name = if stage.instruction.contains('$') {
             format!("{}, ", base.reference.familiar())

@@ -60,8 +60,8 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) emulator_dir: Option<PathBuf>,
 
-    /// Platform to look at besides the usual ones (repeatable)
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    /// Platform to look at besides the usual ones (repeatable); an architecture alone will do
+    #[arg(long, visible_aliases = ["platform", "arch"], alias = "architecture", value_name = "OS/ARCH[/VARIANT]")]
     pub(super) custom_platform: Vec<String>,
 }
 
@@ -95,8 +95,9 @@ pub(super) struct ExtractArgs {
     #[arg(long = "ref", value_name = "NAME")]
     pub(super) name: Option<String>,
 
-    /// Platform to choose where there are several, for instance linux/arm/v7 [default: this machine's]
-    #[arg(long, visible_alias = "platform", value_name = "OS/ARCH[/VARIANT]")]
+    /// Platform to choose where there are several, for instance linux/arm/v7, or an architecture alone [default: this
+    /// machine's]
+    #[arg(long, visible_aliases = ["platform", "arch"], alias = "architecture", value_name = "OS/ARCH[/VARIANT]")]
     pub(super) custom_platform: Option<String>,
 
     /// How layers become one tree: native applies one after the other, overlayfs has the kernel merge them
@@ -281,11 +282,11 @@ pub(super) struct PlatformArgs {
 /// How registries are spoken to.
 #[derive(Debug, Args)]
 pub(super) struct RegistryArgs {
-    /// Push over plain HTTP
+    /// Talk plain HTTP with registries, whatever is read or written
     #[arg(long)]
     pub(super) insecure: bool,
 
-    /// Pull over plain HTTP
+    /// Talk plain HTTP with registries for what is read
     #[arg(long)]
     pub(super) insecure_pull: bool,
 
@@ -330,7 +331,11 @@ pub(super) struct CheckArgs {
 
 /// The flags of `build` and `plan`.
 #[derive(Debug, Args)]
-#[command(mut_arg("custom_platform", of_several))]
+#[command(
+    mut_arg("custom_platform", of_several),
+    mut_arg("insecure", |flag| flag.help("Push over plain HTTP")),
+    mut_arg("insecure_pull", |flag| flag.help("Pull over plain HTTP"))
+)]
 pub(super) struct BuildArgs {
     /// Directory that COPY and ADD read [default: /workspace]
     #[arg(long, short = 'c', value_name = "DIR", conflicts_with = "positional_context")]
@@ -483,11 +488,12 @@ pub(super) struct BuildArgs {
     #[arg(long)]
     pub(super) reproducible: bool,
 
-    /// Write the image's digest to a file
+    /// Write the image's digest, for several platforms that of the index, to a file
     #[arg(long, value_name = "FILE")]
     pub(super) digest_file: Option<PathBuf>,
 
-    /// Write the image's id, which is the digest of its config, to a file
+    /// Write the image's id to a file: the digest of its config; for several platforms the digest of the index, which has
+    /// none
     #[arg(long, value_name = "FILE")]
     pub(super) iidfile: Option<PathBuf>,
 
@@ -582,11 +588,21 @@ pub(super) struct Called {
     /// Its words, for instance `manifest push from-spec`.
     pub(super) words: String,
     flags: Vec<clap::Arg>,
+    placed: Placed,
+}
+
+/// Who wrote the command of a command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placed {
+    /// Who called.
+    Written,
+    /// Nobody: it is a build.
+    Added,
 }
 
 impl Called {
     /// As far as `arguments` name it.
-    pub(super) fn by(arguments: &[OsString]) -> Self {
+    pub(super) fn by(arguments: &[OsString], placed: Placed) -> Self {
         let known = known();
         let (mut command, mut words, mut above) = (&known, Vec::new(), Vec::new());
         for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
@@ -596,7 +612,24 @@ impl Called {
             command = next;
         }
         above.extend(command.get_arguments().cloned());
-        Self { words: words.join(" "), flags: above }
+        Self { words: words.join(" "), flags: above, placed }
+    }
+
+    /// The command that stands where a build, which nobody wrote, may have a context: behind flags.
+    pub(super) fn behind_flags(&self, arguments: &[OsString]) -> Option<String> {
+        if self.placed == Placed::Written {
+            return None;
+        }
+        let known = known();
+        let mut words = arguments.iter().skip(2).map(|word| word.to_str().unwrap_or_default());
+        let mut command = words.find_map(|word| known.find_subcommand(word))?;
+        let mut name = command.get_name().to_owned();
+        for word in words {
+            let Some(next) = command.find_subcommand(word) else { break };
+            name = format!("{name} {}", next.get_name());
+            command = next;
+        }
+        Some(name)
     }
 
     /// The flag that somebody may have meant who wrote `flag`, with its dashes.
@@ -652,24 +685,25 @@ pub(super) fn asks_for_limits(arguments: &[OsString]) -> bool {
 
 /// Puts the word `build` where it was left out: in front of a flag, or of a word that can only be a context (`.`, `..`, `-`,
 /// or something with a `/`). Any other first word is a command.
-pub(super) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
+pub(super) fn with_command(arguments: Vec<OsString>) -> (Vec<OsString>, Placed) {
     let Some(first) = arguments.get(1).map(|word| word.to_string_lossy().into_owned()) else {
-        return arguments;
+        return (arguments, Placed::Written);
     };
     let asks_for_help = matches!(first.as_str(), "-h" | "--help" | "--version" | "-V");
     let is_context = matches!(first.as_str(), "." | ".." | "-") || first.contains('/');
     let is_flag = first.starts_with('-') && first != "-";
     if first == "help" {
         // As other programs have it: `help build` is `build --help`.
-        let [program, _, command @ ..] = &arguments[..] else { return arguments };
-        return std::iter::once(program).chain(command).cloned().chain([OsString::from("--help")]).collect();
+        let words = arguments.iter().enumerate().filter(|(at, word)| *at == 0 || *word != "help");
+        let words = words.map(|(_, word)| word.clone()).chain([OsString::from("--help")]);
+        return (words.collect(), Placed::Written);
     }
     if known().find_subcommand(&first).is_some() || asks_for_help || !(is_context || is_flag) {
-        return arguments;
+        return (arguments, Placed::Written);
     }
     let mut arguments = arguments;
     arguments.insert(1, "build".into());
-    arguments
+    (arguments, Placed::Added)
 }
 
 #[cfg(test)]
@@ -685,7 +719,7 @@ mod tests {
     }
 
     fn command_of(words: &[&str]) -> Option<String> {
-        with_command(arguments(words)).get(1).map(|word| word.to_string_lossy().into_owned())
+        with_command(arguments(words)).0.get(1).map(|word| word.to_string_lossy().into_owned())
     }
 
     #[test]
@@ -695,6 +729,7 @@ mod tests {
             (&["./x"], "build"),
             (&["help"], "--help"),
             (&["help", "plan"], "plan"),
+            (&["help", "help"], "--help"),
             (&[".."], "build"),
             (&["-"], "build"),
             (&["https://example.org/x.git"], "build"),
@@ -714,6 +749,19 @@ mod tests {
             .split(' ')
             .fold(&mut known, |above, word| above.find_subcommand_mut(word).expect("a command"));
         command.render_long_help().to_string()
+    }
+
+    #[test]
+    fn insecure_is_for_what_a_command_does() {
+        for (command, text) in [
+            ("build", "Push over plain HTTP"),
+            ("check", "Push over plain HTTP"),
+            ("pull", "whatever is read or written"),
+            ("manifest inspect", "whatever is read or written"),
+            ("manifest push from-args", "whatever is read or written"),
+        ] {
+            assert!(help(command).contains(text), "{command}");
+        }
     }
 
     #[test]
@@ -805,7 +853,7 @@ mod tests {
             (&["image", "extract"], "--snapshoter", "image extract", Some("--snapshotter")),
             (&["doctor"], "--destination", "doctor", None),
         ] {
-            let called = Called::by(&arguments(words));
+            let called = Called::by(&arguments(words), Placed::Written);
             assert_eq!(called.words, words_of_command);
             assert_eq!(called.near(flag).as_deref(), near, "{words:?} {flag}");
         }
@@ -825,8 +873,8 @@ mod tests {
             (&["build", "--", "-context"], "build", None),
             (&["doctor", "-destination"], "doctor", None),
         ] {
-            let arguments = with_command(arguments(words));
-            let called = Called::by(&arguments);
+            let (arguments, placed) = with_command(arguments(words));
+            let called = Called::by(&arguments, placed);
             assert_eq!(called.words, command);
             let told = called.one_dash(&arguments);
             let told = told.as_ref().map(|OneDash { written, rest }| {

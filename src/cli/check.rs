@@ -26,7 +26,7 @@ use crate::context::FoundDockerfile;
 use crate::dockerfile::{self, Span, Warning};
 use crate::registry::TransferError;
 use crate::text::chained;
-use crate::transfer::{Asked, Images};
+use crate::transfer::{Asked, Images, Unhelped};
 
 /// At most this many lines of an instruction are shown, and have a place of their own in JSON. One of very many lines may
 /// have very many mistakes.
@@ -209,6 +209,9 @@ fn checked(settings: &Settings, places: &Places, found: &FoundDockerfile, images
 }
 
 fn is_unanswered(error: &ServiceError) -> bool {
+    if let Some(unhelped) = error.downcast_ref::<Unhelped>() {
+        return is_unanswered(&unhelped.source);
+    }
     error.downcast_ref::<TransferError>().is_some_and(TransferError::is_without_answer)
 }
 

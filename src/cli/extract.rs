@@ -154,7 +154,7 @@ pub(super) fn extract(settings: &ExtractSettings, colour: Colour, at_once: &AtOn
         for sentence in losses.sentences() {
             progress.tell(&Event::Warning { rule: "extract", span: None, detail: &sentence });
         }
-        let platform = Platform::from(&image.config);
+        let platform = Platform::from(&image.config).shown();
         let note = format!(
             "extracted {} ({platform}, {} layers) to {}",
             image.digest,

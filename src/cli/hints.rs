@@ -13,7 +13,7 @@ use crate::sandbox::{Exit, SandboxError, StartProblem};
 use crate::store::choice::ChoiceError;
 use crate::store::layout::LayoutError;
 use crate::store::mount::MAX_LAYERS;
-use crate::transfer::ImageProblem;
+use crate::transfer::{ImageProblem, Unhelped};
 
 /// What runs the command line of a RUN, unless SHELL names something else.
 const DEFAULT_SHELL: &[u8] = b"/bin/sh";
@@ -129,6 +129,9 @@ fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Exclud
 }
 
 fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<String> {
+    if let Some(unhelped) = error.downcast_ref::<Unhelped>() {
+        return hint_of(&*unhelped.source);
+    }
     if let Some(transfer) = error.downcast_ref::<TransferError>() {
         return transfer.hint();
     }

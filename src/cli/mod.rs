@@ -29,13 +29,11 @@ mod ssh;
 mod stop;
 mod sweep;
 mod talk;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write};
-use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
-
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{Called, Command, ImageCommand, ManifestCommand};
 use check::Call;
@@ -43,13 +41,12 @@ use doctor::DoctorSettings;
 use extract::ExtractSettings;
 use failure::Failure;
 use manifest::{InspectSettings, PushSettings};
-use progress::{Colour, Lines, Verbosity, escaped};
+use progress::{Colour, Lines, Verbosity};
 use pull::PullSettings;
 use settings::{Environment, Purpose, Settings};
 use stop::AtOnce;
 
 use crate::build::progress::{Event, Progress as _};
-use crate::rootfs::Escaped;
 use crate::sys;
 use crate::text::SafeJson;
 
@@ -74,15 +71,18 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             Err(failure) => failed(&failure, colour),
         };
     }
-    let arguments = args::with_command(arguments);
-    let called = Called::by(&arguments);
+    let (arguments, placed) = args::with_command(arguments);
+    let called = Called::by(&arguments, placed);
     if let Some(flag) = called.one_dash(&arguments) {
-        return failed(&of_one_dash(&flag), colour);
+        return failed(&usage::of_one_dash(&flag), colour);
     }
     let line = match args::parse(&arguments) {
         Ok(line) => line,
-        Err(error) => return usage(&error, &arguments, &called, colour),
+        Err(error) => return usage::usage(&error, &arguments, &called, colour),
     };
+    if let Some(failure) = called.mistaken(&line.command, &arguments) {
+        return failed(&failure, colour);
+    }
     match run(line.command, &environment, colour, &at_once) {
         Ok(code) => code,
         Err(failure) => failed(&failure, colour),
@@ -153,61 +153,6 @@ fn run(
         Command::Version => {}
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Help goes to standard output and is no failure; everything else is one.
-fn usage(error: &clap::Error, arguments: &[OsString], called: &Called, colour: Colour) -> ExitCode {
-    let word = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.clone()),
-        _ => None,
-    };
-    let failure = match (error.kind(), word(ContextKind::InvalidArg), word(ContextKind::InvalidSubcommand)) {
-        (ErrorKind::UnknownArgument, Some(flag), _) if flag.starts_with('-') => unknown_flag(&flag, called),
-        (ErrorKind::InvalidSubcommand, _, Some(command)) => Failure::new(format!(
-            "unknown command `{command}`"
-        ))
-        .hint(format!("`builder --help` lists the commands; a directory to build is written `./{command}`")),
-        (ErrorKind::InvalidUtf8, ..) => {
-            let odd = arguments.iter().filter(|argument| argument.to_str().is_none());
-            let odd: Vec<String> =
-                odd.map(|argument| format!("`{}`", Escaped::new(argument.as_bytes()))).collect();
-            Failure::new(format!("{} is not UTF-8, and is no path", odd.join(" or ")))
-        }
-        (ErrorKind::DisplayHelp | ErrorKind::DisplayVersion, ..) => {
-            let _ = error.print();
-            return ExitCode::SUCCESS;
-        }
-        _ => {
-            // What it repeats of the command line may be from anywhere.
-            let text: String =
-                error.render().to_string().lines().map(|line| escaped(line.as_bytes()) + "\n").collect();
-            let _ = std::io::stderr().write_all(text.as_bytes());
-            return ExitCode::FAILURE;
-        }
-    };
-    failed(&failure, colour)
-}
-
-/// What is said of a long flag with one dash.
-fn of_one_dash(flag: &args::OneDash) -> Failure {
-    let args::OneDash { written, rest } = flag;
-    let or =
-        rest.as_ref().map(|(short, rest)| format!("; as a value of `-{short}`, write `-{short} {rest}`"));
-    Failure::new(format!("unknown flag `{written}`"))
-        .hint(format!("a flag that is a word has two dashes: `-{written}`{}", or.unwrap_or_default()))
-}
-
-/// What is said of a flag that a command does not have.
-fn unknown_flag(flag: &str, called: &Called) -> Failure {
-    let command = &called.words;
-    let of_build = matches!(command.as_str(), "build" | "plan");
-    if let Some(instead) = elsewhere::instead(flag).filter(|_| of_build) {
-        return Failure::new(format!("unknown flag `{flag}`")).hint(instead);
-    }
-    let near = called.near(flag);
-    let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    Failure::new(format!("unknown flag `{flag}`{near}"))
-        .hint(format!("`builder {command} --help` lists the flags that there are"))
 }
 
 /// Writes data to standard output.

@@ -78,7 +78,7 @@ fn pull_with(settings: &PullSettings, talk: &Talk) -> Result<Digest, Failure> {
     let named = store.catalog().set(&settings.name, &pulled.manifest);
     named.map_err(|error| Failure::from_error(&error).advised(store.root()))?;
     let digest = pulled.manifest.digest;
-    let platform = pulled.platform;
+    let platform = pulled.platform.shown();
     progress.tell(&Event::Note(&format!("stored {} for {platform}: {digest}", settings.name.familiar())));
     sweep.finish(&talk.stop.cancel);
     Ok(digest)

@@ -28,7 +28,7 @@ use crate::context::{GitOptions, UrlSource};
 use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
-use crate::image::platform::{Platform, PlatformError, Requested};
+use crate::image::platform::{Platform, PlatformError, PlatformFields, Requested, check_written};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::emulation::{self, OWN_PLACE};
 use crate::sandbox::probe::Hints;
@@ -360,6 +360,17 @@ fn platform_of_parts(parts: [(&str, &Option<String>); 3], host: &Platform) -> Re
         }
     }
     let [os, architecture, variant] = parts.map(|(_, value)| value.as_deref());
+    if let (None, Some(variant)) = (architecture, variant) {
+        let fields = PlatformFields {
+            architecture: host.architecture.clone(),
+            variant: Some(variant.to_lowercase()),
+            ..PlatformFields::default()
+        };
+        check_written(&fields).map_err(|error| {
+            let hint = "name its architecture, too, for instance --arch arm --variant v7";
+            Failure::from_error(&error).of_flag("--variant").hint(hint)
+        })?;
+    }
     let (os, architecture) = (os.unwrap_or(&host.os), architecture);
     let text = match (architecture, variant) {
         (Some(architecture), Some(variant)) => format!("{os}/{architecture}/{variant}"),
@@ -855,6 +866,11 @@ mod tests {
             let platform = platform_of_parts(parts, host).expect(expected);
             assert_eq!(platform.to_string(), expected, "{parts:?}");
         }
+        let (none, variant) = (None, Some("v7".to_owned()));
+        let parts = [("--os", &none), ("--arch", &none), ("--variant", &variant)];
+        let refused = platform_of_parts(parts, &amd64).unwrap_err();
+        assert_eq!(refused.message, "--variant: `v7` is not a variant of amd64: there are v1 to v4");
+        assert!(refused.hint.unwrap().contains("--arch arm --variant v7"));
     }
 
     #[test]

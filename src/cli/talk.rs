@@ -28,8 +28,11 @@ impl TalkSettings {
         shown: &ShownArgs,
         environment: &Environment,
     ) -> Result<Self, Failure> {
+        let mut client = settings::client(registry, environment)?;
+        // Only a build has one registry to read from and another to push to.
+        client.insecure.pull |= registry.insecure;
         Ok(Self {
-            client: settings::client(registry, environment)?,
+            client,
             limits: settings::limits(shown, environment)?,
             verbosity: settings::verbosity(shown)?,
             progress: settings::progress(shown, environment)?,
@@ -62,4 +65,27 @@ pub(super) struct Talk {
     pub(super) progress: Arc<Display>,
     /// Who may end it.
     pub(super) stop: Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Command, CommandLine};
+
+    #[test]
+    fn insecure_is_for_reading_too() {
+        for (flags, expected) in [
+            (&[][..], (false, false)),
+            (&["--insecure"], (true, true)),
+            (&["--insecure-pull"], (true, false)),
+        ] {
+            let line = ["builder", "pull", "x"].iter().chain(flags);
+            let Command::Pull(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let settings = TalkSettings::resolve(&args.registry, &args.shown, &Environment::of(&[])).unwrap();
+            let insecure = &settings.client.insecure;
+            assert_eq!((insecure.pull, insecure.push), expected, "{flags:?}");
+        }
+    }
 }

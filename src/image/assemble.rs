@@ -23,9 +23,7 @@ pub struct Entry {
 #[derive(Debug, thiserror::Error)]
 pub enum AssembleError {
     /// Clients would take the first.
-    #[error(
-        "two images are for `{platform}`: {first} of `{first_source}`, and {second} of `{second_source}`"
-    )]
+    #[error("{}", twice(.platform, (.first, .first_source), (.second, .second_source)))]
     Twice {
         /// The platform.
         platform: Box<Platform>,
@@ -58,6 +56,20 @@ pub enum AssembleError {
     /// It cannot be JSON.
     #[error("cannot encode the index")]
     Encode(#[from] serde_json::Error),
+}
+
+/// What is said of two images, each with how the user calls it.
+fn twice(platform: &Platform, one: (&Digest, &str), other: (&Digest, &str)) -> String {
+    let ((first, first_source), (second, second_source)) = (one, other);
+    if first != second {
+        return format!(
+            "two images are for `{platform}`: {first} of `{first_source}`, and {second} of `{second_source}`"
+        );
+    }
+    if first_source == second_source {
+        return format!("`{first_source}` is there twice, with the same image for `{platform}`");
+    }
+    format!("`{first_source}` and `{second_source}` are the same image for `{platform}`: {first}")
 }
 
 /// What an index is to say of an image: what is `wanted`, and what is missing there from `own`, which its config says.

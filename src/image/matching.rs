@@ -372,7 +372,8 @@ fn windows_version(text: &str) -> Option<[u64; 4]> {
 pub fn available(entries: &[Descriptor]) -> String {
     let mut names: Vec<String> = Vec::new();
     for entry in entries.iter().filter(|entry| is_image(entry)) {
-        let name = label_of(entry).map_or_else(|| "one without platform".to_owned(), |p| format!("`{p}`"));
+        let name =
+            label_of(entry).map_or_else(|| "one without platform".to_owned(), |p| format!("`{}`", p.shown()));
         if !names.contains(&name) {
             if names.len() == MOST_LISTED {
                 names.push("more".to_owned());

@@ -311,6 +311,13 @@ impl Platform {
         }
     }
 
+    /// As it is shown to people, in one spelling wherever it is from: `arm64/v8` is `arm64`, as [`Self::normalise`] has it. But no
+    /// variant is made up: an `arm` of which nobody says more may be any.
+    #[must_use]
+    pub fn shown(&self) -> Self {
+        if self.variant.is_some() { self.normalise() } else { self.clone() }
+    }
+
     /// Whether operating system and architecture are those of `other`, whatever the variants.
     #[must_use]
     pub fn same_machine(&self, other: &Self) -> bool {
@@ -628,6 +635,20 @@ mod tests {
 
     fn parsed(text: &str) -> Requested {
         Requested::parse(text, &host()).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn platforms_are_shown_in_one_spelling() {
+        for (architecture, variant, expected) in [
+            ("arm64", Some("v8"), "linux/arm64"),
+            ("arm64", None, "linux/arm64"),
+            ("arm64", Some("v8.2"), "linux/arm64/v8.2"),
+            ("amd64", Some("v1"), "linux/amd64"),
+            ("arm", Some("7"), "linux/arm/v7"),
+            ("arm", None, "linux/arm"),
+        ] {
+            assert_eq!(Platform::new("linux", architecture, variant).shown().to_string(), expected);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Names of images made of a template and platforms.
 
+use std::collections::BTreeMap;
+
 use super::Member;
 use crate::image::platform::{Platform, PlatformFields, WrittenError, check_written};
 use crate::image::reference::{Reference, ReferenceError};
@@ -33,6 +35,19 @@ pub enum TemplateError {
         #[source]
         source: ReferenceError,
     },
+    /// An index would say of one image that it is for several machines.
+    #[error("`{name}` would be the image for {first} and for {second}, too")]
+    Same {
+        /// The image.
+        name: String,
+        /// The platform.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A platform that is listed twice.
+    #[error("`{0}` is there twice")]
+    Twice(String),
 }
 
 /// Reads platforms as manifest-tool does: all parts are written.
@@ -90,16 +105,26 @@ impl Template {
     /// The image for each platform.
     ///
     /// # Errors
-    /// [`TemplateError::Name`].
+    /// [`TemplateError::Name`], [`TemplateError::Same`] and [`TemplateError::Twice`].
     pub fn members(&self, platforms: Vec<PlatformFields>) -> Result<Vec<Member>, TemplateError> {
-        let member = |platform: PlatformFields| {
-            let image = self.fill(&platform).parse::<Reference>().map_err(|source| TemplateError::Name {
-                platform: Platform::from(&platform).to_string(),
-                source,
-            })?;
-            Ok(Member { image, platform, place: None })
-        };
-        platforms.into_iter().map(member).collect()
+        let text = |platform: &PlatformFields| Platform::from(platform).to_string();
+        let mut known: BTreeMap<String, String> = BTreeMap::new();
+        let mut members = Vec::with_capacity(platforms.len());
+        for platform in platforms {
+            let image = self
+                .fill(&platform)
+                .parse::<Reference>()
+                .map_err(|source| TemplateError::Name { platform: text(&platform), source })?;
+            let second = text(&platform);
+            if let Some(first) = known.insert(image.to_string(), second.clone()) {
+                if first == second {
+                    return Err(TemplateError::Twice(second));
+                }
+                return Err(TemplateError::Same { name: image.familiar(), first, second });
+            }
+            members.push(Member { image, platform, place: None });
+        }
+        Ok(members)
     }
 }
 
@@ -134,6 +159,29 @@ mod tests {
         let template = Template::new("r.io/bar:OS-ARCH-VARIANT");
         assert!(template.leaves_separator(&plain) && !template.leaves_separator(&variant));
         assert!(!Template::new("r.io/bar:ARCHVARIANT").leaves_separator(&plain));
+    }
+
+    #[test]
+    fn one_image_is_not_said_to_be_for_two_machines() {
+        for (template, listed, expected) in [
+            (
+                "r.io/app:x",
+                &["linux/amd64", "linux/arm64"][..],
+                "`r.io/app:x` would be the image for linux/amd64 and for linux/arm64, too",
+            ),
+            (
+                "r.io/app:ARCH",
+                &["linux/amd64", "linux/arm/v6", "linux/arm/v7"],
+                "`r.io/app:arm` would be the image for linux/arm/v6 and for linux/arm/v7, too",
+            ),
+            ("r.io/app:ARCH", &["linux/amd64", "linux/amd64"], "`linux/amd64` is there twice"),
+        ] {
+            let platforms = platforms(&texts(listed)).expect("platforms");
+            let error = Template::new(template).members(platforms).expect_err(template);
+            assert_eq!(error.to_string(), expected);
+        }
+        let one = platforms(&texts(&["linux/amd64"])).expect("platform");
+        assert_eq!(Template::new("r.io/app:x").members(one).expect("one image").len(), 1);
     }
 
     #[test]

@@ -151,8 +151,8 @@ impl Sources<'_> {
             if contradict(&platform, &own) {
                 notes.push(format!(
                     "`{source}` says of itself that it is for {}, and goes into the index for {}",
-                    Platform::from(&own),
-                    Platform::from(&platform)
+                    Platform::from(&own).shown(),
+                    Platform::from(&platform).shown()
                 ));
             }
             Entry {

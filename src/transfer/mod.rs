@@ -15,7 +15,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-pub use named::Pull;
+pub use named::{Pull, Unhelped};
+
+use named::Stored;
 
 use crate::build;
 use crate::build::named_contexts::LayoutImageName;
@@ -239,30 +241,13 @@ struct Documents {
 
 impl ImageSource for Images<'_> {
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
-        if let Some(base) = self.in_store(reference, wanted)? {
-            return Ok(base);
+        match self.in_store(reference, wanted)? {
+            Stored::Base(base) => Ok(*base),
+            Stored::Nothing => self.in_registry(reference, wanted),
+            Stored::Others(others) => self
+                .in_registry(reference, wanted)
+                .map_err(|source| Unhelped { others, wanted: wanted.platform.clone(), source }.into()),
         }
-        let fetched = self.manifest(reference)?;
-        let mut notes = Vec::new();
-        let mut foreign = None;
-        let documents = if media_type::is_index(&fetched.media_type) {
-            let documents = self.in_index(reference, wanted, &fetched, &mut notes)?;
-            let found = Platform::from(&documents.config).normalise();
-            // With `--platform-match=none`.
-            if !found.os.is_empty() && !found.architecture.is_empty() && !found.same_machine(&wanted.platform)
-            {
-                foreign = Some(found);
-            }
-            documents
-        } else if media_type::is_manifest(&fetched.media_type) {
-            let documents = self.documents(reference, &fetched)?;
-            foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
-            documents
-        } else {
-            return Err(ImageProblem::MediaType(fetched.media_type).into());
-        };
-        self.asked.hold(&documents.config, &self.limits)?;
-        based(reference, documents, Origin::Registry(reference.clone()), notes, foreign)
     }
 
     fn resolve_in_layout(
@@ -338,6 +323,33 @@ impl ImageSource for Images<'_> {
         let Chain::Layers(layers) = chain else { return Ok(chain.clone()) };
         let kept = unpacked.adopt(&stacked(image), layers, workspace)?;
         Ok(kept.map_or_else(|| chain.clone(), Chain::Layers))
+    }
+}
+
+impl Images<'_> {
+    /// The image that the registry has under the name `reference`.
+    fn in_registry(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
+        let fetched = self.manifest(reference)?;
+        let mut notes = Vec::new();
+        let mut foreign = None;
+        let documents = if media_type::is_index(&fetched.media_type) {
+            let documents = self.in_index(reference, wanted, &fetched, &mut notes)?;
+            let found = Platform::from(&documents.config).normalise();
+            // With `--platform-match=none`.
+            if !found.os.is_empty() && !found.architecture.is_empty() && !found.same_machine(&wanted.platform)
+            {
+                foreign = Some(found);
+            }
+            documents
+        } else if media_type::is_manifest(&fetched.media_type) {
+            let documents = self.documents(reference, &fetched)?;
+            foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
+            documents
+        } else {
+            return Err(ImageProblem::MediaType(fetched.media_type).into());
+        };
+        self.asked.hold(&documents.config, &self.limits)?;
+        based(reference, documents, Origin::Registry(reference.clone()), notes, foreign)
     }
 }
 

@@ -1,12 +1,16 @@
 //! Images of the store as bases: an earlier build, or a pull, has given them a name there.
 
+use std::error::Error;
+
 use super::Images;
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::Event;
 use crate::build::services::{Base, ServiceError, Wanted};
 use crate::image::descriptor::media_type;
-use crate::image::matching::MatchMode;
+use crate::image::matching::{MatchMode, Unfit};
+use crate::image::platform::Platform;
 use crate::image::reference::Reference;
+use crate::store::choice::ChoiceError;
 
 /// Where a base is looked for that the store has under its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,18 +21,46 @@ pub enum Pull {
     Always,
 }
 
+/// What the store has under a name.
+pub(super) enum Stored {
+    /// The image that is wanted.
+    Base(Box<Base>),
+    /// Nothing, or nothing that is worth a word when the registry fails, too.
+    Nothing,
+    /// Images for other platforms, in words.
+    Others(String),
+}
+
+/// A registry that does not help where the store has an image for another platform.
+#[derive(Debug, thiserror::Error)]
+#[error("the store has it for {others}, not for `{wanted}`, and the registry was asked")]
+pub struct Unhelped {
+    pub(super) others: String,
+    pub(super) wanted: Platform,
+    /// What the registry was asked in vain for.
+    #[source]
+    pub source: ServiceError,
+}
+
+/// The platforms of images that will not do because of them.
+fn others(error: &(dyn Error + 'static)) -> Option<String> {
+    match error.downcast_ref::<ChoiceError>()? {
+        ChoiceError::NoPlatform { available, .. } => Some(available.clone()),
+        ChoiceError::Unfit(Unfit::Other { found, .. } | Unfit::Variant { found, .. }) => {
+            Some(format!("`{found}`"))
+        }
+        _ => None,
+    }
+}
+
 impl Images<'_> {
     /// The image that the store has under the name `reference`, if it will do. Why it will not is told.
-    pub(super) fn in_store(
-        &self,
-        reference: &Reference,
-        wanted: &Wanted,
-    ) -> Result<Option<Base>, ServiceError> {
+    pub(super) fn in_store(&self, reference: &Reference, wanted: &Wanted) -> Result<Stored, ServiceError> {
         // A digest is the same image everywhere.
         if self.pull == Pull::Always || reference.digest().is_some() {
-            return Ok(None);
+            return Ok(Stored::Nothing);
         }
-        let Some(known) = self.store.catalog().get(reference)? else { return Ok(None) };
+        let Some(known) = self.store.catalog().get(reference)? else { return Ok(Stored::Nothing) };
         // Of an index the store has all that the name stands for. Of one image nobody knows: the registry may have the very
         // platform, and a lower variant does not stand in its way.
         let mode = match wanted.mode {
@@ -40,22 +72,33 @@ impl Images<'_> {
         let (path, tag) = (self.store.root().to_owned(), Some(reference.to_string()));
         let name = LayoutImageName { path, tag, digest: None };
         let familiar = reference.familiar();
-        let why_not = match self.in_layout(&name, reference, wanted) {
-            Ok(base) if base.foreign.is_some() => "is for another platform".to_owned(),
+        let asked = |note: &str| self.progress.tell(&Event::Note(&format!("{note}; the registry is asked")));
+        let others = match self.in_layout(&name, reference, wanted) {
+            Ok(Base { foreign: Some(found), .. }) => Some(format!("`{found}`")),
             Ok(base) if base.image.layers().iter().any(|layer| !self.store.blobs().contains(&layer.blob)) => {
-                "lacks layers".to_owned()
+                asked(&format!("FROM {familiar}: the image of that name in the store lacks layers"));
+                None
             }
             Ok(mut base) => {
                 base.notes.push(format!(
                     "FROM {familiar}: the image of that name in the store (sha256:{}); --pull asks the registry",
                     base.digest.short()
                 ));
-                return Ok(Some(base));
+                return Ok(Stored::Base(Box::new(base)));
             }
-            Err(error) => format!("will not do: {}", crate::text::chained(&*error)),
+            Err(error) => {
+                let others = others(&*error);
+                if others.is_none() {
+                    let why = crate::text::chained(&*error);
+                    asked(&format!(
+                        "FROM {familiar}: the image of that name in the store will not do: {why}"
+                    ));
+                }
+                others
+            }
         };
-        let note = format!("FROM {familiar}: the image of that name in the store {why_not}");
-        self.progress.tell(&Event::Note(&format!("{note}; the registry is asked")));
-        Ok(None)
+        let Some(others) = others else { return Ok(Stored::Nothing) };
+        asked(&format!("FROM {familiar}: the store has it for {others}, not for `{}`", wanted.platform));
+        Ok(Stored::Others(others))
     }
 }

@@ -26,11 +26,12 @@ pub(super) fn render(report: &Report) -> String {
         Place::Container => "in this container",
     };
     let _ = writeln!(text, "How a RUN can be kept apart {place}, by user {}, strongest first:", report.user);
-    for tried in &report.isolation.strategies {
-        strategy(&mut text, tried, report.isolation.selected);
+    let shown = shown(&report.isolation);
+    for (tried, worth) in &shown {
+        strategy(&mut text, tried, report.isolation.selected, *worth);
     }
     paragraph(&mut text, "", 0, &verdict(&report.isolation, &report.store));
-    if report.isolation.strategies.iter().any(|tried| !tried.manifest.is_empty()) {
+    if shown.iter().any(|(tried, worth)| *worth == Worth::Better && !tried.manifest.is_empty()) {
         let marks = "+ is a field of the pod's manifest (securityContext: the container's); a way needs all of its fields.";
         paragraph(&mut text, "", 0, marks);
     }
@@ -61,6 +62,29 @@ pub(super) fn render(report: &Report) -> String {
     text
 }
 
+/// Whether somebody may want a way that there is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// It would be better than what a build takes.
+    Better,
+    /// A build takes what is better: nobody need do anything for this one.
+    Worse,
+}
+
+/// The ways that are worth a line; JSON has them all. One that no version has yet is no answer to anything.
+fn shown(isolation: &Isolation) -> Vec<(&Tried, Worth)> {
+    let (mut shown, mut worth) = (Vec::new(), Worth::Better);
+    for tried in &isolation.strategies {
+        if tried.works || tried.name != Strategy::SecondContainer {
+            shown.push((tried, worth));
+        }
+        if isolation.selected == Some(tried.name) {
+            worth = Worth::Worse;
+        }
+    }
+    shown
+}
+
 /// What a build does here.
 fn verdict(isolation: &Isolation, store: &Store) -> String {
     if store.snapshotter.is_none() {
@@ -81,13 +105,16 @@ fn verdict(isolation: &Isolation, store: &Store) -> String {
     }
 }
 
-fn strategy(text: &mut String, tried: &Tried, selected: Option<Strategy>) {
+fn strategy(text: &mut String, tried: &Tried, selected: Option<Strategy>, worth: Worth) {
     let mark = if selected == Some(tried.name) { '*' } else { ' ' };
     let verdict = if tried.works { "yes" } else { "no" };
     let head = format!("{mark} {:<18}{verdict:<7}", tried.name.name());
     match (&tried.details, &tried.cause) {
         (Some(details), _) => paragraph(text, &head, INDENT, &how(tried, details)),
         (None, cause) => paragraph(text, &head, INDENT, cause.as_deref().unwrap_or_default()),
+    }
+    if worth == Worth::Worse {
+        return;
     }
     for field in &tried.manifest {
         // To be copied: it is not broken, however long it is.
@@ -219,8 +246,33 @@ mod tests {
         let explanation =
             Explanation { cause: "none".to_owned(), manifest: vec![field.clone()], advice: None };
         let mut text = String::new();
-        strategy(&mut text, &Tried::new(Strategy::Chroot, Err(explanation)), None);
+        strategy(&mut text, &Tried::new(Strategy::Chroot, Err(explanation)), None, Worth::Better);
         assert_eq!(text.lines().nth(1), Some(format!("      + {field}").as_str()), "{text}");
+    }
+
+    #[test]
+    fn nobody_is_advised_about_what_is_worse_than_what_a_build_takes() {
+        let tried = |strategy, works| {
+            let (manifest, advice) =
+                (vec!["privileged: true".to_owned()], Some("run it elsewhere".to_owned()));
+            let explanation = Explanation { cause: "no".to_owned(), manifest, advice };
+            Tried { works, ..Tried::new(strategy, Err(explanation)) }
+        };
+        let strategies = vec![
+            tried(Strategy::MountNamespace, false),
+            tried(Strategy::UserNamespace, true),
+            tried(Strategy::SecondContainer, false),
+            tried(Strategy::InPlace, false),
+        ];
+        let isolation = Isolation { selected: Some(Strategy::UserNamespace), files: true, strategies };
+        let mut text = String::new();
+        for (tried, worth) in shown(&isolation) {
+            strategy(&mut text, tried, isolation.selected, worth);
+        }
+        let lines: Vec<&str> = text.lines().map(|line| line.split("  ").next().unwrap_or_default()).collect();
+        assert_eq!(text.matches("> run it elsewhere").count(), 2, "{text}");
+        assert!(!text.contains("second-container"), "{text}");
+        assert!(text.trim_end().ends_with("no"), "{lines:?}");
     }
 
     #[test]

@@ -215,6 +215,9 @@ impl Inspection<'_> {
         let _ = writeln!(text, "        Size: {}", fetched.bytes.len());
         let _ = writeln!(text, "          OS: {}", shown(&platform.os));
         let _ = writeln!(text, "        Arch: {}", shown(&platform.architecture));
+        if let Some(variant) = platform.variant.as_deref().filter(|variant| !variant.is_empty()) {
+            let _ = writeln!(text, "     Variant: {}", shown(variant));
+        }
         let _ = writeln!(text, "    # Layers: {}", manifest.layers.len());
         for (position, layer) in manifest.layers.iter().enumerate() {
             let _ = writeln!(text, "      layer {:02}: digest = {}", position + 1, layer.digest);

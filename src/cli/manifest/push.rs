@@ -14,11 +14,12 @@ use crate::cli::settings::{self, Environment};
 use crate::cli::snapshotter::word;
 use crate::cli::stop::{AtOnce, naming};
 use crate::cli::talk::{Talk, TalkSettings};
-use crate::image::assemble::{AssembleError, assemble};
-use crate::image::descriptor::Descriptor;
+use crate::image::assemble::{AssembleError, Entry, assemble};
+use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::document::Payload;
 use crate::image::encoding::TypeNames;
 use crate::image::json::Encoded;
+use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::registry::in_parallel;
 use crate::spec::Member;
@@ -85,6 +86,28 @@ pub(in crate::cli) fn push(settings: &PushSettings, colour: Colour, at_once: &At
     crate::cli::print(&format!("Digest: {} {}\n", index.digest, index.bytes.len()))
 }
 
+/// At most this many names are in an error.
+const MOST_NAMES: usize = 20;
+
+/// What was looked for.
+enum Sought {
+    Found(Found),
+    /// The registry does not have it, which is this failure where it must.
+    Missing(Failure),
+}
+
+/// The platform that a member is to be for, if that was said.
+fn platform_of(member: &Member) -> Option<Platform> {
+    let platform = Platform::from(&member.platform).normalise();
+    (!platform.os.is_empty() && !platform.architecture.is_empty()).then_some(platform)
+}
+
+/// A member in a list of them.
+fn named(member: &Member) -> String {
+    let name = member.image.familiar();
+    platform_of(member).map_or_else(|| format!("`{name}`"), |platform| format!("`{name}` for {platform}"))
+}
+
 struct Push<'a> {
     settings: &'a PushSettings,
     talk: &'a Talk,
@@ -100,10 +123,13 @@ impl Push<'_> {
             self.warn("flag", warning);
         }
         let found = in_parallel(&spec.members, JOBS, |member| self.find(member))?;
+        if settings.missing == Missing::Refused {
+            self.refuse_missing(&found)?;
+        }
         let (mut images, mut attestations) = (Vec::new(), Vec::new());
         let (mut members, mut elsewhere) = (Vec::new(), Vec::new());
         for (member, found) in spec.members.iter().zip(found) {
-            let Some(found) = found else {
+            let Sought::Found(found) = found else {
                 let name = member.image.familiar();
                 self.warn("ignore-missing", &format!("`{name}` is not there, and left out"));
                 continue;
@@ -123,8 +149,10 @@ impl Push<'_> {
             let failure = Failure::new("no image is left: there is nothing to push");
             return Err(failure.hint("--ignore-missing leaves out what is not there"));
         }
+        let mixture = self.mixture(&images);
         let index = assemble(settings.types, images, attestations, &spec.annotations)
             .map_err(|error| self.unassembled(&error, &members))?;
+        mixture.iter().for_each(|text| self.note(text));
         let Some(target) = spec.names.first() else { return Err(Failure::new("the index has no name")) };
         self.bring(&elsewhere, target)?;
         for name in &spec.names {
@@ -136,27 +164,56 @@ impl Push<'_> {
         Ok(index)
     }
 
-    /// What a member brings in; nothing where it is missing and that is fine.
-    fn find(&self, member: &Member) -> Result<Option<Found>, Failure> {
+    /// Fails if a member is not there, and names all that are not.
+    fn refuse_missing(&self, sought: &[Sought]) -> Result<(), Failure> {
+        let members = &self.settings.source.spec.members;
+        let is_missing = |sought: &Sought| matches!(sought, Sought::Missing(_));
+        let missing = members.iter().zip(sought).filter(|(_, sought)| is_missing(sought));
+        let Some((first, Sought::Missing(failure))) = missing.clone().next() else { return Ok(()) };
+        let count = missing.clone().count();
+        let failure = if count == 1 {
+            Failure { message: failure.message.clone(), causes: failure.causes.clone(), ..Failure::new("") }
+        } else {
+            let mut names: Vec<String> = missing.take(MOST_NAMES).map(|(member, _)| named(member)).collect();
+            if count > MOST_NAMES {
+                names.push(format!("{} more", count - MOST_NAMES));
+            }
+            Failure::new(format!("{count} of {} images are not there: {}", members.len(), names.join(", ")))
+        };
+        let hint = "has what builds it pushed it, under this very name? --ignore-missing leaves out what is not there";
+        Err(self.settings.source.at(first.place, failure.hint(hint)))
+    }
+
+    /// What is said of a list of Docker's type that has OCI images, which manifest-tool makes of them, too.
+    fn mixture(&self, images: &[Entry]) -> Option<String> {
+        let is_oci = |entry: &&Entry| entry.descriptor.media_type == media_type::OCI_MANIFEST;
+        let (count, all) = (images.iter().filter(is_oci).count(), images.len());
+        (self.settings.types == TypeNames::Docker && count > 0).then(|| {
+            format!(
+                "a manifest list of Docker's type, in which {count} of {all} images are of OCI's; `push --type oci` makes an \
+                 OCI index"
+            )
+        })
+    }
+
+    /// What a member brings in.
+    fn find(&self, member: &Member) -> Result<Sought, Failure> {
         let Self { settings, talk, known } = self;
         let at = |failure| settings.source.at(member.place, failure);
         let fetched = match talk.client.document(&member.image, Payload::Anything) {
             Ok(fetched) => fetched,
-            Err(error) if error.is_not_found() && settings.missing == Missing::LeftOut => return Ok(None),
-            Err(error) => {
+            Err(error) if error.is_not_found() => {
                 let failure = service_failure(&error);
-                return Err(at(match (error.is_not_found(), failure.hint) {
-                    (true, None) => Failure {
-                        hint: Some("--ignore-missing leaves out what is not there".to_owned()),
-                        ..failure
-                    },
-                    (_, hint) => Failure { hint, ..failure },
+                return Ok(Sought::Missing(match platform_of(member) {
+                    Some(platform) => failure.within(format!("there is no image for {platform}")),
+                    None => failure,
                 }));
             }
+            Err(error) => return Err(at(service_failure(&error))),
         };
         let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents, known };
         let found = sources.find(&member.image, &member.platform, &fetched);
-        found.map(Some).map_err(|error| {
+        found.map(Sought::Found).map_err(|error| {
             let message = format!("cannot take `{}` into an index", member.image.familiar());
             at(service_failure(&*error).within(message))
         })
@@ -164,6 +221,9 @@ impl Push<'_> {
 
     fn unassembled(&self, error: &AssembleError, members: &[&Member]) -> Failure {
         let (position, hint) = match error {
+            AssembleError::Twice { position, first, second, .. } if first == second => {
+                (Some(*position), Some("name it once"))
+            }
             AssembleError::Twice { position, .. } => {
                 (Some(*position), Some("clients would only ever take the first"))
             }

@@ -51,8 +51,15 @@ impl Source {
     /// Makes of arguments what a specification would say.
     pub(super) fn of_arguments(args: &FromArgsArgs) -> Result<Self, Failure> {
         let of_platforms = |error: &TemplateError| {
-            let flag = if matches!(error, TemplateError::Name { .. }) { "--template" } else { "--platforms" };
-            Failure::new(chained(error)).of_flag(flag)
+            let is_name = matches!(error, TemplateError::Name { .. } | TemplateError::Same { .. });
+            let failure =
+                Failure::new(chained(error)).of_flag(if is_name { "--template" } else { "--platforms" });
+            match error {
+                TemplateError::Same { .. } => {
+                    failure.hint("write ARCH, OS or VARIANT where the names of the images differ")
+                }
+                _ => failure,
+            }
         };
         let platforms = platforms(&args.platforms).map_err(|error| of_platforms(&error))?;
         let template = Template::new(&args.template);

@@ -89,8 +89,11 @@ impl Outputs {
             outputs.add(&fields, annotations, platforms)?;
         }
         outputs.add_kanikos(args, platforms, warnings);
-        outputs.add_pushes(args, purpose, warnings)?;
-        outputs.check(args)?;
+        outputs.add_pushes(args, purpose)?;
+        outputs.check(args, purpose)?;
+        if purpose == Purpose::Plan {
+            warnings.extend(without_effect(args));
+        }
         Ok(outputs)
     }
 
@@ -262,12 +265,7 @@ impl Outputs {
 
     /// What is pushed without an output that says so: for kaniko, all names, unless there is --no-push; for docker, only
     /// with --push. Who gives -o has docker's rules.
-    fn add_pushes(
-        &mut self,
-        args: &BuildArgs,
-        purpose: Purpose,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), Failure> {
+    fn add_pushes(&mut self, args: &BuildArgs, purpose: Purpose) -> Result<(), Failure> {
         let is_push = |output: &Output| matches!(output.kind, Kind::Push { .. });
         if args.no_push {
             if args.push {
@@ -301,14 +299,10 @@ impl Outputs {
             return Ok(());
         }
         match (args.push, purpose) {
+            (_, Purpose::Plan) => Ok(()),
             (true, Purpose::Build) => {
                 Err(Failure::new("--push: there is no name to push to").hint("add --tag NAME"))
             }
-            (true, Purpose::Plan) => {
-                warnings.push("--push has no effect: nothing is built here that could be pushed".to_owned());
-                Ok(())
-            }
-            (false, Purpose::Plan) => Ok(()),
             (false, Purpose::Build) => Err(Failure::new("there is no destination to push to")
                 .hint("add --destination NAME, --no-push, or -o DIR for the files")),
         }
@@ -321,7 +315,7 @@ impl Outputs {
     }
 
     /// What can be found wrong with the list as a whole.
-    fn check(&self, args: &BuildArgs) -> Result<(), Failure> {
+    fn check(&self, args: &BuildArgs, purpose: Purpose) -> Result<(), Failure> {
         let mut tags: Vec<(&str, &Reference)> = Vec::new();
         for output in &self.list {
             let Kind::Push { names, by: PushedAs::Tag, .. } = &output.kind else { continue };
@@ -348,7 +342,7 @@ impl Outputs {
                     second.flag, first.flag
                 )));
             }
-            if std::io::stdout().is_terminal() {
+            if purpose == Purpose::Build && std::io::stdout().is_terminal() {
                 return Err(Failure::new(format!(
                     "{}: a file is required, refusing to write to the terminal",
                     first.flag
@@ -375,6 +369,32 @@ impl Outputs {
     fn named(&self) -> impl Iterator<Item = &Reference> {
         self.names.iter().chain(self.destinations().map(|(_, name)| name))
     }
+}
+
+/// What is said of flags about what comes out where nothing does: the command line may be that of a build.
+fn without_effect(args: &BuildArgs) -> Option<String> {
+    let flags = [
+        (FLAG, !args.output.is_empty()),
+        ("--destination", !args.destination.is_empty()),
+        ("--push", args.push),
+        ("--oci-layout-path", args.oci_layout_path.is_some()),
+        ("--tar-path", args.tar_path.is_some()),
+        ("--digest-file", args.digest_file.is_some()),
+        ("--iidfile", args.iidfile.is_some()),
+        ("--metadata-file", args.metadata_file.is_some()),
+        ("--image-name-with-digest-file", args.image_name_with_digest_file.is_some()),
+        ("--image-name-tag-with-digest-file", args.image_name_tag_with_digest_file.is_some()),
+    ];
+    let given: Vec<&str> = flags.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect();
+    let verb = match given.len() {
+        0 => return None,
+        1 => "has",
+        _ => "have",
+    };
+    Some(format!(
+        "{} {verb} no effect: nothing is built here that could be pushed or written",
+        given.join(", ")
+    ))
 }
 
 /// What comes in a later version is refused by its name; that it is not wanted is fine.

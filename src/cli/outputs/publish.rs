@@ -297,6 +297,13 @@ impl Publishing<'_> {
 
     fn store(&self, names: &[Reference], image: &Rendered<'_>) -> Result<(), Failure> {
         self.complete(image)?;
+        if names.is_empty() {
+            // As under BuildKit.
+            let digest = image.digest();
+            self.tell(&format!(
+                "stored {digest} without a name, which FROM could find: `name=NAME` gives it one"
+            ));
+        }
         for name in names {
             let named = self.images.store.catalog().set(name, &image.top);
             named.map_err(|error| Failure::from_error(&error))?;

@@ -223,7 +223,7 @@ pub(super) fn needed(event: &Event<'_>) -> Verbosity {
 
 /// Platforms, one after the other.
 pub(super) fn listed(platforms: &[&Platform]) -> String {
-    let platforms: Vec<String> = platforms.iter().map(ToString::to_string).collect();
+    let platforms: Vec<String> = platforms.iter().map(|platform| platform.shown().to_string()).collect();
     platforms.join(", ")
 }
 

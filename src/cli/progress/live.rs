@@ -203,6 +203,8 @@ struct View {
     began: Instant,
     /// For what is built, and how many steps there are.
     planned: Option<(String, usize)>,
+    /// Those of several platforms for which nothing has begun.
+    waiting: Vec<String>,
     /// How many steps have ended, each FROM aside.
     done: usize,
     /// By stage.
@@ -230,6 +232,7 @@ impl View {
             colour,
             began,
             planned: None,
+            waiting: Vec::new(),
             done: 0,
             active: BTreeMap::new(),
             transfers: BTreeMap::new(),
@@ -240,10 +243,19 @@ impl View {
 
     /// What `event` makes of the view; gives the lines that stay.
     fn take(&mut self, event: &Event<'_>, columns: usize, now: Instant) -> Vec<String> {
+        if let Event::Started { place, .. }
+        | Event::Unpacking { place }
+        | Event::Applied { place, .. }
+        | Event::Found { place, .. } = event
+        {
+            self.waiting.retain(|platform| !is_for(place, platform));
+        }
         match event {
             Event::Planned { platforms, steps } => {
                 self.planned = Some((listed(platforms), *steps));
                 self.done = 0;
+                let several = platforms.iter().filter(|_| platforms.len() > 1);
+                self.waiting = several.map(|platform| platform.shown().to_string()).collect();
             }
             Event::Started { place, instruction } => {
                 self.base_done(place.index, true);
@@ -454,6 +466,10 @@ impl View {
             }
         }
         rows.extend(transfers);
+        if !self.waiting.is_empty() {
+            let text = format!("waiting for their turn: {}", self.waiting.join(", "));
+            rows.push(paint(self.colour, "2", &fitted(&text, columns)));
+        }
         if rows.len() > room {
             let more = rows.len() - room + 1;
             rows.truncate(room.saturating_sub(1));
@@ -470,6 +486,14 @@ impl View {
         rows.push(paint(self.colour, "1", &aligned(&text, &seconds(since(self.began)), columns)));
         rows
     }
+}
+
+/// Whether the stage at `place` is for `platform`: its label says so, or what stands behind the arrow in it.
+fn is_for(place: &Place, platform: &str) -> bool {
+    let label = place.stage.as_deref().and_then(|stage| stage.split(' ').next()).unwrap_or_default();
+    let target = label.rsplit("->").next().unwrap_or_default();
+    target == platform
+        || (target != label && platform.split_once('/').is_some_and(|(_, rest)| rest == target))
 }
 
 /// Enough of a digest to tell it from others; anything else as it is.
@@ -630,11 +654,39 @@ mod tests {
     }
 
     #[test]
+    fn a_platform_that_waits_is_shown_until_its_first_stage_begins() {
+        let platforms: Vec<Platform> = ["amd64", "arm64", "s390x"]
+            .map(|architecture| {
+                Platform::new("linux", architecture, (architecture == "arm64").then_some("v8"))
+            })
+            .to_vec();
+        let platforms: Vec<&Platform> = platforms.iter().collect();
+        let waits = |begun: &[&str]| {
+            let places: Vec<Place> = begun.iter().map(|label| place(label, 0, 1)).collect();
+            let begun = places.iter().map(|place| Event::Applied { place, instruction: "FROM x" });
+            let planned = Event::Planned { platforms: &platforms, steps: 24 };
+            let events: Vec<Event<'_>> = std::iter::once(planned).chain(begun).collect();
+            let (_, drawn) = shown(&events, NARROW);
+            drawn
+                .into_iter()
+                .find_map(|line| line.strip_prefix("waiting for their turn: ").map(str::to_owned))
+        };
+        for (begun, expected) in [
+            (&[][..], Some("linux/amd64, linux/arm64, linux/s390x")),
+            (&["linux/amd64 web"], Some("linux/arm64, linux/s390x")),
+            (&["linux/amd64->arm64 compile"], Some("linux/amd64, linux/s390x")),
+            (&["linux/amd64", "linux/arm64", "linux/s390x"], None),
+        ] {
+            assert_eq!(waits(begun).as_deref(), expected, "{begun:?}");
+        }
+    }
+
+    #[test]
     fn of_many_platforms_names_are_cut_and_the_count_is_not() {
         let platform = platform();
         let events = [Event::Planned { platforms: &[&platform; 12], steps: 24 }];
         let (_, drawn) = shown(&events, Window { rows: 24, columns: 60 });
-        assert_eq!(drawn, ["0 of 24 steps done for linux/arm/v7, linux/arm/v7,…  12.3 s"]);
+        assert_eq!(drawn[1..], ["0 of 24 steps done for linux/arm/v7, linux/arm/v7,…  12.3 s"]);
     }
 
     #[test]
