@@ -355,7 +355,6 @@ fn what_cannot_be_for_several_is_refused_before_anything_is_built() {
     let dest = out.path().join("x").display().to_string();
     for (flag, words) in [
         (format!("--output=type=docker,dest={dest}"), "does not currently support exporting manifest lists"),
-        (format!("--output=type=local,platform-split=false,dest={dest}"), "would replace those of another"),
         ("--annotation=index[linux/arm]:k=v".to_owned(), "the index is for all platforms"),
     ] {
         let flags = ["--platform=linux/amd64,linux/arm", "--no-push", &flag];
