@@ -11,22 +11,14 @@ use rustix::io::Errno;
 
 use super::metadata::{FileKind, metadata_at};
 use super::visit::{Names, open_exact};
-use super::{GuestPath, Rootfs};
+use super::{GuestPath, Rootfs, RootfsError, at};
 
 /// Why trees cannot be one.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
     /// An entry cannot be read.
-    #[error("cannot {action} `{path}`")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// With which entry.
-        path: GuestPath,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Tree(#[from] RootfsError),
     /// Two trees have the path, and not both as a directory.
     #[error("`{path}` is in two trees")]
     Conflict {
@@ -47,17 +39,13 @@ pub enum MergeError {
 /// # Errors
 /// [`MergeError`]; of several conflicts always the same one is told.
 pub fn check(trees: &[&Rootfs], cancelled: &(dyn Fn() -> bool + Sync)) -> Result<(), MergeError> {
-    let failed = |action, path: &GuestPath| {
-        let path = path.clone();
-        move |source| MergeError::Io { action, path, source }
-    };
     let mut waiting = vec![(GuestPath::root(), (0..trees.len()).collect::<Vec<usize>>())];
     while let Some((path, sharing)) = waiting.pop() {
         let mut listed: Vec<(usize, OwnedFd, Names)> = Vec::with_capacity(sharing.len());
         for number in sharing {
-            let directory = open_exact(trees[number].as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY)
-                .map_err(failed("open", &path))?;
-            let names = Names::in_directory(directory.as_fd()).map_err(failed("list", &path))?;
+            let opened = open_exact(trees[number].as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY);
+            let directory = at(opened, "open", &path)?;
+            let names = at(Names::in_directory(directory.as_fd()), "list", &path)?;
             listed.push((number, directory, names));
         }
         let mut below = Vec::new();
@@ -71,8 +59,7 @@ pub fn check(trees: &[&Rootfs], cancelled: &(dyn Fn() -> bool + Sync)) -> Result
                 let [(first, ..), (second, ..), ..] = having[..] else { continue };
                 let path = path.child(name);
                 for (number, directory, _) in &having {
-                    let shown =
-                        metadata_at(directory.as_fd(), name).map_err(failed("read metadata of", &path))?;
+                    let shown = at(metadata_at(directory.as_fd(), name), "read metadata of", &path)?;
                     if trees[*number].reveal(&path, shown).kind != FileKind::Directory {
                         let second = if number == first { second } else { number };
                         return Err(MergeError::Conflict { path, trees: (*first, *second) });
