@@ -1,8 +1,9 @@
 # builder's own image: the static program, certificates, and the paths that kaniko's image has.
 #
 #   builder --context . --destination 127.0.0.1:5000/builder:latest
+#   builder --context . --destination 127.0.0.1:5000/builder:cross --target cross     # with emulators: docs/emulation.md
 #
-# RUST is any image with cargo, a C compiler and ca-certificates.
+# RUST is any image of Debian's with cargo, a C compiler and ca-certificates.
 ARG RUST=docker.io/library/rust:1-bookworm
 
 FROM $RUST AS build
@@ -28,7 +29,18 @@ chmod 1777 /out/tmp
 chmod 0777 /out/kaniko /out/kaniko/.docker
 END
 
-FROM scratch
+FROM $RUST AS emulators
+RUN <<END
+set -eu
+apt-get update
+apt-get install --yes --no-install-recommends qemu-user-static
+mkdir -p /out/kaniko/qemu
+for cpu in aarch64 arm i386 mips64el ppc64le riscv64 s390x x86_64; do
+  cp "/usr/bin/qemu-$cpu-static" /out/kaniko/qemu/
+done
+END
+
+FROM scratch AS plain
 COPY --from=build /out/ /
 ENV HOME=/root \
     USER=root \
@@ -41,3 +53,9 @@ WORKDIR /workspace
 # overlay.
 VOLUME /var/lib/builder
 ENTRYPOINT ["/kaniko/executor"]
+
+FROM plain AS cross
+COPY --from=emulators /out/ /
+
+# What is built where no target is named.
+FROM plain

@@ -11,7 +11,7 @@ use crate::support::user::User;
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
 /// Where Debian's package qemu-user-static has its programs.
-const QEMU: &str = "/usr/bin/qemu-arm-static";
+pub(crate) const QEMU: &str = "/usr/bin/qemu-arm-static";
 
 /// Whether steps can have handlers of their own here, as the machine says: by its kernel, by user namespaces, by a list of
 /// handlers in one, and by a qemu. Says so if not; the doctor must agree.

@@ -1,4 +1,5 @@
-//! `examples/kubernetes`: manifests that are read, and builds in pods such as they ask for.
+//! `examples/kubernetes`: manifests that are read, and builds in pods such as they ask for. `examples/arm`: what its one command
+//! would build; `examples/arm/demo` does it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::ground::ground;
 use crate::support::pod::{self, Access, Pod, Profile};
-use crate::support::{Context, scratch};
+use crate::support::{Builder, Context, scratch};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/kubernetes")
@@ -127,5 +128,47 @@ fn builds_work_in_the_pods_that_manifests_ask_for() {
             assert!(finished.says(&["] | it works"]), "{file}, {profile:?}: {}", finished.stderr);
             assert!(store.path().join("version").exists(), "{file}, {profile:?}");
         }
+    }
+}
+
+/// The platforms of `examples/arm`, with what Debian calls the base of each.
+const ARM: [(&str, &str); 4] = [
+    ("linux/amd64", "amd64"),
+    ("linux/arm64", "arm64"),
+    ("linux/arm/v7", "armhf"),
+    ("linux/arm/v5", "armel"),
+];
+
+#[test]
+fn the_example_for_arm_has_a_base_of_its_own_for_each_of_its_platforms() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let platforms = ARM.map(|(platform, _)| platform).join(",");
+    for file in ["README.md", "examples/arm/Dockerfile", "examples/arm/demo"] {
+        let text = fs::read_to_string(repository.join(file)).expect("a file of the repository");
+        assert!(text.contains(&platforms), "{file} names other platforms");
+    }
+    let ground = ground();
+    let (base, compiler) = (ground.name("debian"), ground.name("debian-cross"));
+    let builder = Builder::new();
+    let planned = builder.run([
+        "plan",
+        "--custom-platform",
+        &platforms,
+        &format!("--build-arg=BASE={base}"),
+        &format!("--build-arg=COMPILER={compiler}"),
+        "--context",
+        &repository.join("examples/arm").display().to_string(),
+    ]);
+    let plans = planned.success().json();
+    let bases = ground.bases();
+    for ((platform, debian), plan) in ARM.iter().zip(plans.as_array().expect("a plan for each")) {
+        let own = bases
+            .iter()
+            .find(|one| one.repository == "debian" && one.tag == "latest" && one.debian == *debian);
+        let own = own.unwrap_or_else(|| panic!("no base of {debian}; run integration/ground/up"));
+        let [compile, image] = &plan["stages"].as_array().expect("stages")[..] else { panic!("{plan}") };
+        assert_eq!(image["baseDigest"], own.digest.as_str(), "{platform}");
+        assert_eq!(image["platform"], *platform);
+        assert_eq!(compile["base"], format!("{compiler}:latest"));
     }
 }

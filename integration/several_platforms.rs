@@ -10,7 +10,8 @@ use crate::emulation::can_have_handlers;
 use crate::support::fake_registry::{Answer, Ending, FakeRegistry};
 use crate::support::ground::ground;
 use crate::support::oci::{raw_manifest, skopeo};
-use crate::support::traces::Running;
+use crate::support::traces::{self, Family, Running};
+use crate::support::tree::{self, Times};
 use crate::support::{Builder, Context, Finished, finish, scratch};
 
 const PLATFORMS: &str = "linux/amd64,linux/arm/v7,linux/arm64,linux/arm/v5";
@@ -350,7 +351,6 @@ fn what_cannot_be_for_several_is_refused_before_anything_is_built() {
     let dest = out.path().join("x").display().to_string();
     for (flag, words) in [
         (format!("--output=type=docker,dest={dest}"), "does not currently support exporting manifest lists"),
-        (format!("--output=type=local,platform-split=false,dest={dest}"), "would replace those of another"),
         ("--annotation=index[linux/arm]:k=v".to_owned(), "the index is for all platforms"),
     ] {
         let flags = ["--platform=linux/amd64,linux/arm", "--no-push", &flag];
@@ -360,6 +360,119 @@ fn what_cannot_be_for_several_is_refused_before_anything_is_built() {
     }
     let flags = ["image", "extract", "--platform=linux/amd64,linux/arm", "layout", &dest];
     assert!(builder.run(flags).exited(1).says(&["names several platforms"]));
+}
+
+#[test]
+fn without_a_directory_for_each_platform_the_files_of_all_are_in_one() {
+    let builder = Builder::new();
+    let out = scratch();
+    let at = |name: &str| out.path().join(name);
+    let context = Context::new(
+        "FROM scratch\nARG TARGETARCH\nCOPY program /bin/program-$TARGETARCH\nCOPY only-$TARGETARCH /share/\n",
+    );
+    context.write("program", "text");
+    context.write("only-amd64/a", "a");
+    context.write("only-arm64/b", "b");
+    fs::create_dir(at("files")).unwrap();
+    fs::write(at("files/old"), "").unwrap();
+    let platforms = "--platform=linux/amd64,linux/arm64";
+    let output = |kind: &str, name: &str| {
+        format!("--output=type={kind},platform-split=false,dest={}", at(name).display())
+    };
+    let outputs =
+        [output("local,mode=delete", "files"), output("local", "new/files"), output("tar", "files.tar")];
+    let flags: Vec<&str> = std::iter::once(platforms).chain(outputs.iter().map(String::as_str)).collect();
+    build(&builder, &context, &flags).success();
+    fs::create_dir(at("unpacked")).unwrap();
+    let [archive, unpacked] = ["files.tar", "unpacked"].map(|name| at(name).display().to_string());
+    finish(std::process::Command::new("tar").args(["-xf", &archive, "-C", &unpacked])).success();
+    for place in ["files", "new/files", "unpacked"] {
+        let told = tree::dump(&at(place), Times::Hidden);
+        let paths: Vec<&str> = told.lines().filter_map(|line| line.split(' ').next()).collect();
+        let expected =
+            ["/", "/bin", "/bin/program-amd64", "/bin/program-arm64", "/share", "/share/a", "/share/b"];
+        assert_eq!(paths, expected, "{place}");
+    }
+    let listed = finish(std::process::Command::new("tar").args(["-tf", &archive])).success().stdout;
+    assert_eq!(listed.lines().filter(|line| *line == "bin/").count(), 1, "{listed}");
+}
+
+#[test]
+fn a_file_of_two_platforms_is_told_before_anything_is_written() {
+    let builder = Builder::new();
+    let out = scratch();
+    let at = |name: &str| out.path().join(name);
+    let registry = FakeRegistry::start();
+    let name = format!("{}/several/app:1", registry.host());
+    let context = Context::new(
+        "FROM scratch\nARG TARGETARCH\nCOPY Dockerfile /bin/$TARGETARCH/\nCOPY same /etc/same\n",
+    );
+    context.write("same", "same");
+    fs::create_dir(at("there")).unwrap();
+    fs::write(at("there/old"), "").unwrap();
+    for kind in ["local,mode=delete,dest=there", "local,dest=new", "tar,dest=new.tar"] {
+        let (kind, dest) = kind.split_once("dest=").unwrap();
+        let output = format!("--output=type={kind}platform-split=false,dest={}", at(dest).display());
+        let layout = format!("--output=type=oci,tar=false,dest={}", at("layout").display());
+        let flags = ["--platform=linux/amd64,linux/arm64", "--push", "--tag", &name, &layout, &output];
+        let finished = build(&builder, &context, &flags).exited(1);
+        let words = "`/etc/same` is a file of linux/amd64 and of linux/arm64";
+        assert!(finished.says(&["error: ", words]), "{}", finished.stderr);
+        assert!(finished.says(&["hint: leave platform-split out"]), "{}", finished.stderr);
+        let there: Vec<_> =
+            fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(there, ["there"], "{kind}");
+        assert_eq!(fs::read_dir(at("there")).unwrap().count(), 1);
+        assert!(registry.server.requests("PUT", "").is_empty(), "{:?}", registry.server.seen());
+    }
+    // For one platform there is nothing to be split.
+    let output = format!("--output=type=local,platform-split=false,dest={}", at("one").display());
+    build(&builder, &context, &["--platform=linux/arm64", &output]).success();
+    assert_eq!(text(&at("one"), "etc/same"), "same");
+}
+
+/// One platform is done, one is in a step that does not end by itself; and, once more, all are done and being pushed.
+#[test]
+fn whoever_stops_a_build_for_several_platforms_finds_no_tag_and_no_process() {
+    let registry = FakeRegistry::start();
+    let name = format!("{}/several/stopped:1", registry.host());
+    let builder = Builder::new();
+    let start = |dockerfile: &str| {
+        let context = context(dockerfile);
+        let mut command = builder.command();
+        command.args(["--platform=linux/amd64,linux/arm64", "--destination", &name, "-c"]);
+        (Running::start(command.arg(context.path())), context)
+    };
+    let stop = |running: Running| {
+        let family = Family::of(running.id());
+        running.signal(Signal::INT);
+        let finished = running.end(std::time::Duration::from_secs(10)).exited(130);
+        assert!(finished.stderr.ends_with("\nerror: stopped by SIGINT\n"), "{}", finished.stderr);
+        assert!(registry.manifest("several/stopped", "1").is_none());
+        traces::assert_none(builder.store());
+        traces::assert_empty(|| family.left());
+        family
+    };
+    let (mut running, _context) = start(
+        "FROM BASE\nARG TARGETARCH\n\
+         RUN if [ $TARGETARCH = arm64 ]; then echo ready; trap '' INT TERM; sleep 1000; fi; echo done\n",
+    );
+    running.wait_for("| ready");
+    running.wait_for("| done");
+    let family = stop(running);
+    assert!(family.size() >= 3, "{family:?}");
+    // Nothing of the platform that is done has gone anywhere.
+    let sent = |method: &str| registry.server.requests(method, "/v2/several").len();
+    assert_eq!(["PUT", "PATCH"].map(sent), [0; 2]);
+
+    for method in ["PUT", "PATCH"] {
+        let answer = Answer::new(202).body("x".repeat(1000)).ending(Ending::Stall(0));
+        registry.fault(method, "/blobs/uploads", 1, answer);
+    }
+    let (mut running, _context) = start("FROM BASE\nARG TARGETARCH\nRUN echo $TARGETARCH >/made\n");
+    running.wait_until("a layer is pushed", |_| sent("PUT") + sent("PATCH") > 0);
+    stop(running);
+    assert!(registry.server.requests("PUT", "/manifests/").is_empty());
 }
 
 /// What is written to a platform's directory is nowhere else, and nothing else is there.

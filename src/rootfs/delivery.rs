@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::copy::{ContentCopy, Made, make_file};
+use super::merged::{directory_of, first_with};
 use super::metadata::{
     FileId, FileKind, Metadata, Timestamp, metadata_at, metadata_of, set_mode_at, set_times_at, set_xattr_at,
     xattrs_at,
@@ -102,24 +103,41 @@ struct Open {
 }
 
 impl Delivery<'_> {
-    /// Writes everything that is in `from`, its root's own metadata aside, into the directory `to`. Each file appears whole,
-    /// under its name, in place of what is there. Nobody may change `from` meanwhile.
+    /// Writes everything that is in `trees`, their roots' own metadata aside, into the directory `to`. Of several, which can
+    /// be one ([`merged`](super::merged)), one comes after the other. Each file appears whole, under its name, in place of
+    /// what is there. Nobody may change the trees meanwhile.
     ///
     /// Memory grows by the names of the directories beside the way down and of files of several names.
     ///
     /// # Errors
     /// [`DeliveryError`]; `to` then holds a part, in which no directory has a mode that it should not have.
-    pub fn write(&self, from: &Rootfs, to: BorrowedFd<'_>) -> Result<Delivered, DeliveryError> {
+    pub fn write(&self, trees: &[&Rootfs], to: BorrowedFd<'_>) -> Result<Delivered, DeliveryError> {
+        let mut done = Delivered::default();
+        for number in 0..trees.len() {
+            done = self.write_one(trees, number, to, done)?;
+        }
+        Ok(done)
+    }
+
+    fn write_one(
+        &self,
+        trees: &[&Rootfs],
+        number: usize,
+        to: BorrowedFd<'_>,
+        done: Delivered,
+    ) -> Result<Delivered, DeliveryError> {
         let mut writer = Writer {
             rules: self,
-            from,
+            trees,
+            number,
+            from: trees[number],
             to,
             content: ContentCopy::new(self.cancelled),
             buffer: Vec::new(),
             first: BTreeMap::new(),
             remembered: 0,
             temporary: 0,
-            done: Delivered::default(),
+            done,
         };
         let mut open = Vec::new();
         let written = writer.all(&mut open);
@@ -139,6 +157,10 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &GuestPath) -> impl Fn
 
 struct Writer<'a> {
     rules: &'a Delivery<'a>,
+    /// All that go to the same directory.
+    trees: &'a [&'a Rootfs],
+    /// Which of them is written.
+    number: usize,
     from: &'a Rootfs,
     to: BorrowedFd<'a>,
     content: ContentCopy<'a>,
@@ -224,7 +246,9 @@ impl Writer<'_> {
         let names = Names::in_directory(from.as_fd()).map_err(failed("list", path))?;
         if self.rules.others == Others::Removed && fresh != Fresh::Yes {
             let there = Names::in_directory(to.as_fd()).map_err(failed("list", path))?;
-            for name in there.iter().filter(|name| !names.contain(name)) {
+            let others = self.names_in_others(path).map_err(failed("list", path))?;
+            let known = |name: &&[u8]| names.contain(name) || others.iter().any(|other| other.contain(name));
+            for name in there.iter().filter(|name| !known(name)) {
                 remove_tree(to.as_fd(), name).map_err(failed("remove", &path.child(name)))?;
             }
         }
@@ -238,7 +262,12 @@ impl Writer<'_> {
             let metadata = self.from.reveal(&path, shown);
             let entry = Entry { path: &path, name, from: &from, to: &to, metadata: &metadata };
             match metadata.kind {
-                FileKind::Directory => below.push(name.to_vec()),
+                FileKind::Directory => {
+                    below.push(name.to_vec());
+                    if self.first_before(&path).map_err(failed("open", &path))?.is_some() {
+                        continue;
+                    }
+                }
                 FileKind::CharDevice | FileKind::BlockDevice | FileKind::Socket => {
                     self.done.nodes += 1;
                     continue;
@@ -249,6 +278,18 @@ impl Writer<'_> {
         }
         below.reverse();
         Ok(below)
+    }
+
+    /// What other trees have in the directory `path`.
+    fn names_in_others(&self, path: &GuestPath) -> io::Result<Vec<Names>> {
+        let others = self.trees.iter().enumerate().filter(|(number, _)| *number != self.number);
+        let directories = others.filter_map(|(_, tree)| directory_of(tree, path).transpose());
+        directories.map(|directory| Names::in_directory(directory?.as_fd())).collect()
+    }
+
+    /// The first tree before this one that has the directory `path`, with it.
+    fn first_before(&self, path: &GuestPath) -> io::Result<Option<(&Rootfs, OwnedFd)>> {
+        first_with(&self.trees[..self.number], path)
     }
 
     /// Makes an entry that is no directory, and gives it its name.
@@ -389,8 +430,13 @@ impl Writer<'_> {
     /// Gives a directory that is complete its metadata.
     fn finish(&mut self, path: &GuestPath) -> io::Result<()> {
         let (from, to) = self.open_both(path)?;
-        let metadata = self.from.reveal(path, metadata_of(&from)?);
-        self.attributes(path, from.as_fd(), b".", (to.as_fd(), b"."))?;
+        let metadata = match self.first_before(path)? {
+            Some((tree, shared)) => tree.reveal(path, metadata_of(&shared)?),
+            None => {
+                self.attributes(path, from.as_fd(), b".", (to.as_fd(), b"."))?;
+                self.from.reveal(path, metadata_of(&from)?)
+            }
+        };
         set_mode_at(to.as_fd(), b".", metadata.mode & 0o1777)?;
         set_times_at(to.as_fd(), b".", self.rules.time.unwrap_or(metadata.mtime))
     }
@@ -432,7 +478,7 @@ mod tests {
         let from = Rootfs::open(from).unwrap();
         let to = File::open(to).unwrap();
         let delivery = Delivery { time, others, names: NAMES, cancelled: &|| false };
-        delivery.write(&from, to.as_fd()).map_err(|error| error.to_string())
+        delivery.write(&[&from], to.as_fd()).map_err(|error| error.to_string())
     }
 
     fn names(directory: &Path) -> Vec<String> {
@@ -564,6 +610,42 @@ mod tests {
     }
 
     #[test]
+    fn trees_that_share_directories_become_one() {
+        let ground = Ground::new();
+        ground.file("image/d/one", "1");
+        ground.file("image/d/e/one", "1");
+        ground.file("second/d/two", "2");
+        ground.file("second/d/e/two", "2");
+        ground.file("second/own/f", "2");
+        ground.file("out/d/old", "old");
+        ground.file("out/old", "old");
+        let mode = |name: &str, mode| {
+            std::fs::set_permissions(ground.at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode("image/d/e", 0o500);
+        mode("second/d/e", 0o711);
+        let trees = ["image", "second"].map(|name| Rootfs::open(&ground.at(name)).unwrap());
+        let to = File::open(ground.at("out")).unwrap();
+        for others in [Others::Kept, Others::Removed] {
+            let delivery = Delivery { time: None, others, names: NAMES, cancelled: &|| false };
+            let done = delivery.write(&[&trees[0], &trees[1]], to.as_fd()).unwrap();
+            assert_eq!(done, Delivered { entries: 8, ..Delivered::default() });
+            let old: &[&str] = if others == Others::Kept { &["old"] } else { &[] };
+            assert_eq!(names(&ground.at("out")), [&["d"], old, &["own"]].concat());
+            assert_eq!(names(&ground.at("out/d")), [&["e"], old, &["one", "two"]].concat());
+            assert_eq!(names(&ground.at("out/d/e")), ["one", "two"]);
+            for name in ["d", "d/e"] {
+                let facts = |tree: &str| std::fs::metadata(ground.at(tree).join(name)).unwrap();
+                let (first, out) = (facts("image"), facts("out"));
+                assert_eq!((first.mtime(), first.mtime_nsec()), (out.mtime(), out.mtime_nsec()), "{name}");
+                assert_eq!(first.mode(), out.mode(), "{name}");
+            }
+        }
+        mode("image/d/e", 0o700);
+        mode("out/d/e", 0o700);
+    }
+
+    #[test]
     fn wherever_it_ends_no_directory_keeps_a_mode_that_it_had_while_it_was_written() {
         let modes = [("a", 0o755), ("a/b", 0o2775), ("kept", 0o711), ("z", 0o500)];
         for most in 0.. {
@@ -580,7 +662,7 @@ mod tests {
             let delivery = Delivery { time: None, others: Others::Kept, names: NAMES, cancelled: &cancelled };
             let from = Rootfs::open(&ground.at("image")).unwrap();
             let to = File::open(ground.at("out")).unwrap();
-            let done = delivery.write(&from, to.as_fd());
+            let done = delivery.write(&[&from], to.as_fd());
             for (name, mode) in modes {
                 let Ok(there) = std::fs::metadata(ground.at("out").join(name)) else { continue };
                 let mode = mode & 0o1777;

@@ -10,6 +10,7 @@ pub mod entry;
 pub mod guest_path;
 pub mod ids;
 pub mod ledger;
+pub mod merged;
 pub mod metadata;
 pub mod overrides;
 pub mod remove;
@@ -38,6 +39,7 @@ pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};
 pub use ledger::{Caller, Learned};
+pub use merged::MergeError;
 pub use metadata::{
     Attribute, FileId, FileKind, Metadata, Owner, Timestamp, Xattrs, birth_at, keeping_mtime, metadata_at,
     metadata_of, remove_xattr_at, set_mode_at, set_owner_at, set_times_at, set_xattr_at, xattr_at, xattrs_at,

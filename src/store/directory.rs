@@ -45,12 +45,12 @@ pub enum DirectoryError {
     },
 }
 
-/// Writes the tree `from` into the directory `dest`. One that is not there appears whole; in one that is there, each file
-/// does.
+/// Writes the trees `from`, which can be one, into the directory `dest`. One that is not there appears whole; in one that is
+/// there, each file does.
 ///
 /// # Errors
 /// [`DirectoryError`]; a directory that was there then holds a part.
-pub fn write(dest: &Path, from: &Rootfs, delivery: &Delivery<'_>) -> Result<Delivered, DirectoryError> {
+pub fn write(dest: &Path, from: &[&Rootfs], delivery: &Delivery<'_>) -> Result<Delivered, DirectoryError> {
     let io_error = |action, path: &Path| {
         let path = path.to_owned();
         move |source| DirectoryError::Io { action, path, source }
@@ -92,7 +92,7 @@ mod tests {
         let from = Rootfs::open(&at("image")).unwrap();
         let names = Limit::new("names", 1 << 20);
         let write = |dest: &str, cancelled: &(dyn Fn() -> bool + Sync)| {
-            write(&at(dest), &from, &Delivery { time: None, others: Others::Kept, names, cancelled })
+            write(&at(dest), &[&from], &Delivery { time: None, others: Others::Kept, names, cancelled })
         };
         assert!(matches!(write("new/out", &|| true), Err(DirectoryError::Entry { .. })));
         assert!(!at("new").exists());

@@ -1,17 +1,20 @@
 # The Debian bases, made with mmdebstrap and kept as archives in the cache.
 #
-#   debian            Debian's essential packages and passwd (for useradd), for this machine's architecture, armel and
-#                     armhf, set up by their own scripts: those of the foreign ones run under qemu, a minute each
-#   debian-cross      gcc for armel and armhf, running on this machine's architecture; only unpacked, not set up.
-#                     A real C compiler for a build stage on the build platform; without LTO and sanitizers 160 MB
+#   debian            Debian's essential packages and passwd (for useradd), for this machine's architecture and
+#                     debian_architectures, set up by their own scripts: those of the foreign ones run under qemu, a
+#                     minute each
+#   debian-cross      gcc for debian_architectures, each called by its triplet, running on this machine's architecture;
+#                     only unpacked, not set up. Real C compilers for a build stage on the build platform; without LTO
+#                     and sanitizers 295 MB
 
 debian_suite=bookworm
+debian_architectures=(amd64 arm64 armel armhf)
 
 push_debian() {
   local native debian architectures
   native=$(dpkg --print-architecture)
   architectures=("$native")
-  for debian in armel armhf; do
+  for debian in "${debian_architectures[@]}"; do
     [ "$debian" = "$native" ] || architectures+=("$debian")
   done
   if pushed debian && pushed debian-cross; then
@@ -39,8 +42,21 @@ push_debian() {
   note "${architectures[*]}; debian-cross: $native"
 }
 
-# Packages of the compiler's root.
-cross_packages=base-files,coreutils,dash,gcc-arm-linux-gnueabi,gcc-arm-linux-gnueabihf,libc6-dev-armel-cross,libc6-dev-armhf-cross
+# cross_packages: those of the compilers' root. Nothing is a cross compiler for its own architecture.
+cross_packages() {
+  local native debian packages=base-files,coreutils,dash
+  native=$(dpkg --print-architecture)
+  for debian in "${debian_architectures[@]}"; do
+    case $debian in
+      "$native") packages+=,gcc,libc6-dev ;;
+      amd64) packages+=,gcc-x86-64-linux-gnu,libc6-dev-amd64-cross ;;
+      arm64) packages+=,gcc-aarch64-linux-gnu,libc6-dev-arm64-cross ;;
+      armel) packages+=,gcc-arm-linux-gnueabi,libc6-dev-armel-cross ;;
+      armhf) packages+=,gcc-arm-linux-gnueabihf,libc6-dev-armhf-cross ;;
+    esac
+  done
+  echo "$packages"
+}
 
 # options VARIANT: how mmdebstrap is called, one option a line; proxy settings are the machine's.
 options() {
@@ -54,7 +70,7 @@ options() {
       ;;
     extract)
       # This variant stops before the customize hooks.
-      printf '%s\n' "--include=$cross_packages" "--extract-hook=$here/parts/trim"
+      printf '%s\n' "--include=$(cross_packages)" "--extract-hook=$here/parts/trim"
       ;;
   esac
 }

@@ -483,8 +483,8 @@ fn stream(fields: &Fields) -> Result<Dest, Failure> {
     }
 }
 
-/// The names of the directories for the files of platforms, in their order; none where there is one platform, whose files
-/// need no directory of their own (`platform-split`).
+/// The names of the directories for the files of platforms, in their order; none where there is one platform, or where
+/// `platform-split=false` wants all files in one directory.
 fn below(fields: &Fields, platforms: &[Platform]) -> Result<Vec<String>, Failure> {
     let failed = |message: String| Failure::new(message).of_flag(FLAG);
     if let Some(platform) = platforms.iter().find(|platform| platform.os == "windows") {
@@ -492,13 +492,7 @@ fn below(fields: &Fields, platforms: &[Platform]) -> Result<Vec<String>, Failure
             .hint("write an image, for instance with type=oci"));
     }
     match (fields.flag("platform-split")?, platforms.len() > 1) {
-        (Some(false), true) => {
-            let message = "`platform-split=false`: the files of one platform would replace those of another";
-            return Err(
-                failed(message.to_owned()).hint("leave it out, and there is a directory for each platform")
-            );
-        }
-        (Some(false) | None, false) => return Ok(Vec::new()),
+        (Some(false), _) | (None, false) => return Ok(Vec::new()),
         (Some(true), _) | (None, true) => {}
     }
     // As BuildKit calls them.

@@ -91,10 +91,11 @@ pub(super) enum Kind {
     Layout { dest: PathBuf, readers: Readers, names: Vec<Reference>, form: ImageForm },
     /// An OCI layout in a tar archive.
     Archive { dest: Dest, readers: Readers, names: Vec<Reference>, form: ImageForm },
-    /// The root file systems, in the order of the platforms, each in its own of the directories `trees`: `dest` itself, or
-    /// directories in it.
+    /// The root file systems, in the order of the platforms, each in its own of the directories `trees` in `dest`; all in the
+    /// only one of them where that is `dest` itself.
     Directory { dest: PathBuf, trees: Vec<PathBuf>, others: Others },
-    /// The root file systems in a tar archive, in the order of the platforms, each in a directory of this name.
+    /// The root file systems in a tar archive, in the order of the platforms, each in a directory of this name; all in none
+    /// where there are no names.
     Tar { dest: Dest, below: Vec<String> },
 }
 
@@ -116,6 +117,15 @@ impl Output {
         match &self.kind {
             Kind::Directory { dest, trees, .. } if trees.first() != Some(dest) => trees,
             _ => &[],
+        }
+    }
+
+    /// Whether the files of all platforms are in one directory.
+    pub(super) fn merges(&self) -> bool {
+        match &self.kind {
+            Kind::Directory { .. } => self.directories().is_empty(),
+            Kind::Tar { below, .. } => below.is_empty(),
+            _ => false,
         }
     }
 

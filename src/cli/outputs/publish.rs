@@ -28,7 +28,7 @@ use crate::image::reference::Reference;
 use crate::layer::LayerError;
 use crate::layer::form::{Compression, Times};
 use crate::layer::write::TreeArchive;
-use crate::rootfs::{Delivered, Delivery, DeliveryError, Others};
+use crate::rootfs::{Delivered, Delivery, DeliveryError, MergeError, Others, Rootfs, merged};
 use crate::sandbox::Cancel;
 use crate::snapshot::{Snapshotter, View};
 use crate::store::directory::DirectoryError;
@@ -100,6 +100,9 @@ impl Publishing<'_> {
     /// Writes and pushes everything, then says the digest of the image.
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
         let outputs = &self.settings.outputs;
+        if let Some(output) = outputs.list.iter().find(|output| output.merges()) {
+            self.check_merged().map_err(|failure| failure.of_flag(&output.flag))?;
+        }
         let mut rendered: Vec<Rendered<'_>> = Vec::new();
         for form in outputs.list.iter().filter_map(Output::image) {
             if !rendered.iter().any(|known| known.form == form) {
@@ -234,11 +237,14 @@ impl Publishing<'_> {
         match (&output.kind, image) {
             (Kind::Push { .. }, _) => Ok(()),
             (Kind::Directory { dest, trees, others }, _) => {
+                if output.merges() {
+                    return self.write_directory(self.built, dest, *others);
+                }
                 for directory in output.directories() {
                     refuse_link(directory)?;
                 }
                 for (done, (image, tree)) in self.built.iter().zip(trees).enumerate() {
-                    self.write_directory(image, tree, *others)
+                    self.write_directory(std::slice::from_ref(image), tree, *others)
                         .inspect_err(|_| self.tell_complete(dest, &trees[..done], trees.len()))?;
                 }
                 Ok(())
@@ -354,15 +360,47 @@ impl Publishing<'_> {
         self.snapshotter.view(&chain).map_err(|error| Failure::from_error(&error))
     }
 
-    fn write_directory(&self, image: &Image, dest: &Path, others: Others) -> Result<(), Failure> {
-        let root = self.root(image)?;
+    /// The files of several images.
+    fn roots(&self, images: &[Image]) -> Result<Vec<View>, Failure> {
+        images.iter().map(|image| self.root(image)).collect()
+    }
+
+    /// That the files of all platforms can be in one directory. Nothing has been written yet.
+    fn check_merged(&self) -> Result<(), Failure> {
+        if self.built.len() < 2 {
+            return Ok(());
+        }
+        let views = self.roots(self.built)?;
+        let trees: Vec<&Rootfs> = views.iter().map(View::root).collect();
+        let checked = merged::check(&trees, &|| self.cancel.is_cancelled());
+        checked.map_err(|error| match error {
+            MergeError::Conflict { path, trees: (first, second) } => {
+                let of = |number: usize| Platform::from(self.built[number].config());
+                let message = format!(
+                    "`{path}` is a file of {} and of {}, and `platform-split=false` has one place for both",
+                    of(first),
+                    of(second)
+                );
+                Failure::new(message).hint(
+                    "leave platform-split out, and there is a directory for each platform; or give the file a name \
+                     with $TARGETARCH$TARGETVARIANT in it",
+                )
+            }
+            other => Failure::from_error(&other),
+        })
+    }
+
+    /// Writes the files of these images into one directory.
+    fn write_directory(&self, images: &[Image], dest: &Path, others: Others) -> Result<(), Failure> {
+        let views = self.roots(images)?;
+        let trees: Vec<&Rootfs> = views.iter().map(View::root).collect();
         let delivery = Delivery {
             time: time_of(self.clock),
             others,
             names: self.settings.limits.layers.names,
             cancelled: &|| self.cancel.is_cancelled(),
         };
-        let done = directory::write(dest, root.root(), &delivery).map_err(|error| {
+        let done = directory::write(dest, &trees, &delivery).map_err(|error| {
             if let DirectoryError::Incomplete { source: DeliveryError::Cancelled, .. } = error {
                 // That it was stopped is all that is said in the end.
                 let detail = format!("the directory `{}` is incomplete now", dest.display());
@@ -391,9 +429,9 @@ impl Publishing<'_> {
     }
 
     fn write_root(&self, dest: &Dest, below: &[String]) -> Result<(), Failure> {
-        let roots: Vec<View> = self.built.iter().map(|image| self.root(image)).collect::<Result<_, _>>()?;
-        let trees: Vec<_> =
-            below.iter().zip(&roots).map(|(name, view)| (name.clone(), view.root())).collect();
+        let views = self.roots(self.built)?;
+        let merged: Vec<&Rootfs> = views.iter().map(View::root).collect();
+        let split: Vec<_> = below.iter().cloned().zip(merged.iter().copied()).collect();
         let archive = TreeArchive {
             time: time_of(self.clock),
             bytes: self.settings.limits.layers.written,
@@ -401,9 +439,9 @@ impl Publishing<'_> {
         };
         let mut entries = 0;
         let written = self.write_to(dest, |out, _| {
-            let written = match (&roots[..], below.is_empty()) {
-                ([view], true) => archive.write(view.root(), out),
-                _ => archive.write_below(&trees, out),
+            let written = match below.is_empty() {
+                true => archive.write(&merged, out),
+                false => archive.write_below(&split, out),
             };
             entries = written.map_err(RootError::Layer)?;
             Ok(())

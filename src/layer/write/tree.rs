@@ -9,6 +9,7 @@ use super::{Head, LayerWriter, WriteProblem, io_problem, unwritable};
 use crate::layer::LayerError;
 use crate::layer::changes::{child_of, is_recordable};
 use crate::limit::Limit;
+use crate::rootfs::merged::first_with;
 use crate::rootfs::visit::{Names, open_exact};
 use crate::rootfs::{FileKind, GuestPath, Owner, Rootfs, Timestamp, Xattrs, metadata_at};
 
@@ -23,18 +24,23 @@ pub struct TreeArchive<'a> {
 }
 
 impl TreeArchive<'_> {
-    /// Writes everything in `from` but its root to `out`, each directory before what is in it, sorted by name. Equal trees give
-    /// equal bytes. What the disk does not hold of them is in the archive all the same; sockets are not. Returns the number
-    /// of entries.
+    /// Writes everything in `trees` but their roots to `out`, each directory before what is in it, sorted by name. Of several,
+    /// which can be one ([`merged`](crate::rootfs::merged)), one comes after the other, and a directory that several have is
+    /// written once. Equal trees give equal bytes. What the disk does not hold of them is in the archive all the same;
+    /// sockets are not. Returns the number of entries.
     ///
     /// Memory: the names of the directories on the way down, and one for each file of several names.
     ///
     /// # Errors
     /// As [`write()`](super::write()); what was written so far is of no use.
-    pub fn write(&self, from: &Rootfs, out: &mut dyn Write) -> Result<u64, LayerError> {
-        let mut writer = LayerWriter::new(out, from, self.bytes);
+    pub fn write(&self, trees: &[&Rootfs], out: &mut dyn Write) -> Result<u64, LayerError> {
+        let Some(first) = trees.first() else { return Ok(0) };
+        let mut writer = LayerWriter::new(out, first, self.bytes);
         writer.time = self.time;
-        self.put_tree(&mut writer)?;
+        for (number, from) in trees.iter().enumerate() {
+            writer.go_on_with(from);
+            self.put_tree(&mut writer, &trees[..number])?;
+        }
         writer.end()
     }
 
@@ -63,12 +69,17 @@ impl TreeArchive<'_> {
                 xattrs: &Xattrs::new(),
             };
             writer.out.head(&head).map_err(LayerError::Output)?;
-            self.put_tree(&mut writer)?;
+            self.put_tree(&mut writer, &[])?;
         }
         writer.end()
     }
 
-    fn put_tree<W: Write>(&self, writer: &mut LayerWriter<'_, W>) -> Result<(), LayerError> {
+    /// Writes the tree of the writer, but for directories that are in those `before` it.
+    fn put_tree<W: Write>(
+        &self,
+        writer: &mut LayerWriter<'_, W>,
+        before: &[&Rootfs],
+    ) -> Result<(), LayerError> {
         let from = writer.from;
         let root = GuestPath::root();
         let mut open = vec![(names(from, &root)?, root)];
@@ -89,8 +100,12 @@ impl TreeArchive<'_> {
             if !is_recordable(&metadata) {
                 continue;
             }
-            writer.put(&path)?;
-            if metadata.kind == FileKind::Directory {
+            let is_directory = metadata.kind == FileKind::Directory;
+            let earlier = if is_directory { first_with(before, &path) } else { Ok(None) };
+            if io_problem(earlier, "open").map_err(unwritable(&path))?.is_none() {
+                writer.put(&path)?;
+            }
+            if is_directory {
                 open.push((names(from, &path)?, path));
             }
         }
@@ -121,7 +136,7 @@ mod tests {
     fn archive(root: &Rootfs, time: Option<Timestamp>) -> Vec<u8> {
         let mut out = Vec::new();
         let archive = TreeArchive { time, bytes: Limits::WRITTEN, cancelled: &|| false };
-        archive.write(root, &mut out).unwrap();
+        archive.write(&[root], &mut out).unwrap();
         out
     }
 
@@ -147,6 +162,28 @@ mod tests {
         let expected = ["linux_amd64", "linux_arm_v7"]
             .map(|name| [format!("{name}/ "), format!("{name}/f "), format!("{name}/g {name}/f")]);
         assert_eq!(told, expected.concat());
+    }
+
+    #[test]
+    fn a_directory_of_several_trees_is_written_once() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (place, names) in [(&one, ["d/e/1", "f"]), (&two, ["d/2", "d/e/2"])] {
+            for name in names {
+                let path = place.path().join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, name).unwrap();
+            }
+        }
+        let roots = [&one, &two].map(|place| Rootfs::open(place.path()).unwrap());
+        let mut out = Vec::new();
+        let archive = TreeArchive { time: None, bytes: Limits::WRITTEN, cancelled: &|| false };
+        assert_eq!(archive.write(&[&roots[0], &roots[1]], &mut out).unwrap(), 6);
+        let mut reader = Reader::new(&out[..], &Limits::default());
+        let mut told = Vec::new();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            told.push(String::from_utf8(entry.path.clone()).unwrap());
+        }
+        assert_eq!(told, ["d/", "d/e/", "d/e/1", "f", "d/2", "d/e/2"]);
     }
 
     #[test]
@@ -183,6 +220,6 @@ mod tests {
         std::fs::write(place.path().join("f"), "").unwrap();
         let root = Rootfs::open(place.path()).unwrap();
         let archive = TreeArchive { time: None, bytes: Limits::WRITTEN, cancelled: &|| true };
-        assert!(archive.write(&root, &mut Vec::new()).is_err());
+        assert!(archive.write(&[&root], &mut Vec::new()).is_err());
     }
 }
