@@ -307,7 +307,7 @@ impl Publishing<'_> {
             // As under BuildKit.
             let digest = image.digest();
             self.tell(&format!(
-                "stored {digest} without a name, which FROM could find: `name=NAME` gives it one"
+                "stored {digest} without a name: `name=NAME` gives one, by which FROM finds it"
             ));
         }
         for name in names {
