@@ -1,6 +1,6 @@
 //! Images of the store as bases: an earlier build, or a pull, has given them a name there.
 
-use super::Images;
+use super::{Candidate, Images};
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::Event;
 use crate::build::services::{Base, ServiceError, Wanted};
@@ -23,7 +23,7 @@ impl Images<'_> {
         &self,
         reference: &Reference,
         wanted: &Wanted,
-    ) -> Result<Option<Base>, ServiceError> {
+    ) -> Result<Option<Candidate>, ServiceError> {
         // A digest is the same image everywhere.
         if self.pull == Pull::Always || reference.digest().is_some() {
             return Ok(None);
@@ -41,16 +41,19 @@ impl Images<'_> {
         let name = LayoutImageName { path, tag, digest: None };
         let familiar = reference.familiar();
         let why_not = match self.in_layout(&name, reference, wanted) {
-            Ok(base) if base.foreign.is_some() => "is for another platform".to_owned(),
-            Ok(base) if base.image.layers().iter().any(|layer| !self.store.blobs().contains(&layer.blob)) => {
+            Ok(Candidate { base, .. }) if base.foreign.is_some() => "is for another platform".to_owned(),
+            Ok(Candidate { base, .. })
+                if base.image.layers().iter().any(|layer| !self.store.blobs().contains(&layer.blob)) =>
+            {
                 "lacks layers".to_owned()
             }
-            Ok(mut base) => {
-                base.notes.push(format!(
+            Ok(mut candidate) => {
+                let Base { digest, notes, .. } = &mut candidate.base;
+                notes.push(format!(
                     "FROM {familiar}: the image of that name in the store (sha256:{}); --pull asks the registry",
-                    base.digest.short()
+                    digest.short()
                 ));
-                return Ok(Some(base));
+                return Ok(Some(candidate));
             }
             Err(error) => format!("will not do: {}", crate::text::chained(&*error)),
         };
