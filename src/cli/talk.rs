@@ -9,8 +9,10 @@ use super::limits::Limits;
 use super::progress::{Colour, Display, Mode, Verbosity};
 use super::settings::{self, Environment};
 use super::stop::{AtOnce, Stop};
-use crate::build::progress::Progress as _;
+use crate::build::progress::{Event, Progress};
+use crate::image::reference::Reference;
 use crate::registry::{Client, ClientOptions};
+use crate::sandbox::Cancel;
 
 /// How registries are spoken to, and what is shown meanwhile.
 pub(super) struct TalkSettings {
@@ -62,4 +64,24 @@ pub(super) struct Talk {
     pub(super) progress: Arc<Display>,
     /// Who may end it.
     pub(super) stop: Stop,
+}
+
+/// Has `put` give something in a registry its name. Where that is stopped on its way, nobody knows what the name stands for
+/// now: it is said, with `rule` in front.
+pub(super) fn naming<T, E>(
+    (cancel, progress): (&Cancel, &dyn Progress),
+    rule: &str,
+    name: &Reference,
+    put: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let was_stopped = cancel.is_cancelled();
+    let result = put();
+    if result.is_err() && !was_stopped && cancel.is_cancelled() {
+        let name = name.familiar();
+        let detail = format!(
+            "`{name}` may be the new image or still the old one: it was stopped while its name was pushed"
+        );
+        progress.tell(&Event::Warning { rule, span: None, detail: &detail });
+    }
+    result
 }

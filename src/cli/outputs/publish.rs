@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::annotations::Annotated;
+use super::keys::FLAG;
 use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
 use super::reports::{Name, Outcome};
 use super::{Outputs, time_of};
@@ -16,7 +17,7 @@ use crate::build::services::{ImageSource as _, ServiceError};
 use crate::cli::failure::Failure;
 use crate::cli::hints::service_failure;
 use crate::cli::settings::Settings;
-use crate::cli::stop::naming;
+use crate::cli::talk::naming;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::Digest;
 use crate::image::encoding::TypeNames;
@@ -101,14 +102,15 @@ impl Publishing<'_> {
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
         let outputs = &self.settings.outputs;
         let mut rendered: Vec<Rendered<'_>> = Vec::new();
-        for form in outputs.list.iter().filter_map(Output::image) {
+        for output in &outputs.list {
+            let Some(form) = output.image() else { continue };
             if !rendered.iter().any(|known| known.form == form) {
-                rendered.push(self.render(form)?);
+                rendered.push(self.render(&output.flag, form)?);
             }
         }
         if rendered.is_empty() {
             // It has a digest, even if nobody wants the image.
-            rendered.push(self.render(&outputs.usual)?);
+            rendered.push(self.render(FLAG, &outputs.usual)?);
         }
         let find = |form: &ImageForm| rendered.iter().find(|known| known.form == form);
         for output in &outputs.list {
@@ -182,14 +184,14 @@ impl Publishing<'_> {
         created.unwrap_or_else(|| rfc3339(self.clock.now()))
     }
 
-    /// Makes of the images what an output wants.
-    fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
+    /// Makes of the images what an output wants, for which `flag` asked.
+    fn render<'f>(&self, flag: &str, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
         let layers = form.layers(self.clock);
         if form.times != Times::Kept && layers.rewrite.is_none() {
-            self.warn("`rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH");
+            self.warn(flag, "`rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH");
         }
         if form.encoding.types == TypeNames::Docker && form.layers.compression() == Compression::Zstd {
-            self.warn("Docker's media types have none for zstd: many programs refuse such layers");
+            self.warn(flag, "Docker's media types have none for zstd: many programs refuse such layers");
         }
         let (mut images, mut encoded, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for (built, annotated) in self.built.iter().zip(&form.annotations.images) {
@@ -238,8 +240,9 @@ impl Publishing<'_> {
                     refuse_link(directory)?;
                 }
                 for (done, (image, tree)) in self.built.iter().zip(trees).enumerate() {
-                    self.write_directory(image, tree, *others)
-                        .inspect_err(|_| self.tell_complete(dest, &trees[..done], trees.len()))?;
+                    self.write_directory(&output.flag, image, tree, *others).inspect_err(|_| {
+                        self.tell_complete(&output.flag, dest, &trees[..done], trees.len());
+                    })?;
                 }
                 Ok(())
             }
@@ -283,9 +286,9 @@ impl Publishing<'_> {
         self.images.progress.tell(&Event::Note(note));
     }
 
-    /// Says what is not as it was asked for, or does not do.
-    fn warn(&self, detail: &str) {
-        self.images.progress.tell(&Event::Warning { rule: "--output", span: None, detail });
+    /// Says what is not as `flag` asked for it, or does not do.
+    fn warn(&self, flag: &str, detail: &str) {
+        self.images.progress.tell(&Event::Warning { rule: flag, span: None, detail });
     }
 
     fn complete(&self, rendered: &Rendered<'_>) -> Result<(), Failure> {
@@ -347,7 +350,7 @@ impl Publishing<'_> {
         self.snapshotter.view(&chain).map_err(|error| Failure::from_error(&error))
     }
 
-    fn write_directory(&self, image: &Image, dest: &Path, others: Others) -> Result<(), Failure> {
+    fn write_directory(&self, flag: &str, image: &Image, dest: &Path, others: Others) -> Result<(), Failure> {
         let root = self.root(image)?;
         let delivery = Delivery {
             time: time_of(self.clock),
@@ -358,8 +361,7 @@ impl Publishing<'_> {
         let done = directory::write(dest, root.root(), &delivery).map_err(|error| {
             if let DirectoryError::Incomplete { source: DeliveryError::Cancelled, .. } = error {
                 // That it was stopped is all that is said in the end.
-                let detail = format!("the directory `{}` is incomplete now", dest.display());
-                self.images.progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
+                self.warn(flag, &format!("the directory `{}` is incomplete now", dest.display()));
             }
             Failure::from_error(&error)
         })?;
@@ -371,7 +373,7 @@ impl Publishing<'_> {
     }
 
     /// Which directories of several are what they are to be, where writing them has ended too early.
-    fn tell_complete(&self, dest: &Path, complete: &[PathBuf], of: usize) {
+    fn tell_complete(&self, flag: &str, dest: &Path, complete: &[PathBuf], of: usize) {
         let names: Vec<_> = complete.iter().filter_map(|tree| tree.file_name()?.to_str()).collect();
         if !names.is_empty() {
             let detail = format!(
@@ -379,7 +381,7 @@ impl Publishing<'_> {
                 dest.display(),
                 names.join(", ")
             );
-            self.images.progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
+            self.warn(flag, &detail);
         }
     }
 
@@ -418,7 +420,7 @@ impl Publishing<'_> {
         dest: &Dest,
         write: impl FnOnce(&mut dyn Write, &Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        if !dest.is_regular() {
+        if dest.is_read_meanwhile() {
             self.images.progress.end();
         }
         match dest {
@@ -467,7 +469,7 @@ impl Publishing<'_> {
         for destination in push.names {
             let name = push.called(destination);
             let put = || self.images.name(document, &top.media_type, &name);
-            let named = naming(self.cancel, self.images.progress, &name, put);
+            let named = naming((self.cancel, self.images.progress), push.flag, &name, put);
             named.map_err(|error| service_failure(&*error).of_flag(push.flag))?;
             let pushed = name.with_digest(top.digest.clone());
             self.tell(&format!("pushed {}", pushed.familiar()));
