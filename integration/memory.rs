@@ -49,9 +49,6 @@ fn peak_of(process: &Path, program: &Path) -> Option<(u64, u64)> {
     Some((all.saturating_sub(of_files), of_files))
 }
 
-/// The most that planning may take here, in kB: the program itself has some ten megabytes and more in a debug build.
-const MOST_OF_PLANNING: u64 = MOST + 14_000;
-
 /// Where programs are.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -91,7 +88,8 @@ fn run(path: &str, command: &[&str], context: &Context, most: u64, arguments: &[
     let peak = peak(&mut child, &program);
     fs::remove_file(&program).expect("remove");
     let output = child.wait_with_output().expect("wait");
-    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let success = output.status.success() || command == ["check"] && output.status.code() == Some(1);
+    assert!(success, "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     assert!(peak > 0, "no process was seen");
     assert!(peak < most, "{peak} kB");
     peak
@@ -149,7 +147,7 @@ fn four_stages_at_once_need_no_more_than_one() {
 
 #[test]
 fn dockerfiles_of_the_largest_size_are_planned() {
-    const INSTRUCTIONS: usize = 99_000;
+    const INSTRUCTIONS: usize = 49_990;
     let lines = |line: &dyn Fn(usize) -> String, count: usize| (0..count).map(line).collect::<String>();
     let chain = |number: usize| format!("FROM s{number} AS s{}\nENV a{number}=b\n", number + 1);
     // Each has all variables of the first, and something of its own.
@@ -168,8 +166,14 @@ fn dockerfiles_of_the_largest_size_are_planned() {
         ("stages on one", [lines(&|n| format!("ENV v{n}=1\n"), 40_000), lines(&fork, 90), from_all].concat()),
     ] {
         let context = Context::new(&format!("FROM scratch AS s0\n{text}"));
-        let peak = run(PATH, &["plan"], &context, MOST_OF_PLANNING, &[]);
+        let peak = run(PATH, &["plan"], &context, MOST, &[]);
         eprintln!("{what}: {peak} kB");
+    }
+    let findings =
+        Context::new(&format!("FROM scratch\n{}", lines(&|n| format!("env a{n} b\n"), INSTRUCTIONS)));
+    for format in ["--format=text", "--format=json"] {
+        let peak = run(PATH, &["check"], &findings, MOST, &[format]);
+        eprintln!("two findings a line, {format}: {peak} kB");
     }
 }
 
@@ -376,7 +380,7 @@ fn large_configs_of_bases_for_many_platforms_are_refused_before_they_fill_the_me
             eprintln!("{what} for {count}: {peak} kB");
             assert_eq!(!output.status.success(), refused, "{what}: {said}");
             assert_eq!(said.contains("--limit base-config-bytes=N"), refused, "{what}: {said}");
-            assert!((1..MOST_OF_PLANNING).contains(&peak), "{what} for {count}: {peak} kB");
+            assert!((1..MOST).contains(&peak), "{what} for {count}: {peak} kB");
         }
     }
 }

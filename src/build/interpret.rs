@@ -751,9 +751,9 @@ mod tests {
             planned(&format!("FROM scratch AS s\n{triggers}{all}FROM scratch\nRUN {mounts} x\n"))
         };
         assert!(text(2).is_ok());
-        let error = text(40).unwrap_err();
-        assert!(error.to_string().contains("more than 200000 instructions together"), "{error}");
-        assert_eq!(error.span.map(|span| span.first_line), Some(5_002 + 39));
+        let error = text(20).unwrap_err();
+        assert!(error.to_string().contains("more than 100000 instructions together"), "{error}");
+        assert_eq!(error.span.map(|span| span.first_line), Some(5_002 + 19));
     }
 
     #[test]

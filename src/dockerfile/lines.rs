@@ -10,9 +10,9 @@ use super::{Escape, PairSyntax, ParseError, Span, Text};
 /// The longest line, without its line end.
 pub(super) const MAX_LINE: usize = 65535;
 
-/// The most instructions of a file, as many as an image's history may have rows. Each takes some kilobytes until the image
-/// is described, so a file of the largest size could take gigabytes.
-pub(super) const MOST_INSTRUCTIONS: usize = 100_000;
+/// The most instructions of a file, half as many as an image's history may have rows. Each takes a kilobyte until the image
+/// is described, and so much again for what build checks find in it: a build has 100 MB in all.
+pub(super) const MOST_INSTRUCTIONS: usize = 50_000;
 
 /// An instruction whose rest is split, but not understood yet.
 pub(super) struct Statement {
