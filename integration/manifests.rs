@@ -508,6 +508,39 @@ fn a_raw_index_is_printed_byte_by_byte() {
     assert!(expanded.says(&["is an index, which has no config"]) && expanded.says(&["hint", "@sha256:"]));
 }
 
+/// A small index may name one image with very many layers again and again.
+#[test]
+fn inspect_prints_no_more_text_than_fits_into_memory() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let digest = Digest::of(b"").to_string();
+    let layer = json!({"mediaType": media_type::OCI_LAYER_GZIP, "digest": digest, "size": 1});
+    let image = json!({
+        "schemaVersion": 2,
+        "mediaType": media_type::OCI_MANIFEST,
+        "config": {"mediaType": media_type::OCI_CONFIG, "digest": digest, "size": 2},
+        "layers": vec![layer; 10_000],
+    });
+    let image = serde_json::to_vec(&image).expect("JSON");
+    let digest = registry.put_manifest("many", "image", media_type::OCI_MANIFEST, &image);
+    // One has 1.6 million bytes of text.
+    for (entries, code) in [(35, 0), (45, 1)] {
+        let entry = json!({
+            "mediaType": media_type::OCI_MANIFEST, "digest": digest.to_string(), "size": image.len(),
+        });
+        let index = json!({
+            "schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": vec![entry; entries],
+        });
+        let index = serde_json::to_vec(&index).expect("JSON");
+        registry.put_manifest("many", "1", media_type::OCI_INDEX, &index);
+        let name = format!("{}/many:1", registry.host());
+        let finished = builder.run(["manifest", "inspect", &name]).exited(code);
+        assert_eq!(finished.says(&["has is more than 64 MiB of text"]), code == 1, "{}", finished.stderr);
+        assert_eq!(finished.says(&["--raw prints the index alone"]), code == 1, "{}", finished.stderr);
+        let printed = finished.stdout.matches("layer 10000: digest = ").count();
+        assert_eq!(printed, if code == 0 { entries } else { 0 });
+    }
+}
+
 #[test]
 fn inspect_guesses_no_tag() {
     let builder = Builder::new();

@@ -274,6 +274,35 @@ fn a_name_of_the_store_is_a_base_unless_the_registry_is_to_be_asked() {
     assert!(without.says(&["in the store", "the registry is asked"]), "{}", without.stderr);
 }
 
+/// The limit is below that of one config.
+#[test]
+fn the_config_of_a_base_counts_once_where_the_registry_has_what_the_store_lacks() {
+    let name = ground().name(&format!("outputs-{}/counted:1", std::process::id()));
+    let of_base = steps::context(&format!("FROM BASE\nLABEL a={}\nRUN echo a >/a\n", "x".repeat(10_000)));
+    let built = |builder: &Builder, arguments: &[&str]| {
+        builder.run([&["-c", of_base.path().to_str().unwrap()], arguments].concat()).success();
+    };
+    let builder = Builder::new();
+    built(&builder, &["-o", &format!("type=image,name={name}")]);
+    built(&Builder::new(), &["-d", &name]);
+    for blob in fs::read_dir(builder.store().join("blobs/sha256")).unwrap() {
+        let blob = blob.unwrap().path();
+        if fs::read(&blob).unwrap().first() != Some(&b'{') {
+            fs::remove_file(blob).unwrap();
+        }
+    }
+    let on_it = steps::context(&format!("FROM {name}\nENV a=b\n"));
+    // It has twenty thousand bytes: the label is in its history as well.
+    for (limit, code, words) in [
+        ("base-config-bytes=16KiB", 1, "raise it with `--limit base-config-bytes=N`"),
+        ("base-config-bytes=32KiB", 0, "lacks layers; the registry is asked"),
+    ] {
+        let arguments = ["-c", on_it.path().to_str().unwrap(), "--limit", limit, "--no-push"];
+        let finished = builder.run(arguments).exited(code);
+        assert!(finished.says(&[words]), "{}", finished.stderr);
+    }
+}
+
 #[test]
 fn an_image_that_is_stored_without_a_name_is_told_of() {
     let context = steps::context("FROM scratch\nLABEL a=b\n");
@@ -352,7 +381,9 @@ fn who_wants_warnings_alone_is_told_that_times_are_not_rewritten() {
         let flags = [&["--verbosity=warn", "-o", &output], flags].concat();
         build(&builder, &context, &flags).success().stderr
     };
-    let warning = "warning: --output: `rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH\n";
+    let warning = format!(
+        "warning: --output {output}: `rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH\n"
+    );
     assert_eq!(told(&[]), warning);
     assert_eq!(told(&["--build-arg=SOURCE_DATE_EPOCH="]), warning);
     assert_eq!(told(&["--build-arg=SOURCE_DATE_EPOCH=5"]), "");

@@ -61,6 +61,48 @@ fn json_of(path: &Path) -> Value {
 }
 
 #[test]
+fn all_platforms_stand_on_one_index_whatever_the_store_has_of_an_older_one() {
+    let base = ground().name("several:base");
+    let (builder, other) = (Builder::new(), Builder::new());
+    let platforms = "--custom-platform=linux/amd64,linux/arm/v7";
+    let push = |generation: &str| {
+        let context = context(&format!("FROM BASE\nLABEL generation={generation}\n"));
+        build(&other, &context, &[platforms, "--destination", &base]).success();
+    };
+    let generations = |finished: &Finished, layout: &Path| -> Vec<Value> {
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        let blob = |digest: &Value| {
+            json_of(&layout.join("blobs/sha256").join(digest.as_str().unwrap().trim_start_matches("sha256:")))
+        };
+        let index = blob(&json_of(&layout.join("index.json"))["manifests"][0]["digest"]);
+        let entries = index["manifests"].as_array().unwrap().clone();
+        let config = |entry: &Value| blob(&blob(&entry["digest"])["config"]["digest"]);
+        entries.iter().map(|entry| config(entry)["config"]["Labels"]["generation"].clone()).collect()
+    };
+    push("old");
+    finish(builder.command().args(["pull", "--arch=amd64", &base])).success();
+    push("new");
+    let context = Context::new(&format!("FROM {base}\nENV a=b\n"));
+    let out = scratch();
+    let layout = |name: &str| out.path().join(name);
+    let build_to = |name: &str, platforms: &str| {
+        let layout = layout(name);
+        let finished = build(
+            &builder,
+            &context,
+            &[platforms, "--no-push", "--oci-layout-path", layout.to_str().unwrap()],
+        );
+        (finished, layout)
+    };
+    let (finished, layout) = build_to("two", platforms);
+    assert_eq!(generations(&finished, &layout), ["new", "new"], "{}", finished.stderr);
+    assert!(finished.says(&["does not have it for all platforms of this build"]), "{}", finished.stderr);
+    // One alone is taken from the store.
+    let (finished, _) = build_to("one", "--custom-platform=linux/amd64");
+    assert!(finished.says(&["the image of that name in the store"]), "{}", finished.stderr);
+}
+
+#[test]
 fn one_command_makes_an_index_and_does_once_what_is_the_same_for_all() {
     let made = ground().name("several:one");
     let own = can_have_handlers("v5 of one_command_makes_an_index_and_does_once_what_is_the_same_for_all");

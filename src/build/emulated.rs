@@ -60,17 +60,10 @@ impl Executor<'_> {
         }
     }
 
-    /// Notes what `stage` ran under, where its steps have keys for another CPU: the machine's handler was taken when they were
-    /// known. Nothing of that is remembered, here or on it.
-    pub(super) fn note_cpu(&self, stage: &StagePlan) {
-        if self.handlerless.load(Ordering::Relaxed) && has_model(stage) {
-            locked(&self.under_other_cpu).insert(stage.position);
-        }
-    }
-
-    /// Whether a step of `stage` may have run under another CPU than its key says.
-    pub(super) fn was_under_other_cpu(&self, stage: &StagePlan) -> bool {
-        locked(&self.under_other_cpu).contains(&stage.position)
+    /// Whether a step of `stage` may have run under another CPU than its key says: the machine's handler was taken when that
+    /// was known already. Nothing of it is remembered then, here or on it.
+    pub(super) fn may_be_under_other_cpu(&self, stage: &StagePlan) -> bool {
+        self.handlerless.load(Ordering::Relaxed) && has_model(stage)
     }
 
     /// Whether the process may run without the handler that could not be registered; then no other step tries it.

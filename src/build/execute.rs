@@ -107,8 +107,6 @@ pub(super) struct Executor<'a> {
     pub(super) told_of_emulation: Mutex<BTreeSet<String>>,
     /// Whether no step can have a handler of its own, as one has found out.
     pub(super) handlerless: AtomicBool,
-    /// The stages, by position, with steps that have run under another CPU than their keys say.
-    pub(super) under_other_cpu: Mutex<BTreeSet<usize>>,
     /// How many steps were found, and how many done.
     pub(super) count: Count,
     /// Layers of remembered results of which was told that they are lost.
@@ -138,7 +136,6 @@ impl<'a> Executor<'a> {
             host: OnceLock::new(),
             told_of_emulation: Mutex::default(),
             handlerless: AtomicBool::new(false),
-            under_other_cpu: Mutex::default(),
             count: Count::default(),
             told: Mutex::default(),
             lost: Mutex::default(),

@@ -245,7 +245,6 @@ impl Executor<'_> {
             process.runner = Runner::Handler;
             result = sandbox.run(root, &process, &mut output, &self.cancel);
         }
-        self.note_cpu(stage);
         redactor.finish(&mut |stream, bytes| tell(stream, bytes));
         progress.tell(&Event::OutputEnded { place });
         match result {

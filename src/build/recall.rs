@@ -386,7 +386,7 @@ impl Executor<'_> {
         created: &str,
     ) -> bool {
         let (Some(own), Some(parent)) = (work.key.clone(), run.done.key.take()) else { return false };
-        if self.was_under_other_cpu(run.stage) {
+        if self.may_be_under_other_cpu(run.stage) {
             return false;
         }
         let taken = run.keys.get(&group).map(|key| key.taken.as_slice()).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
@@ -555,8 +556,9 @@ fn boolean(text: &str) -> Result<bool, String> {
 }
 
 /// The command line as clap knows it.
-fn known() -> clap::Command {
-    with_booleans(CommandLine::command())
+fn known() -> &'static clap::Command {
+    static KNOWN: LazyLock<clap::Command> = LazyLock::new(|| with_booleans(CommandLine::command()));
+    &KNOWN
 }
 
 /// Has every flag that is there or not take a value, too, but only behind an equals sign.
@@ -578,7 +580,7 @@ fn with_booleans(command: clap::Command) -> clap::Command {
 
 /// Reads the command line `arguments`, the program's name first.
 pub(super) fn parse(arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
-    let mut known = known();
+    let mut known = known().clone();
     let matches = known.try_get_matches_from_mut(arguments)?;
     CommandLine::from_arg_matches(&matches).map_err(|error| error.format(&mut known))
 }
@@ -603,8 +605,7 @@ pub(super) enum Placed {
 impl Called {
     /// As far as `arguments` name it.
     pub(super) fn by(arguments: &[OsString], placed: Placed) -> Self {
-        let known = known();
-        let (mut command, mut words, mut above) = (&known, Vec::new(), Vec::new());
+        let (mut command, mut words, mut above) = (known(), Vec::new(), Vec::new());
         for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
             let Some(next) = command.find_subcommand(word) else { continue };
             words.push(next.get_name().to_owned());
@@ -707,7 +708,7 @@ pub(super) fn with_command(arguments: Vec<OsString>) -> (Vec<OsString>, Placed) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn arguments(words: &[&str]) -> Vec<OsString> {
@@ -716,6 +717,22 @@ mod tests {
 
     fn line(words: &[&str]) -> Result<CommandLine, clap::Error> {
         parse(&arguments(words))
+    }
+
+    /// What `builder build` is told with these flags.
+    pub(in crate::cli) fn args_of_build(flags: &[&str]) -> Box<BuildArgs> {
+        match line(&[&["build"], flags].concat()).unwrap().command {
+            Command::Build(args) => args,
+            _ => panic!("{flags:?}"),
+        }
+    }
+
+    /// What `builder image extract` is told with these flags and places.
+    pub(in crate::cli) fn args_of_extract(words: &[&str]) -> Box<ExtractArgs> {
+        match line(&[&["image", "extract"], words].concat()).unwrap().command {
+            Command::Image(ImageArgs { command: ImageCommand::Extract(args) }) => args,
+            _ => panic!("{words:?}"),
+        }
     }
 
     fn command_of(words: &[&str]) -> Option<String> {
@@ -744,7 +761,7 @@ mod tests {
     }
 
     fn help(command: &str) -> String {
-        let mut known = known();
+        let mut known = known().clone();
         let command = command
             .split(' ')
             .fold(&mut known, |above, word| above.find_subcommand_mut(word).expect("a command"));

@@ -77,7 +77,7 @@ fn print_plan(
         limits: settings.limits.documents,
         pull: settings.pull,
         unpacking: None,
-        asked: Asked::default(),
+        asked: Asked::for_platforms(settings.platforms.normalised()),
     };
     let plans = make_plans(sources, settings, &images)?;
     if let Some(plan) = plans.first() {
@@ -194,7 +194,7 @@ impl Build<'_> {
             limits: settings.limits.documents,
             pull: settings.pull,
             unpacking: Some(unpacking),
-            asked: Asked::default(),
+            asked: Asked::for_platforms(settings.platforms.normalised()),
         };
         let found = &written.found;
         check_outputs(settings, found)?;

@@ -171,7 +171,7 @@ fn run(
             limits: settings.limits.documents,
             pull: settings.pull,
             unpacking: None,
-            asked: Asked::default(),
+            asked: Asked::for_platforms(settings.platforms.normalised()),
         };
         let checked = checked(settings, &places, &found, &images);
         for base in &checked.unknown {

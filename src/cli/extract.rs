@@ -241,10 +241,8 @@ fn extract_failure(error: &ExtractError, destination: &Destination) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::args::{Command, CommandLine, ImageCommand};
+    use crate::cli::args::tests::args_of_extract;
 
     #[test]
     fn flags_are_refused_as_those_of_a_build_are() {
@@ -252,9 +250,7 @@ mod tests {
             ("--custom-platform=linux/amd64,linux/arm64", "names several platforms"),
             ("--snapshotter=auto", "--snapshotter: `auto` is no snapshotter"),
         ] {
-            let line = ["builder", "image", "extract", flag, "out", "dir"];
-            let Command::Image(image) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
-            let ImageCommand::Extract(args) = image.command;
+            let args = args_of_extract(&[flag, "out", "dir"]);
             let error = ExtractSettings::resolve(&args, &Environment::of(&[])).err().unwrap();
             assert!(error.message.contains(message), "{}", error.message);
         }

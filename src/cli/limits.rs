@@ -4,7 +4,7 @@ use super::failure::Failure;
 use crate::build::services::BuildLimits;
 use crate::context::{ContextLimits, DOWNLOAD_LIMIT, GitLimits, ignore};
 use crate::dockerfile::suggest;
-use crate::image::document::DocumentLimits;
+use crate::image::document::{self, DocumentLimits};
 use crate::layer;
 use crate::limit::Limit;
 use crate::rootfs::{Overrides, users::DATABASE_LIMIT};
@@ -59,15 +59,17 @@ struct Setting {
     unit: Unit,
     /// What it is the limit of.
     what: &'static str,
+    /// What else is to be known of it.
+    note: fn() -> String,
     of: fn(&mut Limits) -> &mut Limit,
 }
 
 const fn bytes(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Limit) -> Setting {
-    Setting { usual, unit: Unit::Bytes, what, of }
+    Setting { usual, unit: Unit::Bytes, what, note: String::new, of }
 }
 
 const fn count(usual: Limit, what: &'static str, of: fn(&mut Limits) -> &mut Limit) -> Setting {
-    Setting { usual, unit: Unit::Count, what, of }
+    Setting { usual, unit: Unit::Count, what, note: String::new, of }
 }
 
 /// All of them, in the order of the documentation.
@@ -114,9 +116,10 @@ const SETTINGS: [Setting; 25] = [
     bytes(DocumentLimits::CONFIG, "the config of an image", |limits| &mut limits.documents.config),
     bytes(
         DocumentLimits::BASES,
-        "the configs of all bases of a build together, for each platform anew: they are in memory. A value counts for 13 bytes, a key for 195, an object for 208, where that is more",
+        "the configs of all bases of a build together, for each platform anew: they are in memory",
         |limits| &mut limits.documents.bases,
-    ),
+    )
+    .noted(of_bases),
     count(DocumentLimits::NESTING, "indexes within indexes: how deep", |limits| {
         &mut limits.documents.nesting
     }),
@@ -151,7 +154,17 @@ const SETTINGS: [Setting; 25] = [
     bytes(DATABASE_LIMIT, "`/etc/passwd` and `/etc/group` of an image, each", |limits| &mut limits.users),
 ];
 
+/// What is to be known of the limit on the configs of bases.
+fn of_bases() -> String {
+    let (own, one) = (DocumentLimits::BASES.name(), DocumentLimits::CONFIG.name());
+    format!("; {}. Where `{own}` is not set, it is no less than `{one}`", document::cost_in_words())
+}
+
 impl Setting {
+    const fn noted(self, note: fn() -> String) -> Self {
+        Self { note, ..self }
+    }
+
     /// The usual value as people write it.
     fn usual_value(&self) -> String {
         let value = self.usual.value;
@@ -163,10 +176,11 @@ impl Setting {
     }
 
     fn meaning(&self) -> String {
-        match self.unit {
-            Unit::Bytes => format!("bytes of {}", self.what),
-            Unit::Count => self.what.to_owned(),
-        }
+        let unit = match self.unit {
+            Unit::Bytes => "bytes of ",
+            Unit::Count => "",
+        };
+        format!("{unit}{}{}", self.what, (self.note)())
     }
 }
 
@@ -191,16 +205,23 @@ impl Limits {
     /// The usual limits, changed by the variable `BUILDER_LIMITS` and then by the flags, each `NAME=VALUE`.
     pub(super) fn resolve(variable: Option<&str>, flags: &[String]) -> Result<Self, Failure> {
         let mut limits = Self::default();
+        let mut set = Vec::new();
         for text in variable.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty()) {
-            limits.set(text).map_err(|failure| failure.of_flag("BUILDER_LIMITS"))?;
+            set.push(limits.set(text).map_err(|failure| failure.of_flag("BUILDER_LIMITS"))?);
         }
         for text in flags {
-            limits.set(text).map_err(|failure| failure.of_flag("--limit"))?;
+            set.push(limits.set(text).map_err(|failure| failure.of_flag("--limit"))?);
+        }
+        let documents = &mut limits.documents;
+        if !set.contains(&DocumentLimits::BASES.name()) {
+            // Whoever allows one config that is larger allows that as well.
+            documents.bases = documents.bases.with(documents.bases.value.max(documents.config.value));
         }
         Ok(limits)
     }
 
-    fn set(&mut self, text: &str) -> Result<(), Failure> {
+    /// Sets the limit that `text` names; gives its name.
+    fn set(&mut self, text: &str) -> Result<&'static str, Failure> {
         let Some((name, value)) = text.split_once('=') else {
             return Err(Failure::new(format!("`{text}` is no limit, expected `NAME=VALUE`")).hint(names()));
         };
@@ -218,7 +239,7 @@ impl Limits {
             };
             Failure::new(format!("`{value}` is no value for `{name}`, expected {expected}"))
         })?);
-        Ok(())
+        Ok(setting.usual.name())
     }
 }
 
@@ -255,6 +276,22 @@ mod tests {
         assert_eq!(limits.layers.window, layer::Limits::WINDOW.with(2 << 30));
         assert_eq!(limits.layers.bytes, layer::Limits::BYTES);
         assert_eq!(resolve("", &[]).unwrap(), Limits::default());
+    }
+
+    /// One config may take as much as all together, unless somebody says otherwise.
+    #[test]
+    fn the_configs_of_all_bases_may_take_as_much_as_one_may_unless_their_limit_is_set() {
+        let usual = DocumentLimits::BASES.value;
+        for (variable, flags, expected) in [
+            ("", &["config-bytes=64MiB"][..], 64 << 20),
+            ("", &["config-bytes=1KiB"], usual),
+            ("", &["base-config-bytes=1KiB"], 1024),
+            ("base-config-bytes=1KiB", &["config-bytes=64MiB"], 1024),
+            ("config-bytes=64MiB", &["base-config-bytes=9MiB"], 9 << 20),
+        ] {
+            let limits = resolve(variable, flags).unwrap();
+            assert_eq!(limits.documents.bases.value, expected, "{variable} {flags:?}");
+        }
     }
 
     #[test]

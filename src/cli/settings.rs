@@ -28,7 +28,7 @@ use crate::context::{GitOptions, UrlSource};
 use crate::dockerfile::Network;
 use crate::http::{self, Pem, Proxies};
 use crate::image::matching::{Asked, MatchMode};
-use crate::image::platform::{Platform, PlatformError, PlatformFields, Requested, check_written};
+use crate::image::platform::{Platform, PlatformFields, Requested, check_written};
 use crate::registry::{ClientOptions, ConfigFile, Helpers, Insecure};
 use crate::sandbox::emulation::{self, OWN_PLACE};
 use crate::sandbox::probe::Hints;
@@ -210,8 +210,7 @@ impl Settings {
         let host = host_platform();
         let (platforms, asked) = platforms(&args.platform, &host, &mut warnings)?;
         let mode = match_mode(&args.platform)?;
-        let normalised: Vec<Platform> =
-            platforms.iter().map(|platform| platform.normalised.clone()).collect();
+        let normalised = platforms.normalised();
         let outputs = Outputs::resolve(args, &normalised, purpose, &mut warnings)?;
         let (build_args, epoch) = build_args(&args.build_arg, environment)?;
         let allowed = Allowed::parse(&args.allow)?;
@@ -411,6 +410,11 @@ impl Platforms {
         Err(Failure::new(message).of_flag("--custom-platform").hint("name one of them"))
     }
 
+    /// As they are compared.
+    pub(super) fn normalised(&self) -> Vec<Platform> {
+        self.iter().map(|platform| platform.normalised.clone()).collect()
+    }
+
     pub(super) fn first(&self) -> &Requested {
         &self.first
     }
@@ -424,9 +428,7 @@ impl Platforms {
 pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
     Requested::parse(text, host).map_err(|error| {
         let failure = Failure::from_error(&error).of_flag("--custom-platform");
-        // What was meant is said already.
-        let is_told = matches!(error, PlatformError::NoSystem { meant: Some(_), .. });
-        if is_told { failure } else { failure.hint("for instance linux/arm/v7") }
+        if error.has_advice() { failure } else { failure.hint("for instance linux/arm/v7") }
     })
 }
 
@@ -794,10 +796,8 @@ fn read_setting(variable: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure>
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::args::{Command, CommandLine};
+    use crate::cli::args::tests::args_of_build;
 
     #[test]
     fn a_build_argument_without_value_is_the_environment_s_or_none() {
@@ -876,8 +876,7 @@ mod tests {
     #[test]
     fn platforms_come_in_lists_and_one_by_one_and_each_counts_once() {
         let read = |flags: &[&str]| -> Result<String, String> {
-            let line = ["builder", "build"].iter().chain(flags);
-            let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let args = args_of_build(flags);
             let host = Platform::new("linux", "amd64", None);
             let read = platforms(&args.platform, &host, &mut Vec::new());
             let (platforms, asked) = read.map_err(|failure| failure.message)?;

@@ -8,8 +8,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
 use super::progress::Colour;
-use crate::build::progress::{Event, Progress};
-use crate::image::reference::Reference;
 use crate::sandbox::{Cancel, exit_when_dispensable};
 use crate::sys;
 
@@ -165,26 +163,6 @@ impl Stop {
             }
         }
     }
-}
-
-/// Has `put` give something in a registry its name. Where that is stopped on its way, nobody knows what the name stands for
-/// now: it is said.
-pub(super) fn naming<T, E>(
-    cancel: &Cancel,
-    progress: &dyn Progress,
-    name: &Reference,
-    put: impl FnOnce() -> Result<T, E>,
-) -> Result<T, E> {
-    let was_stopped = cancel.is_cancelled();
-    let result = put();
-    if result.is_err() && !was_stopped && cancel.is_cancelled() {
-        let name = name.familiar();
-        let detail = format!(
-            "`{name}` may be the new image or still the old one: it was stopped while its name was pushed"
-        );
-        progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
-    }
-    result
 }
 
 /// Ends this process at once, and says so.

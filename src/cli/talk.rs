@@ -9,8 +9,10 @@ use super::limits::Limits;
 use super::progress::{Colour, Display, Mode, Verbosity};
 use super::settings::{self, Environment};
 use super::stop::{AtOnce, Stop};
-use crate::build::progress::Progress as _;
+use crate::build::progress::{Event, Progress};
+use crate::image::reference::Reference;
 use crate::registry::{Client, ClientOptions};
+use crate::sandbox::Cancel;
 
 /// How registries are spoken to, and what is shown meanwhile.
 pub(super) struct TalkSettings {
@@ -67,12 +69,30 @@ pub(super) struct Talk {
     pub(super) stop: Stop,
 }
 
+/// Has `put` give something in a registry its name. Where that is stopped on its way, nobody knows what the name stands for
+/// now: it is said, with `rule` in front.
+pub(super) fn naming<T, E>(
+    (cancel, progress): (&Cancel, &dyn Progress),
+    rule: &str,
+    name: &Reference,
+    put: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let was_stopped = cancel.is_cancelled();
+    let result = put();
+    if result.is_err() && !was_stopped && cancel.is_cancelled() {
+        let name = name.familiar();
+        let detail = format!(
+            "`{name}` may be the new image or still the old one: it was stopped while its name was pushed"
+        );
+        progress.tell(&Event::Warning { rule, span: None, detail: &detail });
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::args::{Command, CommandLine};
+    use crate::cli::args::{self, Command};
 
     #[test]
     fn insecure_is_for_reading_too() {
@@ -82,7 +102,11 @@ mod tests {
             (&["--insecure-pull"], (true, false)),
         ] {
             let line = ["builder", "pull", "x"].iter().chain(flags);
-            let Command::Pull(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let Command::Pull(args) =
+                args::parse(&line.map(std::ffi::OsString::from).collect::<Vec<_>>()).unwrap().command
+            else {
+                panic!()
+            };
             let settings = TalkSettings::resolve(&args.registry, &args.shown, &Environment::of(&[])).unwrap();
             let insecure = &settings.client.insecure;
             assert_eq!((insecure.pull, insecure.push), expected, "{flags:?}");

@@ -110,12 +110,23 @@ impl ImageConfig {
 /// # Errors
 /// [`DocumentError`] when it is too large, no JSON, of another shape, or without usable `rootfs`.
 pub fn parse_config(bytes: &[u8], limits: &DocumentLimits) -> Result<ImageConfig, DocumentError> {
+    parse_config_at_cost(bytes, limits).map(|(config, _)| config)
+}
+
+/// [`parse_config`], with what the config takes of [`DocumentLimits::bases`].
+///
+/// # Errors
+/// As [`parse_config`].
+pub fn parse_config_at_cost(
+    bytes: &[u8],
+    limits: &DocumentLimits,
+) -> Result<(ImageConfig, u64), DocumentError> {
     #[derive(Deserialize)]
     struct Probe {
         rootfs: Option<serde::de::IgnoredAny>,
     }
     document::check_size(Kind::Config, bytes.len() as u64, limits)?;
-    let config: ImageConfig = document::from_json(Kind::Config, bytes)?;
+    let (config, cost): (ImageConfig, _) = document::from_json_at_cost(Kind::Config, bytes)?;
     if document::from_json::<Probe>(Kind::Config, bytes)?.rootfs.is_none() {
         return Err(DocumentError::NoRootfs);
     }
@@ -130,7 +141,7 @@ pub fn parse_config(bytes: &[u8], limits: &DocumentLimits) -> Result<ImageConfig
     ] {
         document::check_count(what, count, limit)?;
     }
-    Ok(config)
+    Ok((config, cost))
 }
 
 /// What the config of an image says it is for; the rest may be anything.

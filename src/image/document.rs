@@ -25,7 +25,7 @@ pub struct DocumentLimits {
     pub index: Limit,
     /// Of a config.
     pub config: Limit,
-    /// Of the configs of all bases of a build together, in [`cost`].
+    /// Of the configs of all bases of a build together: their bytes, or more where values take more memory than text.
     pub bases: Limit,
     /// How deep indexes may lie in an index.
     pub nesting: Limit,
@@ -95,6 +95,14 @@ impl Kind {
             Self::ManifestOrIndex | Self::Manifest => "manifest",
             Self::Index => "index",
             Self::Config => "config",
+        }
+    }
+
+    /// What is said of the weight of keys, where they have any.
+    fn keys(self) -> String {
+        match self {
+            Self::Config => format!(", a key for {KEY_OF_CONFIG}"),
+            Self::Manifest | Self::Index | Self::ManifestOrIndex => String::new(),
         }
     }
 }
@@ -228,6 +236,19 @@ pub enum DocumentError {
         count: usize,
         /// The most.
         limit: usize,
+    },
+    /// Too many values, by what each counts for.
+    #[error(
+        "has {weight} values (an object counts for {object}{keys}), more than the limit of {most}",
+        object = OBJECT,
+        keys = kind.keys(),
+        most = MOST_WEIGHT
+    )]
+    TooManyValues {
+        /// Of what.
+        kind: Kind,
+        /// What they count together.
+        weight: usize,
     },
     /// A descriptor that cannot be right.
     #[error("a descriptor is not valid")]
@@ -434,20 +455,32 @@ const DEEPEST: usize = 128;
 /// The most that the values of a document may count together; see [`weight`].
 const MOST_WEIGHT: usize = 600_000;
 
+/// How much an object counts.
+const OBJECT: usize = 16;
+
 /// How much each key of a config counts besides its value: its labels and volumes are maps, of any number of short texts.
 const KEY_OF_CONFIG: usize = 15;
 
 /// Bytes for each unit of [`weight`]: no config that may be alone costs more than the largest text.
 const BYTES_OF_WEIGHT: usize = 13;
 
-/// What a config takes of [`DocumentLimits::bases`]: its bytes, or more where its values take more memory than its text.
+/// What a config of so many bytes and so much weight takes of [`DocumentLimits::bases`].
+fn cost(bytes: usize, weight: usize) -> u64 {
+    bytes.max(weight * BYTES_OF_WEIGHT) as u64
+}
+
+/// How [`DocumentLimits::bases`] counts, for those who set it.
 #[must_use]
-pub fn cost(config: &[u8]) -> u64 {
-    config.len().max(weight(Kind::Config, config) * BYTES_OF_WEIGHT) as u64
+pub fn cost_in_words() -> String {
+    format!(
+        "a value counts for {BYTES_OF_WEIGHT} bytes, a key for {}, an object for {}, where that is more than the text",
+        KEY_OF_CONFIG * BYTES_OF_WEIGHT,
+        OBJECT * BYTES_OF_WEIGHT
+    )
 }
 
 /// How much the values of a JSON text count. What is not known is kept as it was read, and takes far more memory than text:
-/// each value counts for one, an object for sixteen, and in a config each key for fifteen more.
+/// each value counts for one, an object for [`OBJECT`], and in a config each key for [`KEY_OF_CONFIG`] more.
 fn weight(kind: Kind, bytes: &[u8]) -> usize {
     let (mut weight, mut depth, mut in_string, mut rest) = (0, 0_usize, false, bytes.iter());
     while let Some(byte) = rest.next() {
@@ -455,7 +488,7 @@ fn weight(kind: Kind, bytes: &[u8]) -> usize {
             (_, b'"') => in_string = !in_string,
             (true, b'\\') => drop(rest.next()),
             (false, b'{' | b'[') => {
-                weight += if *byte == b'{' { 16 } else { 1 };
+                weight += if *byte == b'{' { OBJECT } else { 1 };
                 depth += 1;
             }
             (false, b'}' | b']') => depth = depth.saturating_sub(1),
@@ -472,16 +505,24 @@ fn weight(kind: Kind, bytes: &[u8]) -> usize {
 }
 
 pub(super) fn from_json<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, DocumentError> {
-    let what = match kind {
-        Kind::Config => "values (an object counts for 16, a key for 15)",
-        Kind::Manifest | Kind::Index | Kind::ManifestOrIndex => "values (an object counts for 16)",
-    };
-    check_count(what, weight(kind, bytes), MOST_WEIGHT)?;
-    serde_json::from_slice(bytes).map_err(|source| {
+    from_json_at_cost(kind, bytes).map(|(value, _)| value)
+}
+
+/// [`from_json`], with what it takes of [`DocumentLimits::bases`].
+pub(super) fn from_json_at_cost<T: DeserializeOwned>(
+    kind: Kind,
+    bytes: &[u8],
+) -> Result<(T, u64), DocumentError> {
+    let weight = weight(kind, bytes);
+    if weight > MOST_WEIGHT {
+        return Err(DocumentError::TooManyValues { kind, weight });
+    }
+    let value = serde_json::from_slice(bytes).map_err(|source| {
         let place = place(bytes, source.line(), source.column());
         let place = if place.is_empty() { place } else { format!(" at `{place}`") };
         DocumentError::Json { what: kind.name(), place, source }
-    })
+    })?;
+    Ok((value, cost(bytes.len(), weight)))
 }
 
 /// The path of the value that ends at a line and column of a JSON text, for instance `layers[0].size`.
@@ -575,7 +616,7 @@ mod tests {
         assert!(from_json::<Value>(Kind::Index, keys.as_bytes()).is_ok());
         for text in [many("1", 700_000), many("{}", 40_000), many("[]", 700_000), keys] {
             let error = from_json::<Value>(Kind::Config, text.as_bytes()).unwrap_err();
-            assert!(matches!(error, DocumentError::TooMany { .. }), "{error}");
+            assert!(matches!(error, DocumentError::TooManyValues { .. }), "{error}");
         }
         for text in [many("1", 500_000), many("\"{\\\"{{{{[[[,,,\"", 100_000)] {
             assert!(from_json::<Value>(Kind::Config, text.as_bytes()).is_ok());

@@ -109,6 +109,14 @@ pub enum PlatformError {
     },
 }
 
+impl PlatformError {
+    /// Whether it says what was meant.
+    #[must_use]
+    pub fn has_advice(&self) -> bool {
+        matches!(self, Self::NoSystem { meant: Some(_), .. })
+    }
+}
+
 /// A platform for an index that is not in the words of the OCI image specification, which are Go's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrittenError {
@@ -370,8 +378,11 @@ fn parse(text: &str, host: &Platform) -> Result<Platform, PlatformError> {
         return Err(syntax(bad));
     }
     if parts.len() > 1 && is_architecture(name) {
-        let meant = matches!(parts[..], [_, variant] if !is_architecture(variant));
-        let meant = meant.then(|| format!("{}/{}", host.os, shown(text)));
+        let meant = match parts[..] {
+            [_, second] if is_system(second) => Some(format!("{}/{}", shown(second), shown(name))),
+            [_, second] if !is_architecture(second) => Some(format!("{}/{}", host.os, shown(text))),
+            _ => None,
+        };
         return Err(PlatformError::NoSystem { text: shown(text), architecture: shown(name), meant });
     }
     let mut platform = match parts[1..] {
@@ -392,6 +403,11 @@ fn parse(text: &str, host: &Platform) -> Result<Platform, PlatformError> {
     Ok(platform)
 }
 
+/// Whether a word means an operating system.
+fn is_system(word: &str) -> bool {
+    SYSTEMS.contains(&normalise_os(word).as_str())
+}
+
 /// Whether a word means an architecture, and no operating system.
 fn is_architecture(word: &str) -> bool {
     let (architecture, _) = normalise_cpu(&word.to_lowercase(), "");
@@ -400,8 +416,8 @@ fn is_architecture(word: &str) -> bool {
 
 /// One component: an operating system on the host's architecture, or an architecture under the host's system.
 fn one_word(name: &str, whole: &str, host: &Platform) -> Option<Platform> {
-    let os = normalise_os(name);
-    if SYSTEMS.contains(&os.as_str()) {
+    if is_system(name) {
+        let os = normalise_os(name);
         let variant = host.variant.as_deref().filter(|v| host.architecture == "arm" && *v != "v7");
         return Some(Platform::new(&os, &host.architecture, variant));
     }
@@ -711,6 +727,8 @@ mod tests {
             ("aarch64/v8", "aarch64", Some("linux/aarch64/v8")),
             ("arm64/amd64", "arm64", None),
             ("arm/arm/v7", "arm", None),
+            ("arm/windows", "arm", Some("windows/arm")),
+            ("arm64/macOS", "arm64", Some("macOS/arm64")),
         ] {
             let meant = meant.map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();
             assert_eq!(

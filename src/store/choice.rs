@@ -68,6 +68,8 @@ pub struct LayoutImage {
     pub digest: Digest,
     /// The config. It has as many diff ids as there are layers.
     pub config: ImageConfig,
+    /// What the config takes of [`DocumentLimits::bases`](crate::image::document::DocumentLimits::bases).
+    pub cost: u64,
     /// What the user should know of the choice.
     pub notes: Vec<String>,
 }

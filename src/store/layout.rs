@@ -16,7 +16,7 @@ use super::choice::LayoutImage;
 use super::export::{DOCKER_MANIFEST, Export, ExportError, Plan, Readers};
 use super::lock::{self, Sharing};
 use super::staged::{self, Parents, StagedDir};
-use crate::image::config::parse_config;
+use crate::image::config::parse_config_at_cost;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Mismatch, VerifyingReader};
 use crate::image::document::{Document, DocumentError, DocumentLimits, Kind, parse, too_long};
@@ -464,13 +464,13 @@ impl Layout {
         let limits = &self.limits;
         let manifest = parse_manifest(&self.read(entry, limits.manifest)?, Some(&entry.media_type), limits)
             .map_err(|source| invalid(&entry.digest, source))?;
-        let config = parse_config(&self.read(&manifest.config, limits.config)?, limits)
+        let (config, cost) = parse_config_at_cost(&self.read(&manifest.config, limits.config)?, limits)
             .map_err(|source| invalid(&manifest.config.digest, source))?;
         let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
         if layers != diff_ids {
             return Err(LayoutError::Layers { digest: entry.digest.clone(), layers, diff_ids });
         }
-        Ok(LayoutImage { manifest, digest: entry.digest.clone(), config, notes: Vec::new() })
+        Ok(LayoutImage { manifest, digest: entry.digest.clone(), config, cost, notes: Vec::new() })
     }
 
     /// Opens a blob. What is read from it is not verified.

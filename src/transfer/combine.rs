@@ -64,7 +64,22 @@ impl<K: Ord, T: Clone> Once<K, T> {
 }
 
 /// What an entry of an index in some repository says to point to.
-type Place = (String, Digest, u64, String);
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    repository: String,
+    digest: Digest,
+    size: u64,
+    media_type: String,
+}
+
+impl Place {
+    /// What `entry` points to, in the repository of `image`.
+    #[must_use]
+    pub fn of(image: &Reference, entry: &Descriptor) -> Self {
+        let Descriptor { digest, size, media_type, .. } = entry;
+        Self { repository: image.name(), digest: digest.clone(), size: *size, media_type: media_type.clone() }
+    }
+}
 
 /// What was asked of registries. An index may name one image thousands of times.
 #[derive(Debug, Default)]
@@ -76,10 +91,6 @@ pub struct Known {
 }
 
 impl Known {
-    fn place(image: &Reference, entry: &Descriptor) -> Place {
-        (image.name(), entry.digest.clone(), entry.size, entry.media_type.clone())
-    }
-
     /// The document that `entry` points to, in the repository of `image`.
     fn document(
         &self,
@@ -89,9 +100,11 @@ impl Known {
     ) -> Result<Fetched, ServiceError> {
         let has_room = |fetched: &Fetched| {
             let bytes = fetched.bytes.len() as u64;
-            self.kept.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= MOST_KEPT
+            let with_it = |kept: u64| kept.checked_add(bytes).filter(|kept| *kept <= MOST_KEPT);
+            // What has no room takes none.
+            self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).is_ok()
         };
-        self.documents.get(Self::place(image, entry), ask, has_room)
+        self.documents.get(Place::of(image, entry), ask, has_room)
     }
 }
 
@@ -197,7 +210,7 @@ impl Sources<'_> {
             let ask = || Ok(self.client.document_of(image, entry, Payload::Anything)?);
             self.platform(image, &self.known.document(image, entry, ask)?)
         };
-        let own = self.known.platforms.get(Known::place(image, entry), ask, |_| true)?;
+        let own = self.known.platforms.get(Place::of(image, entry), ask, |_| true)?;
         let platform = completed(&label, &own);
         Ok(Descriptor { platform: Some(platform), ..entry.clone() })
     }
@@ -240,12 +253,12 @@ impl Images<'_> {
         let ask = || Ok(self.client.document_of(from, entry, Payload::Anything)?);
         let fetched = known.document(from, entry, ask)?;
         let Manifest { config, layers, .. } = parse_anything(&fetched, &self.limits)?;
-        let (mut blobs, mut known) = (Vec::new(), BTreeSet::new());
+        let (mut blobs, mut seen) = (Vec::new(), BTreeSet::new());
         for blob in std::iter::once(config).chain(layers) {
             // What has an address of its own need not be in registries.
             let is_elsewhere =
                 media_type::is_foreign_layer(&blob.media_type) && blob.other.contains_key("urls");
-            if !is_elsewhere && known.insert(blob.digest.clone()) {
+            if !is_elsewhere && seen.insert(blob.digest.clone()) {
                 blobs.push(blob);
             }
         }
@@ -279,5 +292,25 @@ mod tests {
         assert_eq!((get(7, false), get(7, false), asked.load(Ordering::Relaxed)), (8, 8, 4));
         assert_eq!(once.get(9, || Err("no"), |_| true), Err("no"));
         assert_eq!(once.get(9, || Ok::<_, ()>(1), |_| true), Ok(1));
+    }
+    #[test]
+    fn a_document_that_has_no_room_takes_none_from_smaller_ones() {
+        let known = Known::default();
+        let image: Reference = "r.example/a:1".parse().unwrap();
+        let asked = AtomicU64::new(0);
+        let get = |megabytes: u64| {
+            let digest = Digest::of(&megabytes.to_le_bytes());
+            let entry = Descriptor::new(media_type::OCI_MANIFEST, digest.clone(), megabytes);
+            let ask = || {
+                asked.fetch_add(1, Ordering::Relaxed);
+                let bytes = vec![0; usize::try_from(megabytes << 20).unwrap()];
+                Ok(Fetched { media_type: media_type::OCI_MANIFEST.to_owned(), digest, bytes })
+            };
+            known.document(&image, &entry, ask).unwrap();
+            asked.load(Ordering::Relaxed)
+        };
+        assert_eq!([get(10), get(10)], [1, 1]);
+        assert_eq!([get(7), get(7)], [2, 3], "no room");
+        assert_eq!([get(6), get(6)], [4, 4]);
     }
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use super::{Documents, Images, WhileWanted, based};
+use super::{Candidate, Documents, Images, WhileWanted, based};
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::{Transfer, Way};
-use crate::build::services::{Base, ServiceError, Wanted};
+use crate::build::services::{ServiceError, Wanted};
 use crate::image::descriptor::Descriptor;
 use crate::image::manifest::Origin;
 use crate::image::platform::Platform;
@@ -24,7 +24,7 @@ impl Images<'_> {
         name: &LayoutImageName,
         reference: &Reference,
         wanted: &Wanted,
-    ) -> Result<Base, ServiceError> {
+    ) -> Result<Candidate, ServiceError> {
         let layout = Layout::open(&name.path, &self.limits)?;
         let digest = name.digest.as_ref().map(ToString::to_string);
         let tag = name.tag.as_deref().or_else(|| layout.find(Some(USUAL_TAG)).is_ok().then_some(USUAL_TAG));
@@ -35,15 +35,14 @@ impl Images<'_> {
             asked: wanted.asked,
             mode: wanted.mode,
         };
-        let LayoutImage { manifest, digest, config, mut notes } = layout.choose(&choice)?;
+        let LayoutImage { manifest, digest, config, cost, mut notes } = layout.choose(&choice)?;
         for note in &mut notes {
             *note = format!("{}: {note}", reference.familiar());
         }
         let found = Platform::from(&config).normalise();
         let is_known = !found.os.is_empty() && !found.architecture.is_empty();
         let foreign = Some(found).filter(|found| is_known && !found.same_machine(&wanted.platform));
-        self.asked.hold(&config, &self.limits)?;
-        let documents = Documents { manifest, digest, config };
+        let documents = Documents { manifest, digest, config, cost };
         based(reference, documents, Origin::Layout(name.path.clone()), notes, foreign)
     }
 

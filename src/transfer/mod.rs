@@ -23,7 +23,7 @@ use crate::build;
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::{Event, Transfer, Way};
 use crate::build::services::{Base, ImageSource, ServiceError, Wanted};
-use crate::image::config::{ImageConfig, parse_config};
+use crate::image::config::{ImageConfig, parse_config_at_cost};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{DiffId, Digest, Mismatch, VerifyingReader};
 use crate::image::document::{self, DocumentError, DocumentLimits, MOST_LAYERS};
@@ -34,6 +34,7 @@ use crate::image::matching::{self, Single, Unfit};
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 use crate::layer::{Limits, Owners};
+use crate::limit::Limit;
 use crate::registry::{BlobSource, Client, Fetched, Uploaded, in_parallel};
 use crate::sandbox::Cancel;
 use crate::store::blobs::BlobWriter;
@@ -103,19 +104,25 @@ pub struct Asked {
     names: Mutex<BTreeMap<Reference, (Digest, String)>>,
     /// What the configs of bases cost so far, over all stages and platforms.
     held: AtomicU64,
+    /// What the build is for, normalised: a name stands for one index for all of them.
+    platforms: Vec<Platform>,
 }
 
 impl Asked {
-    /// One more config is held, for as long as the build goes on.
-    fn hold(&self, config: &ImageConfig, limits: &DocumentLimits) -> Result<(), ServiceError> {
-        let cost = document::cost(&serde_json::to_vec(config)?);
+    /// In a build for these platforms, normalised.
+    #[must_use]
+    pub fn for_platforms(platforms: Vec<Platform>) -> Self {
+        Self { platforms, ..Self::default() }
+    }
+
+    /// The base that a build takes: its config is held for as long as the build goes on.
+    fn take(&self, candidate: Candidate, limit: Limit) -> Result<Base, DocumentError> {
+        let Candidate { base, cost } = candidate;
         let size = self.held.fetch_add(cost, Ordering::Relaxed).saturating_add(cost);
-        // Whoever allows one that is larger allows that as well.
-        let limit = limits.bases.with(limits.bases.value.max(limits.config.value));
         if limit.is_exceeded_by(size) {
-            return Err(DocumentError::Together { size, limit }.into());
+            return Err(DocumentError::Together { size, limit });
         }
-        Ok(())
+        Ok(base)
     }
 }
 
@@ -237,17 +244,20 @@ struct Documents {
     manifest: Manifest,
     digest: Digest,
     config: ImageConfig,
+    /// Of the config, in [`DocumentLimits::bases`].
+    cost: u64,
+}
+
+/// A base that was found, but not taken yet.
+struct Candidate {
+    base: Base,
+    /// What its config takes of [`DocumentLimits::bases`].
+    cost: u64,
 }
 
 impl ImageSource for Images<'_> {
     fn resolve(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
-        match self.in_store(reference, wanted)? {
-            Stored::Base(base) => Ok(*base),
-            Stored::Nothing => self.in_registry(reference, wanted),
-            Stored::Others(others) => self
-                .in_registry(reference, wanted)
-                .map_err(|source| Unhelped { others, wanted: wanted.platform.clone(), source }.into()),
-        }
+        Ok(self.asked.take(self.find(reference, wanted)?, self.limits.bases)?)
     }
 
     fn resolve_in_layout(
@@ -256,7 +266,7 @@ impl ImageSource for Images<'_> {
         reference: &Reference,
         wanted: &Wanted,
     ) -> Result<Base, ServiceError> {
-        self.in_layout(layout, reference, wanted)
+        Ok(self.asked.take(self.in_layout(layout, reference, wanted)?, self.limits.bases)?)
     }
 
     fn unpack(&self, image: &Image, cancel: &Cancel) -> Result<Chain, ServiceError> {
@@ -326,33 +336,6 @@ impl ImageSource for Images<'_> {
     }
 }
 
-impl Images<'_> {
-    /// The image that the registry has under the name `reference`.
-    fn in_registry(&self, reference: &Reference, wanted: &Wanted) -> Result<Base, ServiceError> {
-        let fetched = self.manifest(reference)?;
-        let mut notes = Vec::new();
-        let mut foreign = None;
-        let documents = if media_type::is_index(&fetched.media_type) {
-            let documents = self.in_index(reference, wanted, &fetched, &mut notes)?;
-            let found = Platform::from(&documents.config).normalise();
-            // With `--platform-match=none`.
-            if !found.os.is_empty() && !found.architecture.is_empty() && !found.same_machine(&wanted.platform)
-            {
-                foreign = Some(found);
-            }
-            documents
-        } else if media_type::is_manifest(&fetched.media_type) {
-            let documents = self.documents(reference, &fetched)?;
-            foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
-            documents
-        } else {
-            return Err(ImageProblem::MediaType(fetched.media_type).into());
-        };
-        self.asked.hold(&documents.config, &self.limits)?;
-        based(reference, documents, Origin::Registry(reference.clone()), notes, foreign)
-    }
-}
-
 /// An image that is in the store now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pulled {
@@ -376,8 +359,8 @@ fn based(
     origin: Origin,
     mut notes: Vec<String>,
     foreign: Option<Platform>,
-) -> Result<Base, ServiceError> {
-    let Documents { manifest, digest, mut config } = documents;
+) -> Result<Candidate, ServiceError> {
+    let Documents { manifest, digest, mut config, cost } = documents;
     config.drop_legacy();
     for entry in config.drop_invalid_env() {
         notes.push(format!(
@@ -393,12 +376,49 @@ fn based(
         .map(|(blob, diff_id)| Layer { blob, diff_id, origin: origin.clone() })
         .collect();
     let image = Image::from_parts(config, layers)?;
-    Ok(Base { image, reference: reference.clone(), digest, notes, foreign })
+    Ok(Candidate { base: Base { image, reference: reference.clone(), digest, notes, foreign }, cost })
 }
 
 impl Images<'_> {
     fn tell(&self, text: &str) {
         self.progress.tell(&Event::Detail(text));
+    }
+
+    /// The image that `reference` stands for, in the store or in its registry.
+    fn find(&self, reference: &Reference, wanted: &Wanted) -> Result<Candidate, ServiceError> {
+        match self.in_store(reference, wanted)? {
+            Stored::Base(candidate) => Ok(*candidate),
+            Stored::Nothing => self.in_registry(reference, wanted),
+            Stored::Others(others) => self
+                .in_registry(reference, wanted)
+                .map_err(|source| Unhelped { others, wanted: wanted.platform.clone(), source }.into()),
+            // Where the registry is out of reach, the other platforms get no other image from it either.
+            Stored::Partly(candidate) => Ok(self.in_registry(reference, wanted).unwrap_or(*candidate)),
+        }
+    }
+
+    /// The image that the registry has under the name `reference`.
+    fn in_registry(&self, reference: &Reference, wanted: &Wanted) -> Result<Candidate, ServiceError> {
+        let fetched = self.manifest(reference)?;
+        let mut notes = Vec::new();
+        let mut foreign = None;
+        let documents = if media_type::is_index(&fetched.media_type) {
+            let documents = self.in_index(reference, wanted, &fetched, &mut notes)?;
+            let found = Platform::from(&documents.config).normalise();
+            // With `--platform-match=none`.
+            if !found.os.is_empty() && !found.architecture.is_empty() && !found.same_machine(&wanted.platform)
+            {
+                foreign = Some(found);
+            }
+            documents
+        } else if media_type::is_manifest(&fetched.media_type) {
+            let documents = self.documents(reference, &fetched)?;
+            foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
+            documents
+        } else {
+            return Err(ImageProblem::MediaType(fetched.media_type).into());
+        };
+        based(reference, documents, Origin::Registry(reference.clone()), notes, foreign)
     }
 
     /// A descriptor that lies about a blob must fail whether the blob is in the store already or not. A blob that is
@@ -516,7 +536,7 @@ impl Images<'_> {
                 bytes
             }
         };
-        let config = parse_config(&bytes, &self.limits)?;
+        let (config, cost) = parse_config_at_cost(&bytes, &self.limits)?;
         if config.rootfs.diff_ids.len() != manifest.layers.len() {
             return Err(crate::image::manifest::ImageError::Layers {
                 layers: manifest.layers.len(),
@@ -524,7 +544,7 @@ impl Images<'_> {
             }
             .into());
         }
-        Ok(Documents { manifest, digest: fetched.digest.clone(), config })
+        Ok(Documents { manifest, digest: fetched.digest.clone(), config, cost })
     }
 
     /// Whether unpacking failed because of a damaged blob; that is gone now.
@@ -586,7 +606,7 @@ impl Images<'_> {
         wanted: &Wanted,
         cancel: &Cancel,
     ) -> Result<Pulled, ServiceError> {
-        let Base { image, digest, notes, .. } = self.resolve(reference, wanted)?;
+        let Base { image, digest, notes, .. } = self.find(reference, wanted)?.base;
         let unwanted = || cancel.is_cancelled();
         in_parallel(image.layers(), JOBS, |layer| {
             self.check_size(&layer.blob)?;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::Images;
+use super::{Candidate, Images};
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::Event;
 use crate::build::services::{Base, ServiceError, Wanted};
@@ -24,9 +24,11 @@ pub enum Pull {
 /// What the store has under a name.
 pub(super) enum Stored {
     /// The image that is wanted.
-    Base(Box<Base>),
+    Base(Box<Candidate>),
     /// Nothing, or nothing that is worth a word when the registry fails, too.
     Nothing,
+    /// The image that is wanted, but nothing for another platform of the build, which would then stand on something else.
+    Partly(Box<Candidate>),
     /// Images for other platforms, in words.
     Others(String),
 }
@@ -73,18 +75,33 @@ impl Images<'_> {
         let name = LayoutImageName { path, tag, digest: None };
         let familiar = reference.familiar();
         let asked = |note: &str| self.progress.tell(&Event::Note(&format!("{note}; the registry is asked")));
+        let lacks =
+            |base: &Base| base.image.layers().iter().any(|layer| !self.store.blobs().contains(&layer.blob));
         let others = match self.in_layout(&name, reference, wanted) {
-            Ok(Base { foreign: Some(found), .. }) => Some(format!("`{found}`")),
-            Ok(base) if base.image.layers().iter().any(|layer| !self.store.blobs().contains(&layer.blob)) => {
+            Ok(Candidate { base: Base { foreign: Some(found), .. }, .. }) => Some(format!("`{found}`")),
+            Ok(Candidate { base, .. }) if lacks(&base) => {
                 asked(&format!("FROM {familiar}: the image of that name in the store lacks layers"));
                 None
             }
-            Ok(mut base) => {
-                base.notes.push(format!(
-                    "FROM {familiar}: the image of that name in the store (sha256:{}); --pull asks the registry",
-                    base.digest.short()
+            Ok(mut candidate) => {
+                let digest = candidate.base.digest.short().to_owned();
+                candidate.base.notes.push(format!(
+                    "FROM {familiar}: the image of that name in the store (sha256:{digest}); --pull asks the registry"
                 ));
-                return Ok(Stored::Base(Box::new(base)));
+                let serves = |platform: &Platform| {
+                    let wanted = Wanted { platform: platform.clone(), ..wanted.clone() };
+                    let found = self.in_layout(&name, reference, &wanted);
+                    found.is_ok_and(|found| found.base.foreign.is_none() && !lacks(&found.base))
+                };
+                let all = &self.asked.platforms;
+                let is_for_all = !all.contains(&wanted.platform) || all.iter().all(serves);
+                if is_for_all {
+                    return Ok(Stored::Base(Box::new(candidate)));
+                }
+                asked(&format!(
+                    "FROM {familiar}: the store does not have it for all platforms of this build"
+                ));
+                return Ok(Stored::Partly(Box::new(candidate)));
             }
             Err(error) => {
                 let others = others(&*error);

@@ -27,7 +27,7 @@ use crate::image::reference::Reference;
 use crate::image::shown;
 use crate::registry::{Fetched, in_parallel};
 use crate::text::SafeJson;
-use crate::transfer::combine::{Once, parse_anything};
+use crate::transfer::combine::{Once, Place, parse_anything};
 
 /// Manifests that are read at once.
 const JOBS: usize = 4;
@@ -36,7 +36,7 @@ const JOBS: usize = 4;
 const MOST_TEXT: usize = 64 << 20;
 
 /// What is said of the layers of images, by what entries of the index say to point to.
-type LayerTexts = Once<(Digest, u64, String), (usize, Arc<str>)>;
+type LayerTexts = Once<Place, (usize, Arc<str>)>;
 
 /// Where BuildKit says what a manifest in an index is about.
 const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
@@ -86,7 +86,7 @@ pub(in crate::cli) fn inspect(
     at_once: &AtOnce,
 ) -> Result<(), Failure> {
     let output = settings.talk.talk(colour, at_once, |talk| Inspection { settings, talk }.run())?;
-    crate::cli::print_with(|out| out.write_all(&output))
+    crate::cli::print_with(|out| output.iter().try_for_each(|part| out.write_all(part)))
 }
 
 struct Inspection<'a> {
@@ -132,18 +132,19 @@ struct ExpandedImage<'a> {
 }
 
 impl Inspection<'_> {
-    fn run(&self) -> Result<Vec<u8>, Failure> {
+    /// What is to be printed, in parts: of an index, as much as there may be in memory.
+    fn run(&self) -> Result<Vec<Vec<u8>>, Failure> {
         let Self { settings, talk } = self;
         let fetched = talk
             .client
             .document(&settings.reference, Payload::Anything)
             .map_err(|error| service_failure(&error))?;
         if !media_type::is_index(&fetched.media_type) {
-            return self.image(&fetched);
+            return Ok(vec![self.image(&fetched)?]);
         }
         match settings.form {
-            Form::Text => self.index(&fetched).map(String::into_bytes),
-            Form::Raw => Ok(fetched.bytes),
+            Form::Text => self.index(&fetched),
+            Form::Raw => Ok(vec![fetched.bytes]),
             Form::Expanded => {
                 let index = self.parse_index(&fetched)?;
                 let entry = index.manifests.first().map(|entry| entry.digest.clone());
@@ -225,7 +226,7 @@ impl Inspection<'_> {
         text
     }
 
-    fn index(&self, fetched: &Fetched) -> Result<String, Failure> {
+    fn index(&self, fetched: &Fetched) -> Result<Vec<Vec<u8>>, Failure> {
         let entries = self.parse_index(fetched)?.manifests;
         let numbered: Vec<(usize, &Descriptor)> = entries.iter().enumerate().collect();
         let (layers, length) = (LayerTexts::default(), AtomicUsize::new(0));
@@ -252,8 +253,7 @@ impl Inspection<'_> {
             plural(images),
             plural(attestations)
         );
-        text.extend(texts);
-        Ok(text)
+        Ok(std::iter::once(text).chain(texts).map(String::into_bytes).collect())
     }
 
     /// What is said of an entry of an index, whose number is `n`.
@@ -283,9 +283,11 @@ impl Inspection<'_> {
             }
             Some(platform) => platform_lines(&mut text, n, platform),
         }
-        let key = (entry.digest.clone(), entry.size, entry.media_type.clone());
-        let (count, layers) = layers.get(key, || self.layers(entry), |_| true)?;
+        let place = Place::of(&self.settings.reference, entry);
+        let (count, layers) = layers.get(place, || self.layers(entry), |_| true)?;
         let _ = writeln!(text, "[{n}] # Layers: {count}");
+        // No more than is counted.
+        text.reserve_exact(layers.len() + 1);
         text.push_str(&layers);
         text.push('\n');
         Ok(text)

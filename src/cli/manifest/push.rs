@@ -12,8 +12,8 @@ use crate::cli::hints::service_failure;
 use crate::cli::progress::Colour;
 use crate::cli::settings::{self, Environment};
 use crate::cli::snapshotter::word;
-use crate::cli::stop::{AtOnce, naming};
-use crate::cli::talk::{Talk, TalkSettings};
+use crate::cli::stop::AtOnce;
+use crate::cli::talk::{Talk, TalkSettings, naming};
 use crate::image::assemble::{AssembleError, Entry, assemble};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::document::Payload;
@@ -157,7 +157,7 @@ impl Push<'_> {
         self.bring(&elsewhere, target)?;
         for name in &spec.names {
             let put = || talk.client.put_manifest(name, settings.types.index(), &index);
-            let named = naming(&talk.stop.cancel, &*talk.progress, name, put);
+            let named = naming((&talk.stop.cancel, &*talk.progress), "push", name, put);
             named.map_err(|error| service_failure(&error))?;
             self.note(&format!("pushed {}", name.with_digest(index.digest.clone()).familiar()));
         }

@@ -528,17 +528,13 @@ fn time_of(clock: Clock) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::args::{Command, CommandLine};
+    use crate::cli::args::tests::args_of_build;
     use crate::layer::form::Rewrite;
 
     fn resolve(flags: &[&str]) -> Result<Outputs, String> {
-        let line = ["builder", "build"].iter().chain(flags);
-        let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
         let platform = Platform::new("linux", "amd64", None);
-        Outputs::resolve(&args, &[platform], Purpose::Build, &mut Vec::new())
+        Outputs::resolve(&args_of_build(flags), &[platform], Purpose::Build, &mut Vec::new())
             .map_err(|failure| failure.message)
     }
 
@@ -658,8 +654,7 @@ mod tests {
     #[test]
     fn that_docker_cannot_load_an_archive_of_several_platforms_is_told() {
         let told = |architectures: &[&str], flags: &[&str]| {
-            let line = ["builder", "build", "--no-push"].iter().chain(flags);
-            let Command::Build(args) = CommandLine::try_parse_from(line).unwrap().command else { panic!() };
+            let args = args_of_build(&[&["--no-push"], flags].concat());
             let platforms: Vec<Platform> =
                 architectures.iter().map(|name| Platform::new("linux", name, None)).collect();
             let mut warnings = Vec::new();

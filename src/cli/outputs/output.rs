@@ -28,11 +28,11 @@ impl Dest {
         }
     }
 
-    /// Whether nobody reads it while it is written: it is no pipe and no terminal.
-    pub(super) fn is_regular(&self) -> bool {
+    /// Whether somebody may read it while it is written: a pipe, a terminal.
+    pub(super) fn is_read_meanwhile(&self) -> bool {
         match self {
-            Self::File(path) => !path.metadata().is_ok_and(|found| !found.is_file()),
-            Self::StandardOutput => false,
+            Self::File(path) => path.metadata().is_ok_and(|found| !found.is_file()),
+            Self::StandardOutput => true,
         }
     }
 }

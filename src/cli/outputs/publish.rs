@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::annotations::Annotated;
+use super::keys::FLAG;
 use super::output::{Dest, ImageForm, Kind, Output, PushedAs};
 use super::reports::{Name, Outcome};
 use super::{Outputs, time_of};
@@ -16,7 +17,7 @@ use crate::build::services::{ImageSource as _, ServiceError};
 use crate::cli::failure::Failure;
 use crate::cli::hints::service_failure;
 use crate::cli::settings::Settings;
-use crate::cli::stop::naming;
+use crate::cli::talk::naming;
 use crate::image::descriptor::Descriptor;
 use crate::image::digest::Digest;
 use crate::image::encoding::TypeNames;
@@ -104,14 +105,15 @@ impl Publishing<'_> {
             self.check_merged().map_err(|failure| failure.of_flag(&output.flag))?;
         }
         let mut rendered: Vec<Rendered<'_>> = Vec::new();
-        for form in outputs.list.iter().filter_map(Output::image) {
+        for output in &outputs.list {
+            let Some(form) = output.image() else { continue };
             if !rendered.iter().any(|known| known.form == form) {
-                rendered.push(self.render(form)?);
+                rendered.push(self.render(&output.flag, form)?);
             }
         }
         if rendered.is_empty() {
             // It has a digest, even if nobody wants the image.
-            rendered.push(self.render(&outputs.usual)?);
+            rendered.push(self.render(FLAG, &outputs.usual)?);
         }
         let find = |form: &ImageForm| rendered.iter().find(|known| known.form == form);
         for output in &outputs.list {
@@ -185,14 +187,14 @@ impl Publishing<'_> {
         created.unwrap_or_else(|| rfc3339(self.clock.now()))
     }
 
-    /// Makes of the images what an output wants.
-    fn render<'f>(&self, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
+    /// Makes of the images what an output wants, for which `flag` asked.
+    fn render<'f>(&self, flag: &str, form: &'f ImageForm) -> Result<Rendered<'f>, Failure> {
         let layers = form.layers(self.clock);
         if form.times != Times::Kept && layers.rewrite.is_none() {
-            self.warn("`rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH");
+            self.warn(flag, "`rewrite-timestamp` has no effect: there is no SOURCE_DATE_EPOCH");
         }
         if form.encoding.types == TypeNames::Docker && form.layers.compression() == Compression::Zstd {
-            self.warn("Docker's media types have none for zstd: many programs refuse such layers");
+            self.warn(flag, "Docker's media types have none for zstd: many programs refuse such layers");
         }
         let (mut images, mut encoded, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for (built, annotated) in self.built.iter().zip(&form.annotations.images) {
@@ -238,14 +240,16 @@ impl Publishing<'_> {
             (Kind::Push { .. }, _) => Ok(()),
             (Kind::Directory { dest, trees, others }, _) => {
                 if output.merges() {
-                    return self.write_directory(self.built, dest, *others);
+                    return self.write_directory(&output.flag, self.built, dest, *others);
                 }
                 for directory in output.directories() {
                     refuse_link(directory)?;
                 }
                 for (done, (image, tree)) in self.built.iter().zip(trees).enumerate() {
-                    self.write_directory(std::slice::from_ref(image), tree, *others)
-                        .inspect_err(|_| self.tell_complete(dest, &trees[..done], trees.len()))?;
+                    self.write_directory(&output.flag, std::slice::from_ref(image), tree, *others)
+                        .inspect_err(|_| {
+                            self.tell_complete(&output.flag, dest, &trees[..done], trees.len())
+                        })?;
                 }
                 Ok(())
             }
@@ -289,9 +293,9 @@ impl Publishing<'_> {
         self.images.progress.tell(&Event::Note(note));
     }
 
-    /// Says what is not as it was asked for, or does not do.
-    fn warn(&self, detail: &str) {
-        self.images.progress.tell(&Event::Warning { rule: "--output", span: None, detail });
+    /// Says what is not as `flag` asked for it, or does not do.
+    fn warn(&self, flag: &str, detail: &str) {
+        self.images.progress.tell(&Event::Warning { rule: flag, span: None, detail });
     }
 
     fn complete(&self, rendered: &Rendered<'_>) -> Result<(), Failure> {
@@ -391,7 +395,13 @@ impl Publishing<'_> {
     }
 
     /// Writes the files of these images into one directory.
-    fn write_directory(&self, images: &[Image], dest: &Path, others: Others) -> Result<(), Failure> {
+    fn write_directory(
+        &self,
+        flag: &str,
+        images: &[Image],
+        dest: &Path,
+        others: Others,
+    ) -> Result<(), Failure> {
         let views = self.roots(images)?;
         let trees: Vec<&Rootfs> = views.iter().map(View::root).collect();
         let delivery = Delivery {
@@ -403,8 +413,7 @@ impl Publishing<'_> {
         let done = directory::write(dest, &trees, &delivery).map_err(|error| {
             if let DirectoryError::Incomplete { source: DeliveryError::Cancelled, .. } = error {
                 // That it was stopped is all that is said in the end.
-                let detail = format!("the directory `{}` is incomplete now", dest.display());
-                self.images.progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
+                self.warn(flag, &format!("the directory `{}` is incomplete now", dest.display()));
             }
             Failure::from_error(&error)
         })?;
@@ -416,7 +425,7 @@ impl Publishing<'_> {
     }
 
     /// Which directories of several are what they are to be, where writing them has ended too early.
-    fn tell_complete(&self, dest: &Path, complete: &[PathBuf], of: usize) {
+    fn tell_complete(&self, flag: &str, dest: &Path, complete: &[PathBuf], of: usize) {
         let names: Vec<_> = complete.iter().filter_map(|tree| tree.file_name()?.to_str()).collect();
         if !names.is_empty() {
             let detail = format!(
@@ -424,7 +433,7 @@ impl Publishing<'_> {
                 dest.display(),
                 names.join(", ")
             );
-            self.images.progress.tell(&Event::Warning { rule: "output", span: None, detail: &detail });
+            self.warn(flag, &detail);
         }
     }
 
@@ -463,7 +472,7 @@ impl Publishing<'_> {
         dest: &Dest,
         write: impl FnOnce(&mut dyn Write, &Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        if !dest.is_regular() {
+        if dest.is_read_meanwhile() {
             self.images.progress.end();
         }
         match dest {
@@ -512,7 +521,7 @@ impl Publishing<'_> {
         for destination in push.names {
             let name = push.called(destination);
             let put = || self.images.name(document, &top.media_type, &name);
-            let named = naming(self.cancel, self.images.progress, &name, put);
+            let named = naming((self.cancel, self.images.progress), push.flag, &name, put);
             named.map_err(|error| service_failure(&*error).of_flag(push.flag))?;
             let pushed = name.with_digest(top.digest.clone());
             self.tell(&format!("pushed {}", pushed.familiar()));

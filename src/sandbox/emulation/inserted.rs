@@ -47,7 +47,7 @@ pub(super) enum Unfit {
     NotExecutable,
     #[error("it is larger than {} MiB", most >> 20)]
     TooLarge { most: u64 },
-    #[error("with it, the emulators of this build would take more than {} MiB of memory", most >> 20)]
+    #[error("with it, all emulators together would take more than {} MiB of memory", most >> 20)]
     TooManyBytes { most: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
