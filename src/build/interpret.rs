@@ -35,7 +35,7 @@ const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 /// The most bytes of all history rows of a build: a RUN's row names every ARG before it, so a file of the largest size could
 /// ask for gigabytes. No registry takes a config of this size.
-const MOST_HISTORY: usize = 32 << 20;
+const MOST_HISTORY: usize = 8 << 20;
 
 /// The most bytes that all steps may hold of what variables have made of here-documents and mounts, which no row shows: one
 /// large variable could stand in each of very many.
@@ -719,7 +719,7 @@ mod tests {
         assert!(error.is_ok(), "only the last stage is needed");
         let error = planned(&format!("FROM scratch AS s\n{args}{}", "RUN x\n".repeat(40))).unwrap_err();
         assert!(error.to_string().contains("the image's history would have more than"), "{error}");
-        assert_eq!(error.span.map(|span| span.first_line), Some(2_001 + 16));
+        assert_eq!(error.span.map(|span| span.first_line), Some(2_001 + 4));
     }
 
     #[test]
@@ -751,9 +751,9 @@ mod tests {
             planned(&format!("FROM scratch AS s\n{triggers}{all}FROM scratch\nRUN {mounts} x\n"))
         };
         assert!(text(2).is_ok());
-        let error = text(20).unwrap_err();
-        assert!(error.to_string().contains("more than 100000 instructions together"), "{error}");
-        assert_eq!(error.span.map(|span| span.first_line), Some(5_002 + 19));
+        let error = text(8).unwrap_err();
+        assert!(error.to_string().contains("more than 40000 instructions together"), "{error}");
+        assert_eq!(error.span.map(|span| span.first_line), Some(5_002 + 7));
     }
 
     #[test]

@@ -22,7 +22,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 /// The most steps of a plan. A Dockerfile cannot have so many instructions, but each stage also has the triggers of its
 /// base.
-const MOST_STEPS: usize = 100_000;
+const MOST_STEPS: usize = 40_000;
 
 /// What has been interpreted so far.
 struct SoFar {

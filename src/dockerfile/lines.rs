@@ -10,9 +10,9 @@ use super::{Escape, PairSyntax, ParseError, Span, Text};
 /// The longest line, without its line end.
 pub(super) const MAX_LINE: usize = 65535;
 
-/// The most instructions of a file, half as many as an image's history may have rows. Each takes a kilobyte until the image
-/// is described, and so much again for what build checks find in it: a build has 100 MB in all.
-pub(super) const MOST_INSTRUCTIONS: usize = 50_000;
+/// The most instructions of a file. Each takes a kilobyte until the image is described, and again for what build checks find
+/// in it and for the image that they make: a build has 100 MB in all.
+pub(super) const MOST_INSTRUCTIONS: usize = 20_000;
 
 /// An instruction whose rest is split, but not understood yet.
 pub(super) struct Statement {
