@@ -60,11 +60,8 @@ fn places(outputs: &Outputs) -> impl Iterator<Item = Place<'_>> {
             Kind::Directory { others, .. } => Is::Directory(*others),
             _ => Is::Replaced,
         };
-        // Only the directories for platforms are emptied.
-        let is_of_all = if directories.is_empty() { is } else { Is::Directory(Others::Kept) };
-        let path = output.path().map(|path| (path, is_of_all));
-        let paths = path.into_iter().chain(directories.iter().map(move |path| (path.as_path(), is)));
-        paths.map(|(path, is)| Place { flag: &output.flag, path, is })
+        let paths = output.path().into_iter().chain(directories.iter().map(PathBuf::as_path));
+        paths.map(move |path| Place { flag: &output.flag, path, is })
     });
     let reports = outputs.reports.iter();
     written.chain(reports.map(|report| Place {
@@ -182,8 +179,9 @@ fn check_removed(settings: &Settings, found: &FoundDockerfile) -> Result<(), Fai
             continue;
         }
         let emptied = real(path);
-        let others = places(&settings.outputs).map(|other| (real(other.path), other.flag));
-        let others = others.filter(|(other, _)| *other != emptied);
+        // The directories of an output's platforms are its own, and two with one flag are refused by now.
+        let others = places(&settings.outputs).filter(|other| other.flag != flag);
+        let others = others.map(|other| (real(other.path), other.flag));
         if let Some((_, what)) =
             kept.iter().cloned().chain(others).find(|(kept, _)| kept.starts_with(&emptied))
         {

@@ -247,6 +247,11 @@ impl Publishing<'_> {
                     self.write_directory(std::slice::from_ref(image), tree, *others)
                         .inspect_err(|_| self.tell_complete(dest, &trees[..done], trees.len()))?;
                 }
+                if *others == Others::Removed {
+                    // Last: until then what was there may be all that there is.
+                    directory::keep_only(dest, trees, &|| self.cancel.is_cancelled())
+                        .map_err(|error| Failure::from_error(&error))?;
+                }
                 Ok(())
             }
             (Kind::Tar { dest, below }, _) => self.write_root(dest, below),
