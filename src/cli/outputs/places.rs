@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use rustix::io::Errno;
 
 use super::Outputs;
 use super::output::Kind;
@@ -204,6 +205,14 @@ enum Written {
 /// Why nothing can be written to `path`, as far as that is known without trying.
 fn obstacle(path: &Path, written: Written) -> Option<String> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // Of a link that is replaced, only where it is matters.
+    let followed = absolute.ancestors().skip(usize::from(written == Written::Replaced));
+    let error = followed.filter_map(|path| Some((path, path.metadata().err()?)));
+    if let Some((link, error)) =
+        error.filter(|(_, error)| Errno::from_io_error(error) == Some(Errno::LOOP)).last()
+    {
+        return Some(format!("`{}`: {error}", link.display()));
+    }
     let is_file = absolute.is_file();
     if absolute.exists() && (written == Written::There || !is_file) {
         return access(&absolute, Access::WRITE_OK);
@@ -300,10 +309,24 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a link of the test's own")]
     fn where_nothing_can_be_written_is_known_before() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("file");
         std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink("loop", place.path().join("loop")).unwrap();
+        let looped = place.path().join("loop");
+        let words = Some("loop`: Too many levels of symbolic links".to_owned());
+        let begins_with =
+            |found: Option<String>| found.map(|found| found[found.find("loop`").unwrap()..].to_owned());
+        for (path, written) in [
+            (&looped, Written::There),
+            (&looped.join("x/y"), Written::There),
+            (&looped.join("x"), Written::Replaced),
+        ] {
+            let found = begins_with(obstacle(path, written)).map(|found| found.replace(" (os error 40)", ""));
+            assert_eq!(found, words, "{path:?} {written:?}");
+        }
         for (path, words) in [
             (place.path().join("new/deep/name"), None),
             (file.clone(), None),
