@@ -333,6 +333,27 @@ fn who_cannot_be_told_in_a_file_is_told_that_the_image_was_pushed() {
 }
 
 #[test]
+fn a_closed_standard_output_is_an_error_before_anything_is_done() {
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let builder = Builder::new();
+    let run = |script: &str| {
+        let plain = builder.command();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(plain.get_program()).arg(context.path());
+        command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        finish(&mut command)
+    };
+    for arguments in ["-o -", "--no-push", "plan", "check", "version"] {
+        let context = if arguments == "version" { "" } else { "--context \"$1\"" };
+        let finished = run(&format!("\"$0\" {arguments} {context} >&-")).exited(1);
+        assert!(finished.says(&["error: standard output is closed"]), "{}", finished.stderr);
+        assert!(!finished.says(&["COPY"]), "{arguments}: {}", finished.stderr);
+        // Some open it for reading and writing, as Rust itself does.
+        run(&format!("\"$0\" {arguments} {context} 1<>/dev/null")).success();
+    }
+}
+
+#[test]
 fn annotations_are_where_they_are_to_be() {
     let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
     let builder = Builder::new();
