@@ -9,6 +9,7 @@ use std::process::Command;
 use builder::image::platform::Platform;
 use serde_json::Value;
 
+use crate::support::fake_registry::FakeRegistry;
 use crate::support::ground::ground;
 use crate::support::oci::{LayoutImage, raw_manifest, skopeo, with_unpacked};
 use crate::support::steps;
@@ -349,6 +350,53 @@ fn files_say_what_came_out() {
     assert!(descriptor["size"].as_u64().unwrap() > 0);
     assert_eq!(descriptor["platform"]["os"], "linux");
     assert!(descriptor["annotations"]["org.opencontainers.image.created"].is_string());
+}
+
+#[test]
+fn who_cannot_be_told_in_a_file_is_told_that_the_image_was_pushed() {
+    let registry = FakeRegistry::start();
+    let name = format!("{}/told/app:1", registry.host());
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let out = scratch();
+    let archive = out.path().join("a.tar");
+    let flags = [
+        "--push",
+        "--tag",
+        &name,
+        "-q",
+        "--iidfile=/dev/full",
+        "-o",
+        "type=image",
+        "--tar-path",
+        archive.to_str().unwrap(),
+    ];
+    let finished = build(&Builder::new(), &context, &flags).exited(1);
+    assert!(finished.says(&["error: --iidfile: cannot write `/dev/full`"]), "{}", finished.stderr);
+    let told = format!("but: the image was pushed: {name}@sha256:");
+    assert!(finished.says(&[&told, &format!("; written: {}", archive.display())]), "{}", finished.stderr);
+    let finished = build(&Builder::new(), &context, &["--no-push", "--iidfile=/dev/full"]).exited(1);
+    assert!(!finished.says(&["but:"]), "{}", finished.stderr);
+}
+
+#[test]
+fn a_closed_standard_output_is_an_error_before_anything_is_done() {
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let builder = Builder::new();
+    let run = |script: &str| {
+        let plain = builder.command();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(plain.get_program()).arg(context.path());
+        command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        finish(&mut command)
+    };
+    for arguments in ["-o -", "--no-push", "plan", "check", "version"] {
+        let context = if arguments == "version" { "" } else { "--context \"$1\"" };
+        let finished = run(&format!("\"$0\" {arguments} {context} >&-")).exited(1);
+        assert!(finished.says(&["error: standard output is closed"]), "{}", finished.stderr);
+        assert!(!finished.says(&["COPY"]), "{arguments}: {}", finished.stderr);
+        // Some open it for reading and writing, as Rust itself does.
+        run(&format!("\"$0\" {arguments} {context} 1<>/dev/null")).success();
+    }
 }
 
 #[test]

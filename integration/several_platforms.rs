@@ -517,6 +517,31 @@ fn whoever_stops_a_build_for_several_platforms_finds_no_tag_and_no_process() {
     assert!(registry.server.requests("PUT", "/manifests/").is_empty());
 }
 
+#[test]
+fn what_is_of_no_platform_of_the_build_goes_with_mode_delete_alone() {
+    let builder = Builder::new();
+    let out = scratch();
+    let context = Context::new("FROM scratch\nCOPY Dockerfile /\n");
+    let dest = out.path().join("files");
+    fs::create_dir_all(dest.join("linux_386/deep")).unwrap();
+    fs::write(dest.join("old"), "").unwrap();
+    let output = |kind: &str| format!("--output=type=local{kind},dest={}", dest.display());
+    let there = || {
+        let mut names: Vec<_> =
+            fs::read_dir(&dest).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let platforms = "--platform=linux/amd64,linux/arm/v7";
+    build(&builder, &context, &[platforms, &output("")]).success();
+    assert_eq!(there(), ["linux_386", "linux_amd64", "linux_arm_v7", "old"]);
+    build(&builder, &context, &[platforms, &output(",mode=delete")]).success();
+    assert_eq!(there(), ["linux_amd64", "linux_arm_v7"]);
+    build(&builder, &context, &["--platform=linux/386", &output(",mode=delete,platform-split=true")])
+        .success();
+    assert_eq!(there(), ["linux_386"]);
+}
+
 /// What is written to a platform's directory is nowhere else, and nothing else is there.
 #[test]
 fn the_directories_for_platforms_are_looked_at_before_anything_is_built() {
@@ -553,7 +578,18 @@ fn the_directories_for_platforms_are_looked_at_before_anything_is_built() {
                 local("new"),
                 format!("--metadata-file={}", shown("new/linux_amd64/m")),
             ],
-            "linux_amd64",
+            "has --metadata-file in it",
+        ),
+        (
+            vec![platforms.to_owned(), local("new"), format!("--metadata-file={}", shown("new/m"))],
+            "/new` has --metadata-file in it, which mode=delete would remove",
+        ),
+        (
+            vec![
+                platforms.to_owned(),
+                format!("--output=type=local,mode=delete,dest={}", context.path().display()),
+            ],
+            "has the build context in it, which mode=delete would remove",
         ),
     ] {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();

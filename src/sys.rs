@@ -420,6 +420,26 @@ pub fn wait_for_any_child() -> io::Result<Pid> {
     Pid::from_raw(ended).ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
 }
 
+/// Whether standard output was closed when this process began.
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Before `main`: Rust opens `/dev/null` for standard streams that are closed, and another program may give the same on purpose.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+
+extern "C" fn look_at_stdout() {
+    // SAFETY: the call has no preconditions, and what is called here needs nothing of Rust's runtime.
+    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
+    STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
+}
+
+/// Whether this process was started without a standard output. What is written there now gets lost.
+#[must_use]
+pub fn stdout_was_closed() -> bool {
+    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
+}
+
 /// Undoes what a careless parent may have left: no signal is blocked, ended children are told of, and writing a file
 /// that is longer than the limit (`ulimit -f`) fails instead of ending the process without a word.
 pub fn settle_inherited_signals() {

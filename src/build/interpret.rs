@@ -172,7 +172,7 @@ impl<'a> Interpreter<'a> {
         let (history, held) = (MOST_HISTORY / plans, MOST_HELD / plans);
         if self.sizes.history > history {
             let message = format!(
-                "the image's history would have more than {history} bytes: each RUN has all ARGs in it{}",
+                "the image's history would have more than {history} bytes: every instruction is in it, each RUN with its ARGs{}",
                 one_of(plans)
             );
             return Err(BuildErrorKind::Invalid(message));
@@ -720,6 +720,10 @@ mod tests {
         let error = planned(&format!("FROM scratch AS s\n{args}{}", "RUN x\n".repeat(40))).unwrap_err();
         assert!(error.to_string().contains("the image's history would have more than"), "{error}");
         assert_eq!(error.span.map(|span| span.first_line), Some(2_001 + 4));
+        // Without a RUN, the error does not speak of its ARGs alone.
+        let (long, labels) = (format!("ARG x={:0>60000}\n", 0), "LABEL a=$x\n".repeat(600));
+        let error = planned(&format!("FROM scratch\n{long}{labels}")).unwrap_err();
+        assert!(error.to_string().contains("every instruction is in it"), "{error}");
     }
 
     #[test]

@@ -186,7 +186,8 @@ fn place_of(error: &(dyn Error + 'static)) -> Option<PathBuf> {
     match error.downcast_ref()? {
         DirectoryError::Io { path, .. }
         | DirectoryError::Entry { path, .. }
-        | DirectoryError::Incomplete { path, .. } => Some(path.clone()),
+        | DirectoryError::Incomplete { path, .. }
+        | DirectoryError::Others { path, .. } => Some(path.clone()),
         DirectoryError::NotADirectory(_) => None,
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Failure {
     pub(super) excerpt: Option<Excerpt>,
     /// What was behind it, outermost first.
     pub(super) causes: Vec<String>,
+    /// What is done nevertheless, and can be seen elsewhere.
+    pub(super) done: Option<String>,
     /// What to do about it.
     pub(super) hint: Option<String>,
     /// The exit code of the process.
@@ -83,6 +85,7 @@ impl Failure {
             message: message.into(),
             excerpt: None,
             causes: Vec::new(),
+            done: None,
             hint: None,
             code: 1,
             trouble: None,
@@ -171,6 +174,9 @@ impl Failure {
         for cause in &self.causes {
             let _ = writeln!(text, "  caused by: {}", sentence(cause));
         }
+        if let Some(done) = &self.done {
+            let _ = writeln!(text, "{} {}", paint("1;33", "but:"), sentence(done));
+        }
         if let Some(hint) = &self.hint {
             let _ = writeln!(text, "{} {}", paint("1;32", "hint:"), sentence(hint));
         }
@@ -188,6 +194,7 @@ mod tests {
         let failure = Failure {
             excerpt: Some(Excerpt::of("Dockerfile", dockerfile, Span { first_line: 2, last_line: 2 })),
             causes: vec!["excluded by `.dockerignore` line 3: `*.txt`".to_owned()],
+            done: Some("the image was pushed".to_owned()),
             ..Failure::new("COPY source `missing.txt` is not in the build context")
         };
         let failure = failure.hint("add `!missing.txt` to `.dockerignore`");
@@ -195,7 +202,7 @@ mod tests {
             failure.render(Colour::No),
             "error: COPY source `missing.txt` is not in the build context\n \
              --> Dockerfile:2\n2 | COPY missing.txt /app/\n  \
-             caused by: excluded by `.dockerignore` line 3: `*.txt`\nhint: add `!missing.txt` to `.dockerignore`\n"
+             caused by: excluded by `.dockerignore` line 3: `*.txt`\nbut: the image was pushed\nhint: add `!missing.txt` to `.dockerignore`\n"
         );
     }
 

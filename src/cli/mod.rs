@@ -102,6 +102,11 @@ fn run(
     colour: Colour,
     at_once: &AtOnce,
 ) -> Result<ExitCode, Failure> {
+    // All commands say there what came out, if nothing else.
+    if sys::stdout_was_closed() {
+        return Err(Failure::new("standard output is closed, and what is to be printed would be lost")
+            .hint("send it to a file or program, or to /dev/null"));
+    }
     if matches!(command, Command::Version) {
         print(&format!("builder {}\n", env!("CARGO_PKG_VERSION")))?;
         return Ok(ExitCode::SUCCESS);

@@ -122,7 +122,7 @@ impl Stop {
             // A signal that comes when everything is done changes nothing.
             (Ok(done), _) => Ok(done),
             (Err(failure), 0) => Err(failure),
-            (Err(_), signal) => Err(stopped(signal)),
+            (Err(failure), signal) => Err(Failure { done: failure.done, ..stopped(signal) }),
         }
     }
 

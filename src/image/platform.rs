@@ -28,6 +28,10 @@ pub struct PlatformFields {
     pub os_features: Option<Vec<String>>,
 }
 
+/// The most characters of an operating system, architecture, variant, version or feature that somebody writes. Directories and
+/// arguments are called after platforms, so what is written is shown whole; of what comes with images, as much is shown.
+pub const LONGEST_WORD: usize = 64;
+
 /// What an image is made for. Either as it was written or, after [`Platform::normalise`], in the one spelling that
 /// can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +67,12 @@ pub enum PlatformError {
         text: String,
         /// The part.
         part: String,
+    },
+    /// A word, version or feature that nobody means.
+    #[error("`{text}` is not a platform: a word of it is longer than {LONGEST_WORD} characters")]
+    TooLong {
+        /// The whole.
+        text: String,
     },
     /// More than operating system, architecture and variant.
     #[error("`{text}` is not a platform: more than three parts, expected `os[/arch[/variant]]`")]
@@ -326,6 +336,12 @@ impl Platform {
         if self.variant.is_some() { self.normalise() } else { self.clone() }
     }
 
+    fn words(&self) -> impl Iterator<Item = &str> {
+        let Self { os, architecture, variant, os_version, os_features } = self;
+        let optional = variant.iter().chain(os_version);
+        [os, architecture].into_iter().chain(optional).chain(os_features).map(String::as_str)
+    }
+
     /// Whether operating system and architecture are those of `other`, whatever the variants.
     #[must_use]
     pub fn same_machine(&self, other: &Self) -> bool {
@@ -399,6 +415,9 @@ fn parse(text: &str, host: &Platform) -> Result<Platform, PlatformError> {
         if platform.os_version.replace(version).is_some() {
             return Err(PlatformError::TwoVersions { text: shown(text) });
         }
+    }
+    if platform.words().any(|word| word.chars().count() > LONGEST_WORD) {
+        return Err(PlatformError::TooLong { text: shown(text) });
     }
     Ok(platform)
 }
@@ -515,7 +534,8 @@ fn encode(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 impl fmt::Display for Platform {
     /// `os[(version+feature…)]/arch[/variant]`, features sorted: what [`Requested::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&if self.os.is_empty() { "unknown".to_owned() } else { shown(&self.os) })?;
+        let word = |word: &str| crate::text::line(word.as_bytes(), LONGEST_WORD);
+        f.write_str(&if self.os.is_empty() { "unknown".to_owned() } else { word(&self.os) })?;
         if self.os_version.is_some() || !self.os_features.is_empty() {
             f.write_str("(")?;
             encode(f, self.os_version.as_deref().unwrap_or(""))?;
@@ -530,7 +550,7 @@ impl fmt::Display for Platform {
         }
         for part in [Some(self.architecture.as_str()), self.variant.as_deref()].into_iter().flatten() {
             if !part.is_empty() {
-                write!(f, "/{}", shown(part))?;
+                write!(f, "/{}", word(part))?;
             }
         }
         Ok(())
@@ -697,6 +717,22 @@ mod tests {
             assert_eq!(parsed(&requested.asked.to_string()), requested, "{text}");
         }
         assert_eq!(parsed("windows(10%2E0+%28x%29)/amd64").asked.os_features, ["(x)"]);
+    }
+
+    #[test]
+    fn a_word_is_shown_whole_or_refused() {
+        let word = |length| "a".repeat(length);
+        let (longest, more) = (word(LONGEST_WORD), word(LONGEST_WORD + 1));
+        for (before, after) in
+            [("linux/", ""), ("linux/arm/", ""), ("", "/arm"), ("linux(", ")/arm"), ("linux(+", ")/arm")]
+        {
+            let platform = format!("{before}{longest}{after}");
+            assert_eq!(parsed(&platform).asked.to_string(), platform);
+            let error = Requested::parse(&format!("{before}{more}{after}"), &host()).unwrap_err().to_string();
+            assert!(error.ends_with("a word of it is longer than 64 characters"), "{error}");
+        }
+        let of_an_image = Platform::new("linux", &word(300), None).to_string();
+        assert_eq!(of_an_image, format!("linux/{longest}…"));
     }
 
     #[test]

@@ -151,6 +151,35 @@ impl Delivery<'_> {
     }
 }
 
+/// Removes from `directory` all entries but those with the names `kept`.
+///
+/// # Errors
+/// [`DeliveryError`]; some are removed by then.
+pub fn remove_others(
+    directory: BorrowedFd<'_>,
+    kept: &[&[u8]],
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<(), DeliveryError> {
+    let path = GuestPath::root();
+    let there = Names::in_directory(directory).map_err(failed("list", &path))?;
+    remove(directory, &path, there.iter().filter(|name| !kept.contains(name)), cancelled)
+}
+
+fn remove<'n>(
+    directory: BorrowedFd<'_>,
+    path: &GuestPath,
+    names: impl Iterator<Item = &'n [u8]>,
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<(), DeliveryError> {
+    for name in names {
+        if cancelled() {
+            return Err(DeliveryError::Cancelled);
+        }
+        remove_tree(directory, name).map_err(failed("remove", &path.child(name)))?;
+    }
+    Ok(())
+}
+
 fn failed<E: Into<io::Error>>(action: &'static str, path: &GuestPath) -> impl FnOnce(E) -> DeliveryError {
     move |error| DeliveryError::Io { action, path: path.clone(), source: error.into() }
 }
@@ -248,9 +277,7 @@ impl Writer<'_> {
             let there = Names::in_directory(to.as_fd()).map_err(failed("list", path))?;
             let others = self.names_in_others(path).map_err(failed("list", path))?;
             let known = |name: &&[u8]| names.contain(name) || others.iter().any(|other| other.contain(name));
-            for name in there.iter().filter(|name| !known(name)) {
-                remove_tree(to.as_fd(), name).map_err(failed("remove", &path.child(name)))?;
-            }
+            remove(to.as_fd(), path, there.iter().filter(|name| !known(name)), self.rules.cancelled)?;
         }
         let mut below = Vec::new();
         for name in names.iter() {

@@ -34,7 +34,7 @@ use ledger::Ledger;
 
 pub use content::ContentWriter;
 pub use copy::{CopyTreeError, TreeCopy};
-pub use delivery::{Delivered, Delivery, DeliveryError, Others};
+pub use delivery::{Delivered, Delivery, DeliveryError, Others, remove_others};
 pub use entry::DirectoryEntry;
 pub use guest_path::{Escaped, GuestPath, GuestPathError};
 pub use ids::{Extent, IdMap};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use crate::image::platform::{PlatformFields, WrittenError, check_written};
+use crate::image::platform::{LONGEST_WORD, PlatformFields, WrittenError, check_written};
 use crate::image::reference::{Reference, ReferenceError};
 use crate::image::shown;
 use crate::limit::Limit;
@@ -33,9 +33,6 @@ const ANNOTATION_BYTES: usize = 1 << 20;
 
 /// The most features of an operating system.
 const MOST_FEATURES: usize = 64;
-
-/// The most characters of a version or a feature of an operating system.
-const LONGEST_WORD: usize = 128;
 
 const KEYS: &[&str] = &["image", "tags", "annotations", "manifests"];
 const MEMBER_KEYS: &[&str] = &["image", "platform"];
@@ -583,7 +580,7 @@ mod tests {
             ),
             (
                 of_platform("{os: \"a b\"}"),
-                "4:18: `os` has to be 1 to 128 characters, none of them blank or invisible",
+                "4:18: `os` has to be 1 to 64 characters, none of them blank or invisible",
             ),
             (two.replace("r.io/b", "r.io/B"), "3:10: `r.io/B:1` is not an image name"),
             (two.replace("image: r.io/b:1", "platform: {}"), "3:3: this entry of `manifests` has no `image`"),
@@ -646,7 +643,7 @@ mod tests {
                 ),
                 "more than 1048576 bytes of annotations",
             ),
-            (of_platform(&format!("{{os: {long}}}")), "`os` has to be 1 to 128 characters"),
+            (of_platform(&format!("{{os: {long}}}")), "`os` has to be 1 to 64 characters"),
             (of_platform(&format!("{{os.features: [{}]}}", repeated("a,", 65))), "more than 64 features"),
             (format!("image: {long}"), "is not an image name"),
             (repeated("&a ", 1 << 20), ""),

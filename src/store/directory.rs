@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::staged::{self, Parents, StagedDir};
-use crate::rootfs::{Delivered, Delivery, DeliveryError, Rootfs};
+use crate::rootfs::{Delivered, Delivery, DeliveryError, Rootfs, remove_others};
 
 /// Why a directory could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,15 @@ pub enum DirectoryError {
     /// An entry of a directory that was there before.
     #[error("cannot write to `{}`: the directory is incomplete now", path.display())]
     Incomplete {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: DeliveryError,
+    },
+    /// What was there before.
+    #[error("`{}` has not lost all that it is to lose", path.display())]
+    Others {
         /// The directory.
         path: PathBuf,
         /// What is wrong.
@@ -77,6 +87,24 @@ pub fn write(dest: &Path, from: &[&Rootfs], delivery: &Delivery<'_>) -> Result<D
     Ok(delivered)
 }
 
+/// Removes from the directory `dest` what is neither of the directories `kept` in it.
+///
+/// # Errors
+/// [`DirectoryError`]; some is removed by then.
+pub fn keep_only(
+    dest: &Path,
+    kept: &[PathBuf],
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<(), DirectoryError> {
+    let path = dest.to_owned();
+    let opened = File::open(dest);
+    let directory =
+        opened.map_err(|source| DirectoryError::Io { action: "open", path: path.clone(), source })?;
+    let kept: Vec<&[u8]> = kept.iter().filter_map(|kept| Some(kept.file_name()?.as_bytes())).collect();
+    remove_others(directory.as_fd(), &kept, cancelled)
+        .map_err(|source| DirectoryError::Others { path, source })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +130,26 @@ mod tests {
         let error = write("new/out", &|| true).unwrap_err().to_string();
         assert!(error.ends_with("out`: the directory is incomplete now"), "{error}");
         assert!(matches!(write("image/f", &|| false), Err(DirectoryError::NotADirectory(_))));
+    }
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a link of the test's own")]
+    fn what_is_none_of_the_directories_kept_goes_and_no_link_is_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for directory in ["out/linux_amd64", "out/linux_386/deep", "elsewhere"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        for file in ["out/linux_amd64/f", "out/linux_386/deep/f", "out/old", "elsewhere/f"] {
+            fs::write(at(file), "text").unwrap();
+        }
+        std::os::unix::fs::symlink(at("elsewhere"), at("out/link")).unwrap();
+        let kept = [at("out/linux_amd64"), at("out/linux_arm64")];
+        let error = keep_only(&at("out"), &kept, &|| true).unwrap_err();
+        assert!(matches!(error, DirectoryError::Others { source: DeliveryError::Cancelled, .. }));
+        assert_eq!(fs::read_dir(at("out")).unwrap().count(), 4);
+        keep_only(&at("out"), &kept, &|| false).unwrap();
+        let left: Vec<_> = fs::read_dir(at("out")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["linux_amd64"]);
+        assert!(at("out/linux_amd64/f").exists() && at("elsewhere/f").exists());
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use rustix::io::Errno;
 
 use super::Outputs;
 use super::output::Kind;
@@ -60,11 +61,8 @@ fn places(outputs: &Outputs) -> impl Iterator<Item = Place<'_>> {
             Kind::Directory { others, .. } => Is::Directory(*others),
             _ => Is::Replaced,
         };
-        // Only the directories for platforms are emptied.
-        let is_of_all = if directories.is_empty() { is } else { Is::Directory(Others::Kept) };
-        let path = output.path().map(|path| (path, is_of_all));
-        let paths = path.into_iter().chain(directories.iter().map(move |path| (path.as_path(), is)));
-        paths.map(|(path, is)| Place { flag: &output.flag, path, is })
+        let paths = output.path().into_iter().chain(directories.iter().map(PathBuf::as_path));
+        paths.map(move |path| Place { flag: &output.flag, path, is })
     });
     let reports = outputs.reports.iter();
     written.chain(reports.map(|report| Place {
@@ -182,8 +180,9 @@ fn check_removed(settings: &Settings, found: &FoundDockerfile) -> Result<(), Fai
             continue;
         }
         let emptied = real(path);
-        let others = places(&settings.outputs).map(|other| (real(other.path), other.flag));
-        let others = others.filter(|(other, _)| *other != emptied);
+        // The directories of an output's platforms are its own, and two with one flag are refused by now.
+        let others = places(&settings.outputs).filter(|other| other.flag != flag);
+        let others = others.map(|other| (real(other.path), other.flag));
         if let Some((_, what)) =
             kept.iter().cloned().chain(others).find(|(kept, _)| kept.starts_with(&emptied))
         {
@@ -206,6 +205,14 @@ enum Written {
 /// Why nothing can be written to `path`, as far as that is known without trying.
 fn obstacle(path: &Path, written: Written) -> Option<String> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // Of a link that is replaced, only where it is matters.
+    let followed = absolute.ancestors().skip(usize::from(written == Written::Replaced));
+    let error = followed.filter_map(|path| Some((path, path.metadata().err()?)));
+    if let Some((link, error)) =
+        error.filter(|(_, error)| Errno::from_io_error(error) == Some(Errno::LOOP)).last()
+    {
+        return Some(format!("`{}`: {error}", link.display()));
+    }
     let is_file = absolute.is_file();
     if absolute.exists() && (written == Written::There || !is_file) {
         return access(&absolute, Access::WRITE_OK);
@@ -302,10 +309,24 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a link of the test's own")]
     fn where_nothing_can_be_written_is_known_before() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("file");
         std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink("loop", place.path().join("loop")).unwrap();
+        let looped = place.path().join("loop");
+        let words = Some("loop`: Too many levels of symbolic links".to_owned());
+        let begins_with =
+            |found: Option<String>| found.map(|found| found[found.find("loop`").unwrap()..].to_owned());
+        for (path, written) in [
+            (&looped, Written::There),
+            (&looped.join("x/y"), Written::There),
+            (&looped.join("x"), Written::Replaced),
+        ] {
+            let found = begins_with(obstacle(path, written)).map(|found| found.replace(" (os error 40)", ""));
+            assert_eq!(found, words, "{path:?} {written:?}");
+        }
         for (path, words) in [
             (place.path().join("new/deep/name"), None),
             (file.clone(), None),

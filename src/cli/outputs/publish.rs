@@ -85,6 +85,35 @@ impl Rendered<'_> {
     }
 }
 
+/// What is complete when something fails.
+#[derive(Debug, Default)]
+struct Done<'a> {
+    /// Names with digests.
+    pushed: Vec<String>,
+    written: Vec<&'a Path>,
+}
+
+impl Done<'_> {
+    /// In one line; nothing where nobody else sees anything of it: files that are written are where they were asked for.
+    fn told(&self) -> Option<String> {
+        if self.pushed.is_empty() {
+            return None;
+        }
+        let pushed = listed(self.pushed.iter().map(String::as_str));
+        let written = listed(self.written.iter().map(|path| path.display()));
+        let written = if written.is_empty() { written } else { format!("; written: {written}") };
+        Some(format!("the image was pushed: {pushed}{written}"))
+    }
+}
+
+/// Some of them, and how many more there are.
+fn listed<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
+    const MOST: usize = 4;
+    let more = all.len().saturating_sub(MOST);
+    let list: Vec<String> = all.take(MOST).map(|one| one.to_string()).collect();
+    if more == 0 { list.join(", ") } else { format!("{} and {more} more", list.join(", ")) }
+}
+
 /// A root file system that could not be written as an archive.
 enum RootError {
     Layer(LayerError),
@@ -99,7 +128,15 @@ impl From<ExportError> for RootError {
 
 impl Publishing<'_> {
     /// Writes and pushes everything, then says the digest of the image.
+    ///
+    /// # Errors
+    /// The first failure, with what is pushed and written by then.
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
+        let mut done = Done::default();
+        self.run_noting(&mut done).map_err(|failure| Failure { done: done.told(), ..failure })
+    }
+
+    fn run_noting<'a>(&'a self, done: &mut Done<'a>) -> Result<(), Failure> {
         let outputs = &self.settings.outputs;
         if let Some(output) = outputs.list.iter().find(|output| output.merges()) {
             self.check_merged().map_err(|failure| failure.of_flag(&output.flag))?;
@@ -119,13 +156,14 @@ impl Publishing<'_> {
         for output in &outputs.list {
             let image = output.image().and_then(find);
             self.write(output, image).map_err(|failure| failure.of_flag(&output.flag))?;
+            done.written.extend(output.path());
         }
         let pushes = || outputs.list.iter().filter_map(|output| Push::of(output, find(output.image()?)?));
         for push in pushes() {
             self.upload(&push)?;
         }
         for push in pushes() {
-            self.name(&push)?;
+            self.name(&push, done)?;
         }
         // What is pushed is what others will ask for; else, as under BuildKit, the last image counts.
         let image = pushes().map(|push| push.image).next();
@@ -145,10 +183,16 @@ impl Publishing<'_> {
             let named = |reference| Name { reference, by: PushedAs::Tag, digest: image.digest() };
             names.extend(outputs.names.iter().map(named));
         }
-        self.report(outputs, image, names)
+        self.report(outputs, image, names, done)
     }
 
-    fn report(&self, outputs: &Outputs, image: &Rendered<'_>, names: Vec<Name<'_>>) -> Result<(), Failure> {
+    fn report<'a>(
+        &'a self,
+        outputs: &'a Outputs,
+        image: &Rendered<'_>,
+        names: Vec<Name<'_>>,
+        done: &mut Done<'a>,
+    ) -> Result<(), Failure> {
         // As for docker, an index has no id but its digest.
         let config = match &image.encoded[..] {
             [only] if image.index.is_none() => Some(&only.config.digest),
@@ -161,6 +205,7 @@ impl Publishing<'_> {
         }
         for report in &outputs.reports {
             self.with_writing(report.path(), |writing| report.write(&outcome, writing))?;
+            done.written.push(report.path());
         }
         if outputs.list.iter().any(Output::is_streamed) {
             return Ok(());
@@ -250,6 +295,11 @@ impl Publishing<'_> {
                         .inspect_err(|_| {
                             self.tell_complete(&output.flag, dest, &trees[..done], trees.len())
                         })?;
+                }
+                if *others == Others::Removed {
+                    // Last: until then what was there may be all that there is.
+                    directory::keep_only(dest, trees, &|| self.cancel.is_cancelled())
+                        .map_err(|error| Failure::from_error(&error))?;
                 }
                 Ok(())
             }
@@ -511,7 +561,7 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    fn name(&self, push: &Push<'_>) -> Result<(), Failure> {
+    fn name(&self, push: &Push<'_>, done: &mut Done<'_>) -> Result<(), Failure> {
         let top = &push.image.top;
         let document = match (&push.image.index, &push.image.encoded[..]) {
             (Some(index), _) => index,
@@ -524,7 +574,9 @@ impl Publishing<'_> {
             let named = naming((self.cancel, self.images.progress), push.flag, &name, put);
             named.map_err(|error| service_failure(&*error).of_flag(push.flag))?;
             let pushed = name.with_digest(top.digest.clone());
-            self.tell(&format!("pushed {}", pushed.familiar()));
+            let pushed = pushed.familiar();
+            self.tell(&format!("pushed {pushed}"));
+            done.pushed.push(pushed);
         }
         Ok(())
     }
@@ -584,6 +636,20 @@ fn left_out(done: &Delivered) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_complete_is_told_where_others_see_it() {
+        let told = |pushed: &[&str], written: &[&'static str]| {
+            let pushed = pushed.iter().map(|name| (*name).to_owned()).collect();
+            Done { pushed, written: written.iter().map(Path::new).collect() }.told()
+        };
+        assert_eq!(told(&[], &["a.tar"]), None);
+        assert_eq!(told(&["r/a:1@x"], &[]).unwrap(), "the image was pushed: r/a:1@x");
+        assert_eq!(
+            told(&["a", "b", "c", "d", "e", "f"], &["a.tar", "id"]).unwrap(),
+            "the image was pushed: a, b, c, d and 2 more; written: a.tar, id"
+        );
+    }
 
     #[test]
     fn what_a_directory_lacks_is_said_in_one_sentence() {
