@@ -572,3 +572,31 @@ fn an_image_that_an_index_names_thousands_of_times_is_asked_for_once() {
     assert_eq!(registry.server.requests("GET", "app/blobs/").len(), 1, "the config");
     assert_eq!(registry.server.requests("PUT", &format!("other/manifests/{digest}")).len(), 1);
 }
+
+#[test]
+fn members_that_are_too_many_together_are_refused_with_their_line_before_they_are_looked_at() {
+    const INDEX: &str = media_type::OCI_INDEX;
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    put_attested(&registry, "app", &json!({"os": "linux", "architecture": "amd64"}));
+    let (_, bytes) = registry.manifest("app", "1").expect("index");
+    let index: Value = serde_json::from_slice(&bytes).expect("JSON");
+    for (tag, count) in [("many", 5001), ("full", 9999)] {
+        let entries = vec![index["manifests"][0].clone(); count];
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
+        registry.put_manifest("app", tag, INDEX, &serde_json::to_vec(&index).expect("JSON"));
+    }
+    for members in [["full", "many"], ["many", "full"]] {
+        let members: String = members.iter().map(|tag| format!("- image: REGISTRY/app:{tag}\n")).collect();
+        let text = format!("# type: oci\nimage: REGISTRY/other:1\nmanifests:\n{members}");
+        let refused = push(&builder, &registry.host(), &text, &[]).exited(1);
+        assert!(
+            refused.says(&["error", "cannot take"])
+                && refused.says(&["with it, the index would have more than 10000 images and attestations"])
+                && refused.says(&["spec.yaml:"])
+                && refused.says(&["hint", "leave members out"]),
+            "{}",
+            refused.stderr
+        );
+        assert!(registry.manifest("other", "1").is_none());
+    }
+}

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use crate::image::platform::{PlatformFields, WrittenError, check_written};
+use crate::image::platform::{Platform, PlatformFields, WrittenError, check_written};
 use crate::image::reference::{Reference, ReferenceError};
 use crate::image::shown;
 use crate::limit::Limit;
@@ -143,6 +143,14 @@ pub enum SpecErrorKind {
         /// Where it is first.
         first: Place,
     },
+    /// An image that is named again, for the same platform.
+    #[error("`{name}` is there twice, first in line {line}: name it once", line = .first.line)]
+    Again {
+        /// Its name.
+        name: String,
+        /// Where it is first.
+        first: Place,
+    },
     /// A key that means nothing.
     #[error("unknown key `{key}`: there are {known}")]
     Unknown {
@@ -258,7 +266,8 @@ impl Spec {
             return Err(SpecErrorKind::Missing(missing).at(at));
         }
         check_count("images", entries.len(), MOST_MEMBERS, at)?;
-        let members = entries.iter().map(|entry| Member::of(entry)).collect::<Result<_, _>>()?;
+        let members = entries.iter().map(|entry| Member::of(entry)).collect::<Result<Vec<_>, _>>()?;
+        refuse_again(&members)?;
         let annotations_at = fields.get("annotations").map(|(key, _)| key.place);
         Ok(Self { names, annotations, annotations_at, members })
     }
@@ -304,6 +313,19 @@ fn platform(node: &Node<'_>) -> Result<PlatformFields, SpecError> {
         SpecErrorKind::Platform(error).at(at)
     })?;
     Ok(platform)
+}
+
+/// No registry is asked twice for what could only be refused then.
+fn refuse_again(members: &[Member]) -> Result<(), SpecError> {
+    let mut known = BTreeMap::new();
+    for member in members {
+        let Some(at) = member.place else { continue };
+        let platform = Platform::from(&member.platform).normalise();
+        if let Some(first) = known.insert((&member.image, platform), at) {
+            return Err(SpecErrorKind::Again { name: member.image.familiar(), first }.at(at));
+        }
+    }
+    Ok(())
 }
 
 fn checked_word(key: &'static str, text: &str, at: Place) -> Result<String, SpecError> {
@@ -597,6 +619,16 @@ mod tests {
             (format!("{two}tags: [a b]\n"), "4:8: `a b` is not an image name: tag `a b`"),
             (format!("{two}annotations: {{a: [b]}}\n"), "4:18: `a` is a list, expected a text"),
             (format!("{two}image: r.io/c:1\n"), "4:1: the key `image` is there twice, first in line 1"),
+            (
+                format!("{two}- image: r.io/b:1\n"),
+                "4:10: `r.io/b:1` is there twice, first in line 3: name it once",
+            ),
+            (
+                of_platform(
+                    "{os: linux, architecture: arm}\n- {image: r.io/b:1, platform: {os: linux, architecture: arm, variant: v7}}",
+                ),
+                "5:11: `r.io/b:1` is there twice, first in line 3",
+            ),
             (format!("{two}<<: {{}}\n"), "4:1: merging with `<<` is not supported"),
             (format!("{two}---\nimage: x\n"), "4:1: a second document begins here: a specification is one"),
             (format!("{two}? [a]\n: b\n"), "4:3: a key has to be a text"),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Images, JOBS, Nested};
 use crate::build::services::ServiceError;
-use crate::image::assemble::{Entry, completed, contradict};
+use crate::image::assemble::{Entry, Tally, completed, contradict};
 use crate::image::config::parse_platform;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::Digest;
@@ -104,6 +104,8 @@ pub struct Sources<'a> {
     pub limits: DocumentLimits,
     /// What they have said.
     pub known: &'a Known,
+    /// What all that was found so far makes.
+    pub tally: &'a Tally,
 }
 
 /// What a name stands for.
@@ -132,13 +134,14 @@ impl Sources<'_> {
         let (own, attestations) = if media_type::is_index(&fetched.media_type) {
             self.in_index(image, fetched)?
         } else {
+            self.tally.add(1)?;
             let size = fetched.bytes.len() as u64;
             let descriptor = Descriptor::new(&fetched.media_type, fetched.digest.clone(), size);
             let platform = self.platform(image, fetched)?;
             (vec![Descriptor { platform: Some(platform), ..descriptor }], Vec::new())
         };
         let mut notes = Vec::new();
-        let (source, several) = (image.familiar(), own.len() > 1);
+        let (source, several): (Arc<str>, _) = (image.familiar().into(), own.len() > 1);
         if several && *wanted != PlatformFields::default() {
             notes.push(format!(
                 "`{source}` is an index of {} images, which keep their platforms: that of the specification has no effect",
@@ -157,7 +160,7 @@ impl Sources<'_> {
             }
             Entry {
                 descriptor: Descriptor { platform: Some(platform), ..descriptor },
-                source: source.clone(),
+                source: Arc::clone(&source),
             }
         };
         let images = own.into_iter().map(entry).collect();
@@ -178,6 +181,7 @@ impl Sources<'_> {
             parsed.map_err(|error| Nested(error.into()))
         };
         let entries = flatten(index, self.limits.nesting, &mut nested)?;
+        self.tally.add(entries.len())?;
         let (attestations, images): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_attestation);
         if let Some(entry) = images.iter().find(|entry| !media_type::is_manifest(&entry.media_type)) {
             let (digest, media_type) = (entry.digest.clone(), shown(&entry.media_type));

@@ -14,7 +14,7 @@ use crate::cli::settings::{self, Environment};
 use crate::cli::snapshotter::word;
 use crate::cli::stop::{AtOnce, naming};
 use crate::cli::talk::{Talk, TalkSettings};
-use crate::image::assemble::{AssembleError, Entry, assemble};
+use crate::image::assemble::{AssembleError, Entry, Tally, TooMany, assemble};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::document::Payload;
 use crate::image::encoding::TypeNames;
@@ -81,8 +81,9 @@ impl PushSettings {
 
 /// Pushes, and prints the digest and the length of the index.
 pub(in crate::cli) fn push(settings: &PushSettings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
-    let index =
-        settings.talk.talk(colour, at_once, |talk| Push { settings, talk, known: Known::default() }.run())?;
+    let index = settings.talk.talk(colour, at_once, |talk| {
+        Push { settings, talk, known: Known::default(), tally: Tally::default() }.run()
+    })?;
     crate::cli::print(&format!("Digest: {} {}\n", index.digest, index.bytes.len()))
 }
 
@@ -112,6 +113,7 @@ struct Push<'a> {
     settings: &'a PushSettings,
     talk: &'a Talk,
     known: Known,
+    tally: Tally,
 }
 
 impl Push<'_> {
@@ -198,7 +200,7 @@ impl Push<'_> {
 
     /// What a member brings in.
     fn find(&self, member: &Member) -> Result<Sought, Failure> {
-        let Self { settings, talk, known } = self;
+        let Self { settings, talk, known, tally } = self;
         let at = |failure| settings.source.at(member.place, failure);
         let fetched = match talk.client.document(&member.image, Payload::Anything) {
             Ok(fetched) => fetched,
@@ -211,11 +213,16 @@ impl Push<'_> {
             }
             Err(error) => return Err(at(service_failure(&error))),
         };
-        let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents, known };
+        let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents, known, tally };
         let found = sources.find(&member.image, &member.platform, &fetched);
         found.map(Sought::Found).map_err(|error| {
             let message = format!("cannot take `{}` into an index", member.image.familiar());
-            at(service_failure(&*error).within(message))
+            let failure = service_failure(&*error).within(message);
+            at(if error.is::<TooMany>() {
+                failure.hint("leave members out, or push several indexes: clients refuse larger ones")
+            } else {
+                failure
+            })
         })
     }
 
@@ -243,7 +250,7 @@ impl Push<'_> {
         if elsewhere.is_empty() {
             return Ok(());
         }
-        let Self { settings, talk, known } = self;
+        let Self { settings, talk, known, .. } = self;
         let store = open_store(&settings.store, &talk.progress)?;
         let images = Images {
             client: &talk.client,
