@@ -600,3 +600,45 @@ fn members_that_are_too_many_together_are_refused_with_their_line_before_they_ar
         assert!(registry.manifest("other", "1").is_none());
     }
 }
+
+/// An index may say of an image what the image itself does not.
+fn put_lying(registry: &FakeRegistry, repository: &str) -> String {
+    let name = put_attested(registry, repository, &json!({"os": "linux", "architecture": "s390x"}));
+    let (_, bytes) = registry.manifest(repository, "1").expect("index");
+    let mut index: Value = serde_json::from_slice(&bytes).expect("JSON");
+    index["manifests"][0]["platform"] = json!({"os": "linux", "architecture": "arm", "variant": "v7"});
+    let bytes = serde_json::to_vec(&index).expect("JSON");
+    registry.put_manifest(repository, "1", media_type::OCI_INDEX, &bytes);
+    name
+}
+
+#[test]
+fn an_index_that_contradicts_the_config_of_its_image_is_taken_with_a_warning() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_lying(&registry, "app");
+    let text = format!("# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- image: {name}\n");
+    let pushed = push(&builder, &registry.host(), &text, &[]).success();
+    let told = "says of itself that it is for linux/s390x, and goes into the index for linux/arm/v7";
+    assert!(pushed.says(&["warning", told]), "{}", pushed.stderr);
+    // Of an image that is not there, nothing is known that could contradict.
+    let absent = json!({
+        "mediaType": media_type::OCI_MANIFEST, "digest": Digest::of(b"absent"), "size": 9,
+        "platform": {"os": "linux", "architecture": "arm", "variant": "v7"},
+    });
+    let index = json!({"schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": [absent]});
+    registry.put_manifest("app", "sparse", media_type::OCI_INDEX, index.to_string().as_bytes());
+    let text = "# type: oci\nimage: REGISTRY/app:3\nmanifests:\n- image: REGISTRY/app:sparse\n";
+    let pushed = push(&builder, &registry.host(), text, &[]).success();
+    assert_eq!(pushed.stderr.matches("warning").count(), 0, "{}", pushed.stderr);
+}
+
+#[test]
+fn what_an_index_wrongly_says_to_be_what_was_asked_for_is_not_pulled() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_lying(&registry, "app");
+    let refused = builder.run(["pull", "--arch=arm", "--variant=v7", &name]).exited(1);
+    assert!(refused.says(&["is `linux/s390x`, not `linux/arm/v7`"]), "{}", refused.stderr);
+    assert!(refused.says(&["hint", "--platform-match=none"]), "{}", refused.stderr);
+    let taken = builder.run(["pull", "--arch=arm", "--variant=v7", "--platform-match=none", &name]).success();
+    assert!(taken.says(&["warning", "is for linux/s390x, not for linux/arm/v7"]), "{}", taken.stderr);
+}

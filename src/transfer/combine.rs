@@ -18,7 +18,7 @@ use crate::image::matching::is_attestation;
 use crate::image::platform::{Platform, PlatformFields};
 use crate::image::reference::Reference;
 use crate::image::shown;
-use crate::registry::{Client, Fetched, in_parallel};
+use crate::registry::{Client, Fetched, TransferError, in_parallel};
 
 /// Something in an index that cannot be in another one.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,12 @@ struct Unknown {
     digest: Digest,
     media_type: String,
 }
+
+/// At most so many images of an index are warned of one by one.
+const MOST_NOTES: usize = 20;
+
+/// An image of an index, and what its config says that it is for.
+type Labelled = (Descriptor, PlatformFields);
 
 /// The most bytes of documents that are kept to be looked at again.
 const MOST_KEPT: u64 = 16 << 20;
@@ -70,7 +76,8 @@ type Place = (String, Digest, u64, String);
 #[derive(Debug, Default)]
 pub struct Known {
     documents: Once<Place, Fetched>,
-    platforms: Once<Place, PlatformFields>,
+    /// What configs say; nothing where one cannot be had or read.
+    platforms: Once<Place, Option<PlatformFields>>,
     /// Bytes of the documents.
     kept: AtomicU64,
 }
@@ -138,7 +145,8 @@ impl Sources<'_> {
             let size = fetched.bytes.len() as u64;
             let descriptor = Descriptor::new(&fetched.media_type, fetched.digest.clone(), size);
             let platform = self.platform(image, fetched)?;
-            (vec![Descriptor { platform: Some(platform), ..descriptor }], Vec::new())
+            let descriptor = Descriptor { platform: Some(platform.clone()), ..descriptor };
+            (vec![(descriptor, platform)], Vec::new())
         };
         let mut notes = Vec::new();
         let (source, several): (Arc<str>, _) = (image.familiar().into(), own.len() > 1);
@@ -148,13 +156,18 @@ impl Sources<'_> {
                 own.len()
             ));
         }
-        let entry = |descriptor: Descriptor| {
+        let mut contradictions = 0;
+        let entry = |(descriptor, config): (Descriptor, PlatformFields)| {
             let own = descriptor.platform.clone().unwrap_or_default();
             let platform = if several { own.clone() } else { completed(wanted, &own) };
-            if contradict(&platform, &own) {
+            // An index may be wrong about its images.
+            let said = [&config, &own].into_iter().find(|said| contradict(&platform, said));
+            contradictions += usize::from(said.is_some());
+            if let Some(said) = said.filter(|_| contradictions <= MOST_NOTES) {
+                let which = if several { format!("{} of ", descriptor.digest) } else { String::new() };
                 notes.push(format!(
-                    "`{source}` says of itself that it is for {}, and goes into the index for {}",
-                    Platform::from(&own).shown(),
+                    "{which}`{source}` says of itself that it is for {}, and goes into the index for {}",
+                    Platform::from(said).shown(),
                     Platform::from(&platform).shown()
                 ));
             }
@@ -164,6 +177,12 @@ impl Sources<'_> {
             }
         };
         let images = own.into_iter().map(entry).collect();
+        if contradictions > MOST_NOTES {
+            notes.push(format!(
+                "{} more images of `{source}` say of themselves that they are for other platforms",
+                contradictions - MOST_NOTES
+            ));
+        }
         Ok(Found { images, attestations, notes })
     }
 
@@ -172,7 +191,7 @@ impl Sources<'_> {
         &self,
         image: &Reference,
         fetched: &Fetched,
-    ) -> Result<(Vec<Descriptor>, Vec<Descriptor>), ServiceError> {
+    ) -> Result<(Vec<Labelled>, Vec<Descriptor>), ServiceError> {
         let index = parse_index(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let mut nested = |entry: &Descriptor| {
             let ask = || Ok(self.client.manifest_of(image, entry)?);
@@ -191,19 +210,27 @@ impl Sources<'_> {
         Ok((images, attestations))
     }
 
-    /// An entry of an index with all that is known of its platform.
-    fn labelled(&self, image: &Reference, entry: &Descriptor) -> Result<Descriptor, ServiceError> {
+    /// An entry of an index with all that is known of its platform. Where its label says all, an image that is not there or
+    /// cannot be read contradicts nothing.
+    fn labelled(&self, image: &Reference, entry: &Descriptor) -> Result<Labelled, ServiceError> {
         let label = entry.platform.clone().unwrap_or_default();
-        if !label.os.is_empty() && !label.architecture.is_empty() && label.variant.is_some() {
-            return Ok(entry.clone());
-        }
+        let is_complete = !label.os.is_empty() && !label.architecture.is_empty() && label.variant.is_some();
         let ask = || {
             let ask = || Ok(self.client.document_of(image, entry, Payload::Anything)?);
             self.platform(image, &self.known.document(image, entry, ask)?)
         };
-        let own = self.known.platforms.get(Known::place(image, entry), ask, |_| true)?;
-        let platform = completed(&label, &own);
-        Ok(Descriptor { platform: Some(platform), ..entry.clone() })
+        let ask_or_none = || match ask() {
+            Ok(platform) => Ok(Some(platform)),
+            Err(error) if is_unknown(&error) => Ok(None),
+            Err(error) => Err::<_, ServiceError>(error),
+        };
+        let config = match self.known.platforms.get(Known::place(image, entry), ask_or_none, |_| true)? {
+            Some(config) => config,
+            None if is_complete => PlatformFields::default(),
+            None => ask()?,
+        };
+        let platform = if is_complete { label } else { completed(&label, &config) };
+        Ok((Descriptor { platform: Some(platform), ..entry.clone() }, config))
     }
 
     /// What the config of an image says; nothing where it has none that could say it.
@@ -215,6 +242,12 @@ impl Sources<'_> {
         let bytes = self.client.small_blob(image, &config, self.limits.config.value)?;
         Ok(parse_platform(&bytes, &self.limits)?)
     }
+}
+
+/// Whether an image is not there, or is none that can be read, and not merely out of reach.
+fn is_unknown(error: &ServiceError) -> bool {
+    error.is::<DocumentError>()
+        || error.downcast_ref::<TransferError>().is_some_and(TransferError::is_not_found)
 }
 
 /// Reads a manifest of whatever.
