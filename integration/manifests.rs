@@ -642,3 +642,21 @@ fn what_an_index_wrongly_says_to_be_what_was_asked_for_is_not_pulled() {
     let taken = builder.run(["pull", "--arch=arm", "--variant=v7", "--platform-match=none", &name]).success();
     assert!(taken.says(&["warning", "is for linux/s390x, not for linux/arm/v7"]), "{}", taken.stderr);
 }
+
+#[test]
+fn platforms_that_steer_a_terminal_are_not_passed_on() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_attested(&registry, "app", &json!({"os": "li\nnux", "architecture": "\u{1b}[2Jx"}));
+    for member in [name.clone(), name.replace(":1", ":image")] {
+        let text = format!("# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- image: {member}\n");
+        let refused = push(&builder, &registry.host(), &text, &[]).exited(1);
+        assert!(refused.says(&["cannot take", &member]), "{}", refused.stderr);
+        assert!(refused.says(&["its `os` is `li\\nnux`"]), "{}", refused.stderr);
+        assert!(refused.says(&["spec.yaml:4:10"]), "{}", refused.stderr);
+    }
+    // What the specification says instead counts.
+    let text = format!(
+        "# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- {{image: {name}, platform: {{os: linux, architecture: arm}}}}\n"
+    );
+    push(&builder, &registry.host(), &text, &[]).success();
+}

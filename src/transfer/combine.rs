@@ -15,7 +15,7 @@ use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{Manifest, Origin};
 use crate::image::matching::is_attestation;
-use crate::image::platform::{Platform, PlatformFields};
+use crate::image::platform::{Platform, PlatformFields, WordError, check_words};
 use crate::image::reference::Reference;
 use crate::image::shown;
 use crate::registry::{Client, Fetched, TransferError, in_parallel};
@@ -33,6 +33,15 @@ const MOST_NOTES: usize = 20;
 
 /// An image of an index, and what its config says that it is for.
 type Labelled = (Descriptor, PlatformFields);
+
+/// A platform that cannot be passed on, and whose it is.
+#[derive(Debug, thiserror::Error)]
+#[error("the platform of {digest} cannot go into the index")]
+pub struct BadPlatform {
+    digest: Digest,
+    #[source]
+    source: WordError,
+}
 
 /// The most bytes of documents that are kept to be looked at again.
 const MOST_KEPT: u64 = 16 << 20;
@@ -176,7 +185,11 @@ impl Sources<'_> {
                 source: Arc::clone(&source),
             }
         };
-        let images = own.into_iter().map(entry).collect();
+        let images: Vec<Entry> = own.into_iter().map(entry).collect();
+        for Entry { descriptor, .. } in &images {
+            let checked = descriptor.platform.as_ref().map_or(Ok(()), check_words);
+            checked.map_err(|source| BadPlatform { digest: descriptor.digest.clone(), source })?;
+        }
         if contradictions > MOST_NOTES {
             notes.push(format!(
                 "{} more images of `{source}` say of themselves that they are for other platforms",
