@@ -419,6 +419,8 @@ fn skopeo_fails(name: &str) -> bool {
 #[test]
 fn arguments_that_are_wrong_are_refused() {
     let builder = Builder::new();
+    let tags = (0..1001).map(|tag| tag.to_string()).collect::<Vec<_>>().join(",");
+    let repeated = vec!["linux/amd64"; 3001].join(",");
     let push = |platforms: &str, more: &[&str]| {
         let arguments = ["manifest", "push", "from-args", "--platforms", platforms];
         builder.run(arguments.iter().chain(more)).exited(1).stderr
@@ -446,6 +448,21 @@ fn arguments_that_are_wrong_are_refused() {
             "linux/amd64",
             &["--type=oci", "--template", "x:ARCH", "--target", "x", "--annotations", "a=b,c"],
             "error: --annotations: `c` is no `KEY=VALUE`",
+        ),
+        (
+            "linux/amd64",
+            &["--type=oci", "--template", "x:ARCH", "--target", "x", "--annotations", "a=b,a=d"],
+            "error: --annotations: `a` is there twice",
+        ),
+        (
+            "linux/amd64",
+            &["--template", "x:ARCH", "--target", "x", "--tags", tags.as_str()],
+            "error: --tags: there are more than 1000 tags",
+        ),
+        (
+            repeated.as_str(),
+            &["--template", "x:ARCH", "--target", "x"],
+            "error: --platforms: `linux/amd64` is there twice",
         ),
         (
             "linux/amd64",
