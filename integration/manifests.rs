@@ -480,6 +480,9 @@ fn arguments_that_are_wrong_are_refused() {
     let limited =
         builder.run(["manifest", "push", "from-spec", "--limit=spec-bytes=10", "/etc/services"]).exited(1);
     assert!(limited.says(&["longer than 10 bytes", "spec-bytes=N"]), "{}", limited.stderr);
+    let endless = builder.run(["manifest", "push", "from-spec", "/dev/zero"]).exited(1);
+    assert!(endless.says(&["error: `/dev/zero`: the specification is longer than"]), "{}", endless.stderr);
+    assert!(!endless.stderr.contains("\\u{0}"), "{}", endless.stderr);
 }
 
 #[test]
@@ -676,4 +679,24 @@ fn platforms_that_steer_a_terminal_are_not_passed_on() {
         "# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- {{image: {name}, platform: {{os: linux, architecture: arm}}}}\n"
     );
     push(&builder, &registry.host(), &text, &[]).success();
+}
+
+#[test]
+fn an_index_without_images_is_not_said_to_lack_some() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let index = json!({"schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": []});
+    registry.put_manifest("app", "empty", media_type::OCI_INDEX, index.to_string().as_bytes());
+    let text = "# type: oci\nimage: REGISTRY/app:1\nmanifests:\n- image: REGISTRY/app:empty\n";
+    let refused = push(&builder, &registry.host(), text, &[]).exited(1);
+    assert!(refused.says(&["indexes without images", "nothing to push"]), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--ignore-missing"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_config_that_is_too_large_is_refused_with_the_limit_that_allows_it() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_attested(&registry, "app", &json!({"os": "linux", "architecture": "amd64"}));
+    let name = name.replace(":1", ":image");
+    let refused = builder.run(["manifest", "inspect", "--limit=config-bytes=10", &name]).exited(1);
+    assert!(refused.says(&["more than the limit of 10", "--limit config-bytes=N"]), "{}", refused.stderr);
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr as _;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::config::ImageConfig;
@@ -10,6 +12,7 @@ use super::shown;
 
 /// The `platform` object of a descriptor, as it was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct PlatformFields {
     /// CPU architecture, in Go's words.
     #[serde(default, deserialize_with = "null_is_empty")]
@@ -26,6 +29,29 @@ pub struct PlatformFields {
     /// Features of the operating system (Windows).
     #[serde(rename = "os.features", default, skip_serializing_if = "Option::is_none")]
     pub os_features: Option<Vec<String>>,
+}
+
+/// The platform of a descriptor. An array would pass for an object without keys.
+pub(super) fn object_or_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PlatformFields>, D::Error> {
+    struct ObjectOrNull;
+    impl<'de> Visitor<'de> for ObjectOrNull {
+        type Value = Option<PlatformFields>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            PlatformFields::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+    deserializer.deserialize_any(ObjectOrNull)
 }
 
 /// What an image is made for. Either as it was written or, after [`Platform::normalise`], in the one spelling that

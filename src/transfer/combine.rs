@@ -252,7 +252,7 @@ impl Sources<'_> {
         if !media_type::is_config(&config.media_type) {
             return Ok(PlatformFields::default());
         }
-        let bytes = self.client.small_blob(image, &config, self.limits.config.value)?;
+        let bytes = self.client.small_blob(image, &config, self.limits.config)?;
         Ok(parse_platform(&bytes, &self.limits)?)
     }
 }

@@ -513,7 +513,7 @@ impl Images<'_> {
         let bytes = match stored.filter(|bytes| bytes.len() as u64 == manifest.config.size) {
             Some(bytes) => bytes,
             None => {
-                let bytes = self.client.small_blob(reference, &manifest.config, self.limits.config.value)?;
+                let bytes = self.client.small_blob(reference, &manifest.config, self.limits.config)?;
                 self.store.blobs().put(&bytes)?;
                 bytes
             }

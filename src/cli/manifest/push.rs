@@ -129,11 +129,12 @@ impl Push<'_> {
             self.refuse_missing(&found)?;
         }
         let (mut images, mut attestations) = (Vec::new(), Vec::new());
-        let (mut members, mut elsewhere) = (Vec::new(), Vec::new());
+        let (mut members, mut elsewhere, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (member, found) in spec.members.iter().zip(found) {
             let Sought::Found(found) = found else {
                 let name = member.image.familiar();
                 self.warn("ignore-missing", &format!("`{name}` is not there, and left out"));
+                left_out += 1;
                 continue;
             };
             for note in &found.notes {
@@ -148,8 +149,12 @@ impl Push<'_> {
             attestations.extend(found.attestations);
         }
         if images.is_empty() {
-            let failure = Failure::new("no image is left: there is nothing to push");
-            return Err(failure.hint("--ignore-missing leaves out what is not there"));
+            return Err(if left_out == 0 {
+                Failure::new("what is named are indexes without images: there is nothing to push")
+            } else {
+                let failure = Failure::new("no image is left: there is nothing to push");
+                failure.hint("--ignore-missing leaves out what is not there")
+            });
         }
         let mixture = self.mixture(&images);
         let index = assemble(settings.types, images, attestations, &spec.annotations)

@@ -10,7 +10,9 @@ use crate::dockerfile::Span;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::limit::Limit;
-use crate::spec::{MOST_ENTRIES, Member, Place, Spec, Template, TemplateError, is_annotation_key, platforms};
+use crate::spec::{
+    MOST_ENTRIES, Member, Place, Spec, SpecErrorKind, Template, TemplateError, is_annotation_key, platforms,
+};
 use crate::text::chained;
 
 /// What to push, and what to show where something about it is wrong.
@@ -43,6 +45,10 @@ impl Source {
         match Spec::parse(&text, limit) {
             Ok(spec) => Ok(Self { spec, file: Some((name, text)), warnings: Vec::new() }),
             Err(error) => {
+                // Its first line says nothing, and need be no text.
+                if matches!(*error.kind, SpecErrorKind::TooLong(_)) {
+                    return Err(Failure::new(format!("`{name}`: {error}")));
+                }
                 let failure = Failure::new(error.kind.to_string());
                 Err(located(failure, &name, &text, error.place))
             }
