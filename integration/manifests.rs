@@ -419,6 +419,8 @@ fn skopeo_fails(name: &str) -> bool {
 #[test]
 fn arguments_that_are_wrong_are_refused() {
     let builder = Builder::new();
+    let tags = (0..1001).map(|tag| tag.to_string()).collect::<Vec<_>>().join(",");
+    let repeated = vec!["linux/amd64"; 3001].join(",");
     let push = |platforms: &str, more: &[&str]| {
         let arguments = ["manifest", "push", "from-args", "--platforms", platforms];
         builder.run(arguments.iter().chain(more)).exited(1).stderr
@@ -449,6 +451,21 @@ fn arguments_that_are_wrong_are_refused() {
         ),
         (
             "linux/amd64",
+            &["--type=oci", "--template", "x:ARCH", "--target", "x", "--annotations", "a=b,a=d"],
+            "error: --annotations: `a` is there twice",
+        ),
+        (
+            "linux/amd64",
+            &["--template", "x:ARCH", "--target", "x", "--tags", tags.as_str()],
+            "error: --tags: there are more than 1000 tags",
+        ),
+        (
+            repeated.as_str(),
+            &["--template", "x:ARCH", "--target", "x"],
+            "error: --platforms: `linux/amd64` is there twice",
+        ),
+        (
+            "linux/amd64",
             &["--type=rkt", "--template", "x", "--target", "x"],
             "error: --type: `rkt` is no type of index",
         ),
@@ -463,6 +480,9 @@ fn arguments_that_are_wrong_are_refused() {
     let limited =
         builder.run(["manifest", "push", "from-spec", "--limit=spec-bytes=10", "/etc/services"]).exited(1);
     assert!(limited.says(&["longer than 10 bytes", "spec-bytes=N"]), "{}", limited.stderr);
+    let endless = builder.run(["manifest", "push", "from-spec", "/dev/zero"]).exited(1);
+    assert!(endless.says(&["error: `/dev/zero`: the specification is longer than"]), "{}", endless.stderr);
+    assert!(!endless.stderr.contains("\\u{0}"), "{}", endless.stderr);
 }
 
 #[test]
@@ -604,4 +624,112 @@ fn an_image_that_an_index_names_thousands_of_times_is_asked_for_once() {
     assert_eq!(asked(), 2);
     assert_eq!(registry.server.requests("GET", "app/blobs/").len(), 1, "the config");
     assert_eq!(registry.server.requests("PUT", &format!("other/manifests/{digest}")).len(), 1);
+}
+
+#[test]
+fn members_that_are_too_many_together_are_refused_with_their_line_before_they_are_looked_at() {
+    const INDEX: &str = media_type::OCI_INDEX;
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    put_attested(&registry, "app", &json!({"os": "linux", "architecture": "amd64"}));
+    let (_, bytes) = registry.manifest("app", "1").expect("index");
+    let index: Value = serde_json::from_slice(&bytes).expect("JSON");
+    for (tag, count) in [("many", 5001), ("full", 9999)] {
+        let entries = vec![index["manifests"][0].clone(); count];
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
+        registry.put_manifest("app", tag, INDEX, &serde_json::to_vec(&index).expect("JSON"));
+    }
+    for members in [["full", "many"], ["many", "full"]] {
+        let members: String = members.iter().map(|tag| format!("- image: REGISTRY/app:{tag}\n")).collect();
+        let text = format!("# type: oci\nimage: REGISTRY/other:1\nmanifests:\n{members}");
+        let refused = push(&builder, &registry.host(), &text, &[]).exited(1);
+        assert!(
+            refused.says(&["error", "cannot take"])
+                && refused.says(&["with it, the index would have more than 10000 images and attestations"])
+                && refused.says(&["spec.yaml:"])
+                && refused.says(&["hint", "leave members out"]),
+            "{}",
+            refused.stderr
+        );
+        assert!(registry.manifest("other", "1").is_none());
+    }
+}
+
+/// An index may say of an image what the image itself does not.
+fn put_lying(registry: &FakeRegistry, repository: &str) -> String {
+    let name = put_attested(registry, repository, &json!({"os": "linux", "architecture": "s390x"}));
+    let (_, bytes) = registry.manifest(repository, "1").expect("index");
+    let mut index: Value = serde_json::from_slice(&bytes).expect("JSON");
+    index["manifests"][0]["platform"] = json!({"os": "linux", "architecture": "arm", "variant": "v7"});
+    let bytes = serde_json::to_vec(&index).expect("JSON");
+    registry.put_manifest(repository, "1", media_type::OCI_INDEX, &bytes);
+    name
+}
+
+#[test]
+fn an_index_that_contradicts_the_config_of_its_image_is_taken_with_a_warning() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_lying(&registry, "app");
+    let text = format!("# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- image: {name}\n");
+    let pushed = push(&builder, &registry.host(), &text, &[]).success();
+    let told = "says of itself that it is for linux/s390x, and goes into the index for linux/arm/v7";
+    assert!(pushed.says(&["warning", told]), "{}", pushed.stderr);
+    // Of an image that is not there, nothing is known that could contradict.
+    let absent = json!({
+        "mediaType": media_type::OCI_MANIFEST, "digest": Digest::of(b"absent"), "size": 9,
+        "platform": {"os": "linux", "architecture": "arm", "variant": "v7"},
+    });
+    let index = json!({"schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": [absent]});
+    registry.put_manifest("app", "sparse", media_type::OCI_INDEX, index.to_string().as_bytes());
+    let text = "# type: oci\nimage: REGISTRY/app:3\nmanifests:\n- image: REGISTRY/app:sparse\n";
+    let pushed = push(&builder, &registry.host(), text, &[]).success();
+    assert_eq!(pushed.stderr.matches("warning").count(), 0, "{}", pushed.stderr);
+}
+
+#[test]
+fn what_an_index_wrongly_says_to_be_what_was_asked_for_is_not_pulled() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_lying(&registry, "app");
+    let refused = builder.run(["pull", "--arch=arm", "--variant=v7", &name]).exited(1);
+    assert!(refused.says(&["is `linux/s390x`, not `linux/arm/v7`"]), "{}", refused.stderr);
+    assert!(refused.says(&["hint", "--platform-match=none"]), "{}", refused.stderr);
+    let taken = builder.run(["pull", "--arch=arm", "--variant=v7", "--platform-match=none", &name]).success();
+    assert!(taken.says(&["warning", "is for linux/s390x, not for linux/arm/v7"]), "{}", taken.stderr);
+}
+
+#[test]
+fn platforms_that_steer_a_terminal_are_not_passed_on() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_attested(&registry, "app", &json!({"os": "li\nnux", "architecture": "\u{1b}[2Jx"}));
+    for member in [name.clone(), name.replace(":1", ":image")] {
+        let text = format!("# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- image: {member}\n");
+        let refused = push(&builder, &registry.host(), &text, &[]).exited(1);
+        assert!(refused.says(&["cannot take", &member]), "{}", refused.stderr);
+        assert!(refused.says(&["its `os` is `li\\nnux`"]), "{}", refused.stderr);
+        assert!(refused.says(&["spec.yaml:4:10"]), "{}", refused.stderr);
+    }
+    // What the specification says instead counts.
+    let text = format!(
+        "# type: oci\nimage: REGISTRY/app:2\nmanifests:\n- {{image: {name}, platform: {{os: linux, architecture: arm}}}}\n"
+    );
+    push(&builder, &registry.host(), &text, &[]).success();
+}
+
+#[test]
+fn an_index_without_images_is_not_said_to_lack_some() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let index = json!({"schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": []});
+    registry.put_manifest("app", "empty", media_type::OCI_INDEX, index.to_string().as_bytes());
+    let text = "# type: oci\nimage: REGISTRY/app:1\nmanifests:\n- image: REGISTRY/app:empty\n";
+    let refused = push(&builder, &registry.host(), text, &[]).exited(1);
+    assert!(refused.says(&["indexes without images", "nothing to push"]), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--ignore-missing"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_config_that_is_too_large_is_refused_with_the_limit_that_allows_it() {
+    let (builder, registry) = (Builder::new(), FakeRegistry::start());
+    let name = put_attested(&registry, "app", &json!({"os": "linux", "architecture": "amd64"}));
+    let name = name.replace(":1", ":image");
+    let refused = builder.run(["manifest", "inspect", "--limit=config-bytes=10", &name]).exited(1);
+    assert!(refused.says(&["more than the limit of 10", "--limit config-bytes=N"]), "{}", refused.stderr);
 }

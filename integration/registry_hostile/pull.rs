@@ -121,11 +121,12 @@ fn inline_data_spares_the_request_when_it_is_right() {
     let top = reference(&registry, "app:1");
     let mut entry = Descriptor::new(media_type::OCI_CONFIG, Digest::of(b"{}"), 2);
     entry.other.insert("data".to_owned(), "e30=".into());
-    assert_eq!(tester.client.small_blob(&top, &entry, 100).unwrap(), b"{}");
+    let limit = builder::image::document::DocumentLimits::CONFIG.with(100);
+    assert_eq!(tester.client.small_blob(&top, &entry, limit).unwrap(), b"{}");
     for (data, size) in [("W10=", 2), ("e30=", 3), ("!", 2)] {
         entry.other.insert("data".to_owned(), data.into());
         let entry = Descriptor { size, ..entry.clone() };
-        assert!(line(tester.client.small_blob(&top, &entry, 100)).contains("descriptor is not accepted"));
+        assert!(line(tester.client.small_blob(&top, &entry, limit)).contains("descriptor is not accepted"));
     }
     assert!(registry.server.seen().is_empty());
 }

@@ -8,6 +8,7 @@ use super::settings::{EpochFrom, Settings};
 use crate::build::{self, BuildError, BuildErrorKind};
 use crate::context::{DownloadError, FoundDockerfile, GitError};
 use crate::dockerfile::ExpandErrorKind;
+use crate::image::matching::NO_IMAGE;
 use crate::registry::TransferError;
 use crate::sandbox::{Exit, SandboxError, StartProblem};
 use crate::store::choice::ChoiceError;
@@ -148,11 +149,23 @@ fn hint_for_layers(most: usize) -> Option<&'static str> {
     (most == MAX_LAYERS).then_some("overlayfs stacks no more than that; --snapshotter=native takes more")
 }
 
+/// What to do where an index has only what is `available`, as [`available`](crate::image::matching::available) words it.
+fn platform_hint(available: &str) -> Option<&'static str> {
+    if available.contains('`') {
+        // FROM may have named it, and then the flag changes nothing.
+        Some(
+            "name one of these, with --custom-platform or in the --platform of FROM, or see --platform-match",
+        )
+    } else if available == NO_IMAGE {
+        None
+    } else {
+        Some("--platform-match=none takes the first image, whatever it is for")
+    }
+}
+
 fn image_hint(problem: &ImageProblem) -> Option<&'static str> {
     match problem {
-        ImageProblem::NoPlatform { .. } => {
-            Some("name one of these with --custom-platform, or see --platform-match")
-        }
+        ImageProblem::NoPlatform { available, .. } => platform_hint(available),
         ImageProblem::Unfit(_) => {
             Some("take another base, another --custom-platform, or --platform-match=none")
         }
@@ -166,9 +179,7 @@ fn layout_hint(problem: &ChoiceError) -> Option<&'static str> {
         ChoiceError::Names(_) | ChoiceError::Layout(LayoutError::NoSuchName { .. }) => {
             Some("choose one with `oci-layout://DIR:NAME`")
         }
-        ChoiceError::NoPlatform { .. } => {
-            Some("name one of these with --custom-platform, or see --platform-match")
-        }
+        ChoiceError::NoPlatform { available, .. } => platform_hint(available),
         ChoiceError::Unfit(_) => {
             Some("take another base, another --custom-platform, or --platform-match=none")
         }
@@ -182,5 +193,23 @@ pub(super) fn service_failure(error: &(dyn std::error::Error + Send + Sync + 'st
     match hint_of(error) {
         Some(hint) => failure.hint(hint),
         None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_index_does_not_have_is_not_to_be_named() {
+        for (available, expected) in [
+            ("`linux/arm/v7`, one without platform", Some("name one of these")),
+            ("one without platform", Some("--platform-match=none")),
+            ("no image", None),
+        ] {
+            let hint = platform_hint(available);
+            assert_eq!(hint.is_some(), expected.is_some(), "{available}");
+            assert!(hint.unwrap_or_default().starts_with(expected.unwrap_or_default()), "{hint:?}");
+        }
     }
 }

@@ -75,6 +75,11 @@ fn pull_with(settings: &PullSettings, talk: &Talk) -> Result<Digest, Failure> {
     for note in &pulled.notes {
         progress.tell(&Event::Note(note));
     }
+    if let Some(found) = &pulled.foreign {
+        let wanted = &settings.wanted.platform;
+        let detail = format!("`{}` is for {}, not for {wanted}", settings.name.familiar(), found.shown());
+        progress.tell(&Event::Warning { rule: "platform", span: None, detail: &detail });
+    }
     let named = store.catalog().set(&settings.name, &pulled.manifest);
     named.map_err(|error| Failure::from_error(&error).advised(store.root()))?;
     let digest = pulled.manifest.digest;

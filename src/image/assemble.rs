@@ -1,6 +1,8 @@
 //! Indexes that are made of images which there are already.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::descriptor::Descriptor;
 use super::digest::Digest;
@@ -15,8 +17,28 @@ use super::platform::{Platform, PlatformFields};
 pub struct Entry {
     /// What the index will have, with its platform.
     pub descriptor: Descriptor,
-    /// How the user calls it.
-    pub source: String,
+    /// How the user calls it, which all entries of an index share.
+    pub source: Arc<str>,
+}
+
+/// What an index has so far, counted while its images are still looked for: none of those that are too many is held.
+#[derive(Debug, Default)]
+pub struct Tally(AtomicUsize);
+
+/// More than an index can have.
+#[derive(Debug, thiserror::Error)]
+#[error("with it, the index would have more than {MOST_IMAGES} images and attestations")]
+pub struct TooMany;
+
+impl Tally {
+    /// Counts so many more.
+    ///
+    /// # Errors
+    /// [`TooMany`].
+    pub fn add(&self, entries: usize) -> Result<(), TooMany> {
+        let before = self.0.fetch_add(entries, Ordering::Relaxed);
+        if before.saturating_add(entries) > MOST_IMAGES { Err(TooMany) } else { Ok(()) }
+    }
 }
 
 /// Why images make no index.
@@ -128,7 +150,7 @@ pub fn assemble(
             (false, false) => None,
         };
         if let Some(missing) = missing {
-            let (digest, source_name) = (descriptor.digest.clone(), source.clone());
+            let (digest, source_name) = (descriptor.digest.clone(), source.to_string());
             return Err(AssembleError::NoPlatform { digest, source_name, missing, position });
         }
         let platform = Platform::from(&fields).normalise();
@@ -137,9 +159,9 @@ pub fn assemble(
             return Err(AssembleError::Twice {
                 platform: Box::new(platform),
                 first: first.descriptor.digest.clone(),
-                first_source: first.source.clone(),
+                first_source: first.source.to_string(),
                 second: descriptor.digest.clone(),
-                second_source: source.clone(),
+                second_source: source.to_string(),
                 position,
             });
         }
@@ -214,7 +236,7 @@ mod tests {
         let digest = Digest::of(source.as_bytes());
         let platform = Some(fields(platform));
         let descriptor = Descriptor { platform, ..Descriptor::new(media_type::OCI_MANIFEST, digest, 7) };
-        Entry { descriptor, source: source.to_owned() }
+        Entry { descriptor, source: source.into() }
     }
 
     fn index(images: &[(&str, &str)]) -> Result<Encoded, AssembleError> {
@@ -252,6 +274,13 @@ mod tests {
         }
         assert!(index(&[("a", "windows amd64 - 1.2.3"), ("b", "windows amd64 - 1.2.4")]).is_ok());
         assert!(index(&[("a", "linux arm v6"), ("b", "linux arm v7")]).is_ok());
+    }
+
+    #[test]
+    fn what_is_too_much_is_seen_before_it_is_all_there() {
+        let tally = Tally::default();
+        assert!(tally.add(MOST_IMAGES - 1).is_ok() && tally.add(1).is_ok());
+        assert!(tally.add(1).is_err() && tally.add(0).is_err());
     }
 
     #[test]

@@ -20,6 +20,7 @@ const LEGACY: [&str; 6] = ["container", "container_config", "docker_version", "i
 
 /// The config of an image. Fields that this program does not know are kept in `other`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct ImageConfig {
     /// CPU architecture, in Go's words.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -122,6 +123,7 @@ pub fn parse_config_at_cost(
     limits: &DocumentLimits,
 ) -> Result<(ImageConfig, u64), DocumentError> {
     #[derive(Deserialize)]
+    #[serde(expecting = "an object")]
     struct Probe {
         rootfs: Option<serde::de::IgnoredAny>,
     }
@@ -155,6 +157,7 @@ pub fn parse_platform(bytes: &[u8], limits: &DocumentLimits) -> Result<PlatformF
 
 /// The `rootfs` object of a config.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct RootfsConfig {
     /// Always `layers`.
     #[serde(rename = "type")]
@@ -173,6 +176,7 @@ impl Default for RootfsConfig {
 /// The `config` object of a config.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
+#[serde(expecting = "an object")]
 pub struct RunConfig {
     /// `user[:group]`, names or numbers.
     #[serde(default, skip_serializing_if = "String::is_empty", deserialize_with = "null_is_default")]
@@ -221,6 +225,7 @@ pub struct RunConfig {
 /// Docker's health check; durations are nanoseconds, 0 inherits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
+#[serde(expecting = "an object")]
 pub struct Healthcheck {
     /// `NONE`, `CMD` and arguments, or `CMD-SHELL` and a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
@@ -247,6 +252,7 @@ pub struct Healthcheck {
 
 /// One row of an image's history.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct History {
     /// RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -347,7 +353,7 @@ mod tests {
         for (text, expected) in [
             (String::new(), "config is not valid"),
             ("null".to_owned(), "config is not valid"),
-            ("[]".to_owned(), "config is not valid"),
+            ("[]".to_owned(), "config is an array"),
             ("{".repeat(100_000), "config is not valid"),
             (format!("{}{rootfs}}}", "{\"x\":".repeat(10)), "config is not valid"),
             (

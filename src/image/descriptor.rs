@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::digest::{Digest, Mismatch, Verifier};
-use super::platform::PlatformFields;
+use super::platform::{self, PlatformFields};
 
 /// Media types of OCI and of Docker's schema 2.
 pub mod media_type {
@@ -111,6 +111,7 @@ pub enum DescriptorError {
 /// A pointer to stored bytes. Unknown fields are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
 pub struct Descriptor {
     /// What the bytes are.
     pub media_type: String,
@@ -119,7 +120,7 @@ pub struct Descriptor {
     /// Their number.
     pub size: u64,
     /// For which platform they are, in an index.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "platform::object_or_null")]
     pub platform: Option<PlatformFields>,
     /// Free text by key.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -180,6 +180,9 @@ pub enum DocumentError {
         #[source]
         source: serde_json::Error,
     },
+    /// A list where fields should be.
+    #[error("{0} is an array, expected an object")]
+    Array(&'static str),
     /// Docker's first format.
     #[error("docker schema 1 manifests are not supported; re-push the image with a current client")]
     Schema1,
@@ -314,6 +317,7 @@ pub fn parse_payload(
 /// Whether there is a value is all that counts for most of them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
 struct Probe {
     schema_version: Option<Value>,
     media_type: Option<String>,
@@ -517,6 +521,10 @@ pub(super) fn from_json_at_cost<T: DeserializeOwned>(
     if weight > MOST_WEIGHT {
         return Err(DocumentError::TooManyValues { kind, weight });
     }
+    // It would pass for an object without keys.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(DocumentError::Array(kind.name()));
+    }
     let value = serde_json::from_slice(bytes).map_err(|source| {
         let place = place(bytes, source.line(), source.column());
         let place = if place.is_empty() { place } else { format!(" at `{place}`") };
@@ -650,6 +658,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_object_is_told_in_the_words_of_json() {
+        let index = |entry: &str| format!(r#"{{"schemaVersion":2,"manifests":[{entry}]}}"#);
+        let entry = descriptor(media_type::OCI_MANIFEST, "2");
+        let with = |platform: &str| index(&entry.replace('}', &format!(r#","platform":{platform}}}"#)));
+        for (text, expected) in [
+            ("7".to_owned(), "expected an object"),
+            ("[]".to_owned(), "manifest is an array, expected an object"),
+            (index("7"), "expected an object"),
+            (with("[]"), "expected an object"),
+            (with("\"linux\""), "expected an object"),
+        ] {
+            let told = error(&text, None);
+            assert!(told.contains(expected) && !told.contains("struct"), "{text}: {told}");
+        }
+        assert!(parse(with("null").as_bytes(), None, &LIMITS).is_ok());
+        let config = super::super::config::parse_platform(b" []", &LIMITS).expect_err("an array");
+        assert_eq!(config.to_string(), "config is an array, expected an object");
+    }
+
+    #[test]
     fn a_manifest_of_anything_is_read_where_that_is_wanted_and_no_less_strictly() {
         let layer = |kind: &str, size: &str| format!("[{}]", descriptor(kind, size));
         let anything = |text: &str| parse_payload(text.as_bytes(), None, &LIMITS, Payload::Anything);
@@ -731,7 +759,7 @@ mod tests {
             (r#"{"schemaVersion":1,"name":"x","fsLayers":[]}"#.to_owned(), "re-push the image"),
             (good.clone() + "x", "trailing characters"),
             (format!("\u{feff}{good}"), "manifest is not valid"),
-            ("[".repeat(100_000), "manifest is not valid"),
+            ("[".repeat(100_000), "manifest is an array"),
             ("[2]".to_owned(), "is"),
             (
                 good.replacen('{', &format!("{{\"x\":{}{},", "[".repeat(9999), "]".repeat(9999)), 1),

@@ -19,6 +19,7 @@ pub const MOST_NESTED: usize = 32;
 /// An index as it is stored. Unknown fields are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
 pub struct Index {
     /// Always 2.
     pub schema_version: u32,

@@ -125,7 +125,7 @@ mod tests {
             list: &'a [u8],
             a: &'a str,
             #[serde(flatten)]
-            other: std::collections::HashMap<String, serde_json::Value>,
+            other: std::collections::BTreeMap<String, serde_json::Value>,
         }
         let none = serde_json::json!({"c": {}, "ab": [{"y": null, "x": 1.5}]});
         let other =

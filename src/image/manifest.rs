@@ -17,6 +17,7 @@ use super::reference::Reference;
 /// A manifest as it is stored (OCI image-spec `manifest.md`). Unknown fields are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
 pub struct Manifest {
     /// Always 2.
     pub schema_version: u32,

@@ -367,6 +367,9 @@ fn windows_version(text: &str) -> Option<[u64; 4]> {
     (count >= 3).then_some(version)
 }
 
+/// What an index without images has.
+pub const NO_IMAGE: &str = "no image";
+
 /// The platforms of an index in its order, for a message that says what there is instead.
 #[must_use]
 pub fn available(entries: &[Descriptor]) -> String {
@@ -382,7 +385,7 @@ pub fn available(entries: &[Descriptor]) -> String {
             names.push(name);
         }
     }
-    if names.is_empty() { "no image".to_owned() } else { names.join(", ") }
+    if names.is_empty() { NO_IMAGE.to_owned() } else { names.join(", ") }
 }
 
 /// Who wanted a platform.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr as _;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::config::ImageConfig;
@@ -10,6 +12,7 @@ use super::shown;
 
 /// The `platform` object of a descriptor, as it was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct PlatformFields {
     /// CPU architecture, in Go's words.
     #[serde(default, deserialize_with = "null_is_empty")]
@@ -31,6 +34,29 @@ pub struct PlatformFields {
 /// The most characters of an operating system, architecture, variant, version or feature that somebody writes. Directories and
 /// arguments are called after platforms, so what is written is shown whole; of what comes with images, as much is shown.
 pub const LONGEST_WORD: usize = 64;
+
+/// The platform of a descriptor. An array would pass for an object without keys.
+pub(super) fn object_or_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PlatformFields>, D::Error> {
+    struct ObjectOrNull;
+    impl<'de> Visitor<'de> for ObjectOrNull {
+        type Value = Option<PlatformFields>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            PlatformFields::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+    deserializer.deserialize_any(ObjectOrNull)
+}
 
 /// What an image is made for. Either as it was written or, after [`Platform::normalise`], in the one spelling that
 /// can be compared.
@@ -220,6 +246,60 @@ pub fn check_written(fields: &PlatformFields) -> Result<(), WrittenError> {
         return Ok(());
     }
     Err(WrittenError::Variant { written: shown(variant), architecture: architecture.clone(), known })
+}
+
+/// The most features of an operating system.
+pub const MOST_FEATURES: usize = 64;
+
+/// Whether `text` may be a word of a platform, in whosever words: nobody could write or read another one.
+#[must_use]
+pub fn is_readable(text: &str) -> bool {
+    // Of nothing longer the characters are counted.
+    text.len() <= LONGEST_WORD * 4
+        && (1..=LONGEST_WORD).contains(&text.chars().count())
+        && !text.chars().any(|c| c.is_whitespace() || crate::text::is_deceptive(c))
+}
+
+/// A platform that cannot be passed on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WordError {
+    /// A word that nobody can write so.
+    #[error(
+        "its `{key}` is `{value}`: a word has 1 to {LONGEST_WORD} characters, none of them blank or invisible"
+    )]
+    Word {
+        /// Of which field.
+        key: &'static str,
+        /// What there is.
+        value: String,
+    },
+    /// Too many of the operating system.
+    #[error("it has more than {MOST_FEATURES} `os.features`")]
+    Features,
+}
+
+/// Checks what an image or an index says before it is passed on, as far as it says anything.
+///
+/// # Errors
+/// [`WordError`].
+pub fn check_words(fields: &PlatformFields) -> Result<(), WordError> {
+    let PlatformFields { os, architecture, variant, os_version, os_features } = fields;
+    let features = os_features.as_deref().unwrap_or_default();
+    if features.len() > MOST_FEATURES {
+        return Err(WordError::Features);
+    }
+    let words = [
+        ("os", Some(os).filter(|os| !os.is_empty())),
+        ("architecture", Some(architecture).filter(|architecture| !architecture.is_empty())),
+        ("variant", variant.as_ref()),
+        ("os.version", os_version.as_ref()),
+    ];
+    let words = words.into_iter().filter_map(|(key, word)| Some((key, word?)));
+    let mut words = words.chain(features.iter().map(|feature| ("os.features", feature)));
+    match words.find(|(_, word)| !is_readable(word)) {
+        Some((key, word)) => Err(WordError::Word { key, value: shown(word) }),
+        None => Ok(()),
+    }
 }
 
 /// Systems of WebAssembly.
@@ -671,6 +751,31 @@ mod tests {
 
     fn parsed(text: &str) -> Requested {
         Requested::parse(text, &host()).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn words_that_steer_a_terminal_are_not_passed_on() {
+        let good =
+            PlatformFields { os: "cp/m".into(), architecture: "z80".into(), ..PlatformFields::default() };
+        assert_eq!(check_words(&good), Ok(()));
+        assert_eq!(check_words(&PlatformFields::default()), Ok(()));
+        let of = |os: &str, variant: Option<&str>, features: &[&str]| PlatformFields {
+            os: os.to_owned(),
+            variant: variant.map(str::to_owned),
+            os_features: Some(features.iter().map(|feature| (*feature).to_owned()).collect()),
+            ..good.clone()
+        };
+        for (fields, expected) in [
+            (of("li\nux", None, &[]), "its `os` is `li\\nux`: a word has 1 to 128 characters"),
+            (of("linux", Some("\u{1b}[31m"), &[]), "its `variant` is `\\u{1b}[31m`"),
+            (of("linux", Some(""), &[]), "its `variant` is ``"),
+            (of("linux", None, &["a b"]), "its `os.features` is `a b`"),
+            (of(&"x".repeat(129), None, &[]), "its `os` is `xxx"),
+            (of("linux", None, &["a"; 65]), "it has more than 64 `os.features`"),
+        ] {
+            let error = check_words(&fields).expect_err(expected).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::http::{Failure, RedirectProblem, Response, SetupError, escape};
 use crate::image::descriptor::DescriptorError;
 use crate::image::digest::{Digest, Mismatch};
 use crate::image::document::DocumentError;
+use crate::limit::Limit;
 
 /// What was being done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +142,14 @@ pub enum Problem {
     /// A descriptor that cannot be right.
     #[error("its descriptor is not accepted")]
     Descriptor(#[from] DescriptorError),
+    /// A blob that is to be held in memory, and says itself that it is too large for that.
+    #[error("it is {size} bytes long, more than the limit of {value}; {limit}", value = limit.value)]
+    TooLarge {
+        /// Its size.
+        size: u64,
+        /// The most.
+        limit: Limit,
+    },
     /// The content is not what its digest says, twice.
     #[error("{host} sends other content, twice")]
     Corrupt {
@@ -237,7 +246,7 @@ impl TransferError {
             Problem::Http { failure: Failure::Refused { host }, .. } => {
                 Some(format!("is the registry running? nothing listens at `{host}`"))
             }
-            Problem::Http { failure: Failure::NotTls { host } | Failure::NotHttp { host, .. }, .. } => Some(
+            Problem::Http { failure: Failure::NotTls { host }, .. } => Some(
                 format!("add `--insecure-registry {host}` if this registry is to be used without encryption"),
             ),
             Problem::Http { failure: Failure::Unresolved { .. }, .. } => {

@@ -14,6 +14,7 @@ use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::{Digest, Digester, Mismatch, Verifier};
 use crate::image::document::{Kind as Document, Payload, too_long};
 use crate::image::reference::Reference;
+use crate::limit::Limit;
 
 /// A manifest or an index as a registry has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,15 +185,14 @@ impl Client {
         &self,
         from: &Reference,
         blob: &Descriptor,
-        limit: u64,
+        limit: Limit,
     ) -> Result<Vec<u8>, TransferError> {
         let read = || {
             if let Some(bytes) = blob.inline_data()? {
                 return Ok(bytes);
             }
-            if blob.size > limit {
-                let host = from.registry().to_owned();
-                return Err(Failure::TooLong { host, limit }.into());
+            if limit.is_exceeded_by(blob.size) {
+                return Err(Problem::TooLarge { size: blob.size, limit });
             }
             self.fetch_blob(from, blob, || Ok(Vec::new()))
         };

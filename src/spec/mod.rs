@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use crate::image::platform::{LONGEST_WORD, PlatformFields, WrittenError, check_written};
+use crate::image::platform::{
+    LONGEST_WORD, MOST_FEATURES, Platform, PlatformFields, WrittenError, check_written, is_readable,
+};
 use crate::image::reference::{Reference, ReferenceError};
 use crate::image::shown;
 use crate::limit::Limit;
@@ -26,13 +28,10 @@ pub const LIMIT: Limit = Limit::new("spec-bytes", 4 << 20);
 const MOST_MEMBERS: usize = crate::image::index::MOST_IMAGES;
 
 /// The most tags, and the most annotations.
-const MOST_ENTRIES: usize = 1000;
+pub const MOST_ENTRIES: usize = 1000;
 
 /// The most bytes of all annotations. Aliases make much of little.
 const ANNOTATION_BYTES: usize = 1 << 20;
-
-/// The most features of an operating system.
-const MOST_FEATURES: usize = 64;
 
 const KEYS: &[&str] = &["image", "tags", "annotations", "manifests"];
 const MEMBER_KEYS: &[&str] = &["image", "platform"];
@@ -140,6 +139,14 @@ pub enum SpecErrorKind {
         /// Where it is first.
         first: Place,
     },
+    /// An image that is named again, for the same platform.
+    #[error("`{name}` is there twice, first in line {line}: name it once", line = .first.line)]
+    Again {
+        /// Its name.
+        name: String,
+        /// Where it is first.
+        first: Place,
+    },
     /// A key that means nothing.
     #[error("unknown key `{key}`: there are {known}")]
     Unknown {
@@ -191,6 +198,9 @@ pub enum SpecErrorKind {
     /// No platform.
     #[error(transparent)]
     Platform(#[from] WrittenError),
+    /// A key of an annotation that nobody can write so.
+    #[error("`{0}` is no key of an annotation: it has at least one character, and none that is invisible")]
+    AnnotationKey(String),
     /// A version or feature that nobody can write so.
     #[error("`{key}` has to be 1 to {LONGEST_WORD} characters, none of them blank or invisible")]
     Word {
@@ -255,7 +265,8 @@ impl Spec {
             return Err(SpecErrorKind::Missing(missing).at(at));
         }
         check_count("images", entries.len(), MOST_MEMBERS, at)?;
-        let members = entries.iter().map(|entry| Member::of(entry)).collect::<Result<_, _>>()?;
+        let members = entries.iter().map(|entry| Member::of(entry)).collect::<Result<Vec<_>, _>>()?;
+        refuse_again(&members)?;
         let annotations_at = fields.get("annotations").map(|(key, _)| key.place);
         Ok(Self { names, annotations, annotations_at, members })
     }
@@ -303,12 +314,27 @@ fn platform(node: &Node<'_>) -> Result<PlatformFields, SpecError> {
     Ok(platform)
 }
 
+/// Whether an annotation can be called so.
+#[must_use]
+pub fn is_annotation_key(key: &str) -> bool {
+    !key.is_empty() && !key.chars().any(crate::text::is_deceptive)
+}
+
+/// No registry is asked twice for what could only be refused then.
+fn refuse_again(members: &[Member]) -> Result<(), SpecError> {
+    let mut known = BTreeMap::new();
+    for member in members {
+        let Some(at) = member.place else { continue };
+        let platform = Platform::from(&member.platform).normalise();
+        if let Some(first) = known.insert((&member.image, platform), at) {
+            return Err(SpecErrorKind::Again { name: member.image.familiar(), first }.at(at));
+        }
+    }
+    Ok(())
+}
+
 fn checked_word(key: &'static str, text: &str, at: Place) -> Result<String, SpecError> {
-    // Nothing longer is copied.
-    let fits = text.len() <= LONGEST_WORD * 4
-        && (1..=LONGEST_WORD).contains(&text.chars().count())
-        && !text.chars().any(|c| c.is_whitespace() || crate::text::is_deceptive(c));
-    if fits { Ok(text.to_owned()) } else { Err(SpecErrorKind::Word { key }.at(at)) }
+    if is_readable(text) { Ok(text.to_owned()) } else { Err(SpecErrorKind::Word { key }.at(at)) }
 }
 
 fn reference(text: &str, at: Place) -> Result<Reference, SpecError> {
@@ -411,6 +437,9 @@ impl<'n, 'a> Fields<'n, 'a> {
                 Value::Text(text) => text,
                 other => return Err(wrong(&key.text, other, "a text").at(node.place)),
             };
+            if !is_annotation_key(&key.text) {
+                return Err(SpecErrorKind::AnnotationKey(shown(&key.text)).at(key.place));
+            }
             bytes += key.text.len() + value.len();
             check_count("bytes of annotations", bytes, ANNOTATION_BYTES, key.place)?;
             annotations.insert(key.text.clone().into_owned(), value.to_owned());
@@ -594,6 +623,18 @@ mod tests {
             (format!("{two}tags: [a b]\n"), "4:8: `a b` is not an image name: tag `a b`"),
             (format!("{two}annotations: {{a: [b]}}\n"), "4:18: `a` is a list, expected a text"),
             (format!("{two}image: r.io/c:1\n"), "4:1: the key `image` is there twice, first in line 1"),
+            (
+                format!("{two}- image: r.io/b:1\n"),
+                "4:10: `r.io/b:1` is there twice, first in line 3: name it once",
+            ),
+            (
+                of_platform(
+                    "{os: linux, architecture: arm}\n- {image: r.io/b:1, platform: {os: linux, architecture: arm, variant: v7}}",
+                ),
+                "5:11: `r.io/b:1` is there twice, first in line 3",
+            ),
+            (format!("{two}annotations: {{'': b}}\n"), "4:15: `` is no key of an annotation"),
+            (format!("{two}annotations: {{\"a\\nb\": b}}\n"), "4:15: `a\\nb` is no key of an annotation"),
             (format!("{two}<<: {{}}\n"), "4:1: merging with `<<` is not supported"),
             (format!("{two}---\nimage: x\n"), "4:1: a second document begins here: a specification is one"),
             (format!("{two}? [a]\n: b\n"), "4:3: a key has to be a text"),

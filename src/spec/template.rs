@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Member;
+use crate::image::index::MOST_IMAGES;
 use crate::image::platform::{Platform, PlatformFields, WrittenError, check_written};
 use crate::image::reference::{Reference, ReferenceError};
 use crate::image::shown;
@@ -48,6 +49,9 @@ pub enum TemplateError {
     /// A platform that is listed twice.
     #[error("`{0}` is there twice")]
     Twice(String),
+    /// More than an index has images.
+    #[error("there are more than {MOST_IMAGES} platforms")]
+    TooMany,
 }
 
 /// Reads platforms as manifest-tool does: all parts are written.
@@ -75,6 +79,9 @@ pub fn platforms(texts: &[String]) -> Result<Vec<PlatformFields>, TemplateError>
             .map_err(|source| TemplateError::Platform { platform: shown(text), source })?;
         Ok(platform)
     };
+    if texts.len() > MOST_IMAGES {
+        return Err(TemplateError::TooMany);
+    }
     texts.iter().map(read).collect()
 }
 

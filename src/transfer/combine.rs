@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Images, JOBS, Nested};
 use crate::build::services::ServiceError;
-use crate::image::assemble::{Entry, completed, contradict};
+use crate::image::assemble::{Entry, Tally, completed, contradict};
 use crate::image::config::parse_platform;
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::digest::Digest;
@@ -15,10 +15,10 @@ use crate::image::index::{flatten, parse_index};
 use crate::image::json::Encoded;
 use crate::image::manifest::{Manifest, Origin};
 use crate::image::matching::is_attestation;
-use crate::image::platform::{Platform, PlatformFields};
+use crate::image::platform::{Platform, PlatformFields, WordError, check_words};
 use crate::image::reference::Reference;
 use crate::image::shown;
-use crate::registry::{Client, Fetched, in_parallel};
+use crate::registry::{Client, Fetched, TransferError, in_parallel};
 
 /// Something in an index that cannot be in another one.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,21 @@ use crate::registry::{Client, Fetched, in_parallel};
 struct Unknown {
     digest: Digest,
     media_type: String,
+}
+
+/// At most so many images of an index are warned of one by one.
+const MOST_NOTES: usize = 20;
+
+/// An image of an index, and what its config says that it is for.
+type Labelled = (Descriptor, PlatformFields);
+
+/// A platform that cannot be passed on, and whose it is.
+#[derive(Debug, thiserror::Error)]
+#[error("the platform of {digest} cannot go into the index")]
+pub struct BadPlatform {
+    digest: Digest,
+    #[source]
+    source: WordError,
 }
 
 /// The most bytes of documents that are kept to be looked at again.
@@ -85,7 +100,8 @@ impl Place {
 #[derive(Debug, Default)]
 pub struct Known {
     documents: Once<Place, Fetched>,
-    platforms: Once<Place, PlatformFields>,
+    /// What configs say; nothing where one cannot be had or read.
+    platforms: Once<Place, Option<PlatformFields>>,
     /// Bytes of the documents.
     kept: AtomicU64,
 }
@@ -117,6 +133,8 @@ pub struct Sources<'a> {
     pub limits: DocumentLimits,
     /// What they have said.
     pub known: &'a Known,
+    /// What all that was found so far makes.
+    pub tally: &'a Tally,
 }
 
 /// What a name stands for.
@@ -145,35 +163,52 @@ impl Sources<'_> {
         let (own, attestations) = if media_type::is_index(&fetched.media_type) {
             self.in_index(image, fetched)?
         } else {
+            self.tally.add(1)?;
             let size = fetched.bytes.len() as u64;
             let descriptor = Descriptor::new(&fetched.media_type, fetched.digest.clone(), size);
             let platform = self.platform(image, fetched)?;
-            (vec![Descriptor { platform: Some(platform), ..descriptor }], Vec::new())
+            let descriptor = Descriptor { platform: Some(platform.clone()), ..descriptor };
+            (vec![(descriptor, platform)], Vec::new())
         };
         let mut notes = Vec::new();
-        let (source, several) = (image.familiar(), own.len() > 1);
+        let (source, several): (Arc<str>, _) = (image.familiar().into(), own.len() > 1);
         if several && *wanted != PlatformFields::default() {
             notes.push(format!(
                 "`{source}` is an index of {} images, which keep their platforms: that of the specification has no effect",
                 own.len()
             ));
         }
-        let entry = |descriptor: Descriptor| {
+        let mut contradictions = 0;
+        let entry = |(descriptor, config): (Descriptor, PlatformFields)| {
             let own = descriptor.platform.clone().unwrap_or_default();
             let platform = if several { own.clone() } else { completed(wanted, &own) };
-            if contradict(&platform, &own) {
+            // An index may be wrong about its images.
+            let said = [&config, &own].into_iter().find(|said| contradict(&platform, said));
+            contradictions += usize::from(said.is_some());
+            if let Some(said) = said.filter(|_| contradictions <= MOST_NOTES) {
+                let which = if several { format!("{} of ", descriptor.digest) } else { String::new() };
                 notes.push(format!(
-                    "`{source}` says of itself that it is for {}, and goes into the index for {}",
-                    Platform::from(&own).shown(),
+                    "{which}`{source}` says of itself that it is for {}, and goes into the index for {}",
+                    Platform::from(said).shown(),
                     Platform::from(&platform).shown()
                 ));
             }
             Entry {
                 descriptor: Descriptor { platform: Some(platform), ..descriptor },
-                source: source.clone(),
+                source: Arc::clone(&source),
             }
         };
-        let images = own.into_iter().map(entry).collect();
+        let images: Vec<Entry> = own.into_iter().map(entry).collect();
+        for Entry { descriptor, .. } in &images {
+            let checked = descriptor.platform.as_ref().map_or(Ok(()), check_words);
+            checked.map_err(|source| BadPlatform { digest: descriptor.digest.clone(), source })?;
+        }
+        if contradictions > MOST_NOTES {
+            notes.push(format!(
+                "{} more images of `{source}` say of themselves that they are for other platforms",
+                contradictions - MOST_NOTES
+            ));
+        }
         Ok(Found { images, attestations, notes })
     }
 
@@ -182,7 +217,7 @@ impl Sources<'_> {
         &self,
         image: &Reference,
         fetched: &Fetched,
-    ) -> Result<(Vec<Descriptor>, Vec<Descriptor>), ServiceError> {
+    ) -> Result<(Vec<Labelled>, Vec<Descriptor>), ServiceError> {
         let index = parse_index(&fetched.bytes, Some(&fetched.media_type), &self.limits)?;
         let mut nested = |entry: &Descriptor| {
             let ask = || Ok(self.client.manifest_of(image, entry)?);
@@ -191,6 +226,7 @@ impl Sources<'_> {
             parsed.map_err(|error| Nested(error.into()))
         };
         let entries = flatten(index, self.limits.nesting, &mut nested)?;
+        self.tally.add(entries.len())?;
         let (attestations, images): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_attestation);
         if let Some(entry) = images.iter().find(|entry| !media_type::is_manifest(&entry.media_type)) {
             let (digest, media_type) = (entry.digest.clone(), shown(&entry.media_type));
@@ -200,19 +236,27 @@ impl Sources<'_> {
         Ok((images, attestations))
     }
 
-    /// An entry of an index with all that is known of its platform.
-    fn labelled(&self, image: &Reference, entry: &Descriptor) -> Result<Descriptor, ServiceError> {
+    /// An entry of an index with all that is known of its platform. Where its label says all, an image that is not there or
+    /// cannot be read contradicts nothing.
+    fn labelled(&self, image: &Reference, entry: &Descriptor) -> Result<Labelled, ServiceError> {
         let label = entry.platform.clone().unwrap_or_default();
-        if !label.os.is_empty() && !label.architecture.is_empty() && label.variant.is_some() {
-            return Ok(entry.clone());
-        }
+        let is_complete = !label.os.is_empty() && !label.architecture.is_empty() && label.variant.is_some();
         let ask = || {
             let ask = || Ok(self.client.document_of(image, entry, Payload::Anything)?);
             self.platform(image, &self.known.document(image, entry, ask)?)
         };
-        let own = self.known.platforms.get(Place::of(image, entry), ask, |_| true)?;
-        let platform = completed(&label, &own);
-        Ok(Descriptor { platform: Some(platform), ..entry.clone() })
+        let ask_or_none = || match ask() {
+            Ok(platform) => Ok(Some(platform)),
+            Err(error) if is_unknown(&error) => Ok(None),
+            Err(error) => Err::<_, ServiceError>(error),
+        };
+        let config = match self.known.platforms.get(Place::of(image, entry), ask_or_none, |_| true)? {
+            Some(config) => config,
+            None if is_complete => PlatformFields::default(),
+            None => ask()?,
+        };
+        let platform = if is_complete { label } else { completed(&label, &config) };
+        Ok((Descriptor { platform: Some(platform), ..entry.clone() }, config))
     }
 
     /// What the config of an image says; nothing where it has none that could say it.
@@ -221,9 +265,15 @@ impl Sources<'_> {
         if !media_type::is_config(&config.media_type) {
             return Ok(PlatformFields::default());
         }
-        let bytes = self.client.small_blob(image, &config, self.limits.config.value)?;
+        let bytes = self.client.small_blob(image, &config, self.limits.config)?;
         Ok(parse_platform(&bytes, &self.limits)?)
     }
+}
+
+/// Whether an image is not there, or is none that can be read, and not merely out of reach.
+fn is_unknown(error: &ServiceError) -> bool {
+    error.is::<DocumentError>()
+        || error.downcast_ref::<TransferError>().is_some_and(TransferError::is_not_found)
 }
 
 /// Reads a manifest of whatever.

@@ -345,6 +345,8 @@ pub struct Pulled {
     pub platform: Platform,
     /// What the user ought to know.
     pub notes: Vec<String>,
+    /// What it is for, where that is another platform than the wanted one and it was taken all the same.
+    pub foreign: Option<Platform>,
 }
 
 /// Diff ids and blobs of an image's layers, bottom first.
@@ -531,7 +533,7 @@ impl Images<'_> {
         let bytes = match stored.filter(|bytes| bytes.len() as u64 == manifest.config.size) {
             Some(bytes) => bytes,
             None => {
-                let bytes = self.client.small_blob(reference, &manifest.config, self.limits.config.value)?;
+                let bytes = self.client.small_blob(reference, &manifest.config, self.limits.config)?;
                 self.store.blobs().put(&bytes)?;
                 bytes
             }
@@ -606,7 +608,17 @@ impl Images<'_> {
         wanted: &Wanted,
         cancel: &Cancel,
     ) -> Result<Pulled, ServiceError> {
-        let Base { image, digest, notes, .. } = self.find(reference, wanted)?.base;
+        let Base { image, digest, notes, mut foreign, .. } = self.find(reference, wanted)?.base;
+        let platform = Platform::from(image.config());
+        if foreign.is_some() {
+            // An index may be wrong about its images: then this one is judged as if it stood alone.
+            foreign = match matching::accept_single(&wanted.platform, &platform, wanted.asked, wanted.mode)
+                .map_err(ImageProblem::Unfit)?
+            {
+                Single::Fits | Single::WillDo(_) => None,
+                Single::Keep(found) | Single::Unchecked(found) => Some(found),
+            };
+        }
         let unwanted = || cancel.is_cancelled();
         in_parallel(image.layers(), JOBS, |layer| {
             self.check_size(&layer.blob)?;
@@ -614,12 +626,11 @@ impl Images<'_> {
         })?;
         let bytes = self.stored_document(&digest)?.ok_or_else(|| StoreError::Missing(digest.clone()))?;
         let media_type = document::parse(&bytes, None, &self.limits)?.media_type().to_owned();
-        let platform = Platform::from(image.config());
         let manifest = Descriptor {
             platform: (!platform.os.is_empty()).then(|| PlatformFields::from(&platform)),
             ..Descriptor::new(&media_type, digest, bytes.len() as u64)
         };
-        Ok(Pulled { manifest, platform, notes })
+        Ok(Pulled { manifest, platform, notes, foreign })
     }
 
     /// Brings everything that `image` consists of to `destination`, but the manifest.

@@ -179,7 +179,7 @@ impl Inspection<'_> {
         let manifest = self.parse_manifest(fetched)?;
         let bytes = talk
             .client
-            .small_blob(&settings.reference, &manifest.config, limits.config.value)
+            .small_blob(&settings.reference, &manifest.config, limits.config)
             .map_err(|error| service_failure(&error))?;
         // That of something else than an image need not be JSON.
         let platform = match parse_platform(&bytes, limits) {

@@ -14,7 +14,7 @@ use crate::cli::settings::{self, Environment};
 use crate::cli::snapshotter::word;
 use crate::cli::stop::AtOnce;
 use crate::cli::talk::{Talk, TalkSettings, naming};
-use crate::image::assemble::{AssembleError, Entry, assemble};
+use crate::image::assemble::{AssembleError, Entry, Tally, TooMany, assemble};
 use crate::image::descriptor::{Descriptor, media_type};
 use crate::image::document::Payload;
 use crate::image::encoding::TypeNames;
@@ -81,8 +81,9 @@ impl PushSettings {
 
 /// Pushes, and prints the digest and the length of the index.
 pub(in crate::cli) fn push(settings: &PushSettings, colour: Colour, at_once: &AtOnce) -> Result<(), Failure> {
-    let index =
-        settings.talk.talk(colour, at_once, |talk| Push { settings, talk, known: Known::default() }.run())?;
+    let index = settings.talk.talk(colour, at_once, |talk| {
+        Push { settings, talk, known: Known::default(), tally: Tally::default() }.run()
+    })?;
     crate::cli::print(&format!("Digest: {} {}\n", index.digest, index.bytes.len()))
 }
 
@@ -112,6 +113,7 @@ struct Push<'a> {
     settings: &'a PushSettings,
     talk: &'a Talk,
     known: Known,
+    tally: Tally,
 }
 
 impl Push<'_> {
@@ -127,11 +129,12 @@ impl Push<'_> {
             self.refuse_missing(&found)?;
         }
         let (mut images, mut attestations) = (Vec::new(), Vec::new());
-        let (mut members, mut elsewhere) = (Vec::new(), Vec::new());
+        let (mut members, mut elsewhere, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (member, found) in spec.members.iter().zip(found) {
             let Sought::Found(found) = found else {
                 let name = member.image.familiar();
                 self.warn("ignore-missing", &format!("`{name}` is not there, and left out"));
+                left_out += 1;
                 continue;
             };
             for note in &found.notes {
@@ -146,8 +149,12 @@ impl Push<'_> {
             attestations.extend(found.attestations);
         }
         if images.is_empty() {
-            let failure = Failure::new("no image is left: there is nothing to push");
-            return Err(failure.hint("--ignore-missing leaves out what is not there"));
+            return Err(if left_out == 0 {
+                Failure::new("what is named are indexes without images: there is nothing to push")
+            } else {
+                let failure = Failure::new("no image is left: there is nothing to push");
+                failure.hint("--ignore-missing leaves out what is not there")
+            });
         }
         let mixture = self.mixture(&images);
         let index = assemble(settings.types, images, attestations, &spec.annotations)
@@ -198,7 +205,7 @@ impl Push<'_> {
 
     /// What a member brings in.
     fn find(&self, member: &Member) -> Result<Sought, Failure> {
-        let Self { settings, talk, known } = self;
+        let Self { settings, talk, known, tally } = self;
         let at = |failure| settings.source.at(member.place, failure);
         let fetched = match talk.client.document(&member.image, Payload::Anything) {
             Ok(fetched) => fetched,
@@ -211,11 +218,16 @@ impl Push<'_> {
             }
             Err(error) => return Err(at(service_failure(&error))),
         };
-        let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents, known };
+        let sources = Sources { client: &talk.client, limits: settings.talk.limits.documents, known, tally };
         let found = sources.find(&member.image, &member.platform, &fetched);
         found.map(Sought::Found).map_err(|error| {
             let message = format!("cannot take `{}` into an index", member.image.familiar());
-            at(service_failure(&*error).within(message))
+            let failure = service_failure(&*error).within(message);
+            at(if error.is::<TooMany>() {
+                failure.hint("leave members out, or push several indexes: clients refuse larger ones")
+            } else {
+                failure
+            })
         })
     }
 
@@ -243,7 +255,7 @@ impl Push<'_> {
         if elsewhere.is_empty() {
             return Ok(());
         }
-        let Self { settings, talk, known } = self;
+        let Self { settings, talk, known, .. } = self;
         let store = open_store(&settings.store, &talk.progress)?;
         let images = Images {
             client: &talk.client,

@@ -1,5 +1,6 @@
 //! The file or the arguments that say what to push.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,7 +10,9 @@ use crate::dockerfile::Span;
 use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::limit::Limit;
-use crate::spec::{Member, Place, Spec, Template, TemplateError, platforms};
+use crate::spec::{
+    MOST_ENTRIES, Member, Place, Spec, SpecErrorKind, Template, TemplateError, is_annotation_key, platforms,
+};
 use crate::text::chained;
 
 /// What to push, and what to show where something about it is wrong.
@@ -42,6 +45,10 @@ impl Source {
         match Spec::parse(&text, limit) {
             Ok(spec) => Ok(Self { spec, file: Some((name, text)), warnings: Vec::new() }),
             Err(error) => {
+                // Its first line says nothing, and need be no text.
+                if matches!(*error.kind, SpecErrorKind::TooLong(_)) {
+                    return Err(Failure::new(format!("`{name}`: {error}")));
+                }
                 let failure = Failure::new(error.kind.to_string());
                 Err(located(failure, &name, &text, error.place))
             }
@@ -78,6 +85,9 @@ impl Source {
             let message = format!("`{}` has a digest, which only the result can tell", args.target);
             return Err(Failure::new(message).of_flag("--target").hint("give it a tag, or nothing"));
         }
+        if args.tags.len() > MOST_ENTRIES {
+            return Err(too_many("tags", "--tags"));
+        }
         let mut names = vec![target.clone()];
         for tag in args.tags.iter().filter(|tag| !tag.is_empty()) {
             let name = target.with_tag(tag).map_err(|error| Failure::from_error(&error).of_flag("--tags"))?;
@@ -86,12 +96,21 @@ impl Source {
             }
         }
         let annotation = |text: &String| match text.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            Some((key, value)) if is_annotation_key(key) => Ok((key.to_owned(), value.to_owned())),
             _ => Err(Failure::new(format!("`{}` is no `KEY=VALUE`", crate::image::shown(text)))
                 .of_flag("--annotations")
                 .hint("commas separate annotations: a value that has one needs a YAML file and from-spec")),
         };
-        let annotations = args.annotations.iter().map(annotation).collect::<Result<_, _>>()?;
+        let mut annotations = BTreeMap::new();
+        for (key, value) in args.annotations.iter().map(annotation).collect::<Result<Vec<_>, _>>()? {
+            let message = format!("`{}` is there twice", crate::image::shown(&key));
+            if annotations.insert(key, value).is_some() {
+                return Err(Failure::new(message).of_flag("--annotations"));
+            }
+        }
+        if annotations.len() > MOST_ENTRIES {
+            return Err(too_many("annotations", "--annotations"));
+        }
         let spec = Spec { names, annotations, annotations_at: None, members };
         Ok(Self { spec, file: None, warnings })
     }
@@ -103,6 +122,10 @@ impl Source {
             _ => failure,
         }
     }
+}
+
+fn too_many(what: &str, flag: &'static str) -> Failure {
+    Failure::new(format!("there are more than {MOST_ENTRIES} {what}")).of_flag(flag)
 }
 
 fn located(failure: Failure, name: &str, text: &[u8], Place { line, column }: Place) -> Failure {
