@@ -191,7 +191,7 @@ fn images_of_the_most_instructions_and_platforms_are_made() {
         ("long rows for 32", labels(15, 16_000), Some(&*others)),
     ] {
         let context = Context::new(&format!("FROM scratch\n{text}"));
-        let peak = build(&context, MOST, &[&["--no-push"], platforms.as_slice()].concat());
+        let peak = build(&context, MOST, &[&["--no-push", "-q"], platforms.as_slice()].concat());
         eprintln!("{what}: {peak} kB");
     }
 }

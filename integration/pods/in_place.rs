@@ -435,7 +435,11 @@ fn a_step_that_will_not_end_keeps_the_root_until_it_has() {
     );
     let mut running = Running::start(&mut pod.command(&["sh", "-c", &script]));
     running.wait_for("| ready");
-    let family = Family::of(running.id());
+    // Until they execute those, both are shells.
+    let id = running.id();
+    let both = |_: &str| ["sleep", "tail"].iter().all(|name| Family::of(id).named(name).is_some());
+    running.wait_until("sleep and tail", both);
+    let family = Family::of(id);
     freezer.freeze(family.named("sleep").expect("what stays"));
     let step = Pid::from_raw(family.named("tail").expect("the step")).expect("a number");
     kill_process(step, Signal::KILL).expect("kill");

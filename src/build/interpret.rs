@@ -34,7 +34,7 @@ use crate::text::without_credentials;
 const DEFAULT_SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 /// The most bytes of all history rows of a build: a RUN's row names every ARG before it, so a file of the largest size could
-/// ask for gigabytes. No registry takes a config of this size.
+/// ask for gigabytes. It is as much as a config may have at all to be read again.
 const MOST_HISTORY: usize = 8 << 20;
 
 /// The most bytes that all steps may hold of what variables have made of here-documents and mounts, which no row shows: one

@@ -330,10 +330,18 @@ pub(super) fn platforms(
         (Some(first), None) => first,
     };
     let mut listed = first.split(',').chain(texts.flat_map(|text| text.split(',')));
-    let first = requested_platform(listed.next().unwrap_or_default(), host)?;
+    let mut read = |text: &str| -> Result<Requested, Failure> {
+        let requested = requested_platform(text.trim_ascii(), host)?;
+        // Docker takes it, and on `scratch` nobody would notice.
+        if let Err(error) = check_written(&PlatformFields::from(&requested.normalised)) {
+            warnings.push(format!("--custom-platform {}: {error}", text.trim_ascii()));
+        }
+        Ok(requested)
+    };
+    let first = read(listed.next().unwrap_or_default())?;
     let mut platforms = Platforms { first, others: Vec::new() };
     for text in listed {
-        let requested = requested_platform(text, host)?;
+        let requested = read(text)?;
         // As for docker, what is named twice is built once.
         if platforms.iter().all(|known| known.normalised != requested.normalised) {
             platforms.others.push(requested);
@@ -426,6 +434,11 @@ impl Platforms {
 
 /// Reads one platform of `--custom-platform`.
 pub(super) fn requested_platform(text: &str, host: &Platform) -> Result<Requested, Failure> {
+    if text.is_empty() {
+        return Err(Failure::new("a platform is empty")
+            .of_flag("--custom-platform")
+            .hint("for instance linux/arm/v7"));
+    }
     Requested::parse(text, host).map_err(|error| {
         let failure = Failure::from_error(&error).of_flag("--custom-platform");
         if error.has_advice() { failure } else { failure.hint("for instance linux/arm/v7") }
@@ -891,15 +904,26 @@ mod tests {
                 "Explicitly linux/arm64 linux/386",
             ),
             (&["--custom-platform=arm64", "--customPlatform=arm,386"], "Explicitly linux/arm/v7 linux/386"),
+            (&["--platform=linux/arm64, linux/386"], "Explicitly linux/arm64 linux/386"),
         ] {
             assert_eq!(read(flags).as_deref(), Ok(expected), "{flags:?}");
         }
-        for wrong in ["", ",", "linux/arm64,", "linux/arm64, linux/386", "nonsense,linux/386"] {
+        for wrong in ["", ",", "linux/arm64,", "linux/arm 64", "nonsense,linux/386"] {
             let error = read(&["--platform", wrong]).unwrap_err();
             assert!(error.starts_with("--custom-platform: "), "{wrong}: {error}");
         }
         let many: Vec<String> = (0..40).map(|number| format!("linux/arm64/v8.{number}")).collect();
         assert!(read(&["--platform", &many.join(",")]).unwrap_err().contains("more than 32"));
+    }
+
+    #[test]
+    fn misspelt_platforms_are_told_of() {
+        let args = args_of_build(&["--platform=linux/amd46,linux/arm/v7,linux/arm/v9,linux/arm64/v8.2"]);
+        let mut warnings = Vec::new();
+        platforms(&args.platform, &Platform::new("linux", "amd64", None), &mut warnings).unwrap();
+        let [one, two] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(one.starts_with("--custom-platform linux/amd46: `amd46` is not an architecture"), "{one}");
+        assert!(two.starts_with("--custom-platform linux/arm/v9: `v9` is not a variant of arm"), "{two}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The one JSON writer: equal values give equal bytes.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -27,8 +28,8 @@ impl Encoded {
     }
 }
 
-/// Encodes `value` without white space and with the keys of every object sorted. What it takes beside the bytes is little:
-/// the history of an image may have very many rows.
+/// Encodes `value` without white space and with the keys of every object sorted. Beside the bytes it takes as much again at
+/// most, and not the tree of all values: the history of an image may have very many rows.
 ///
 /// # Errors
 /// When `value` cannot be JSON, for instance a map whose keys are no strings.
@@ -56,11 +57,28 @@ impl io::Write for Text {
     }
 }
 
-/// Sorts the members of each object once all of them are written.
+/// Sorts the members of each object once all of them are written. In order they stay where they are; else they are copied.
 struct Sorted {
     text: Text,
-    /// Of each object that has not ended: where its members begin, and where their values do.
+    /// Of each object that has not ended: where its members begin, and where their keys end.
     objects: Vec<Vec<(usize, usize)>>,
+}
+
+impl Sorted {
+    /// The last member of the object that has not ended.
+    fn member(&mut self) -> Option<&mut (usize, usize)> {
+        self.objects.last_mut()?.last_mut()
+    }
+}
+
+/// A key without its quotes, as it was before it was encoded.
+fn key(encoded: &[u8]) -> Cow<'_, [u8]> {
+    let plain = encoded.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\""));
+    match plain {
+        Some(plain) if !plain.contains(&b'\\') => Cow::Borrowed(plain),
+        _ => serde_json::from_slice::<String>(encoded)
+            .map_or(Cow::Borrowed(encoded), |key| Cow::Owned(key.into_bytes())),
+    }
 }
 
 impl Formatter for Sorted {
@@ -69,40 +87,40 @@ impl Formatter for Sorted {
         writer.write_all(b"{")
     }
 
-    fn begin_object_key<W: io::Write + ?Sized>(&mut self, _: &mut W, _: bool) -> io::Result<()> {
+    fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            writer.write_all(b",")?;
+        }
         let at = self.text.0.borrow().len();
         self.objects.last_mut().into_iter().for_each(|members| members.push((at, at)));
         Ok(())
     }
 
-    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+    fn end_object_key<W: io::Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
         let at = self.text.0.borrow().len();
-        self.objects
-            .last_mut()
-            .and_then(|members| members.last_mut())
-            .into_iter()
-            .for_each(|member| member.1 = at);
-        writer.write_all(b":")
+        self.member().into_iter().for_each(|member| member.1 = at);
+        Ok(())
     }
 
     fn end_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
         let members = self.objects.pop().unwrap_or_default();
         let mut text = self.text.0.borrow_mut();
-        if let Some((first, _)) = members.first() {
-            let ends = members.iter().skip(1).map(|(begin, _)| *begin).chain([text.len()]);
-            let mut ranges: Vec<_> =
-                members.iter().zip(ends).map(|((begin, value), end)| (*begin..*value, *begin..end)).collect();
-            let is_sorted =
-                ranges.is_sorted_by(|(one, _), (other, _)| text[one.clone()] <= text[other.clone()]);
-            if !is_sorted {
-                ranges.sort_by(|(one, _), (other, _)| text[one.clone()].cmp(&text[other.clone()]));
-            }
-            let mut sorted = Vec::with_capacity(text.len() - first + members.len());
-            for (_, member) in ranges {
+        let in_order = |(one, end): &(usize, usize), (other, other_end): &(usize, usize)| {
+            key(&text[*one..*end]).cmp(&key(&text[*other..*other_end]))
+        };
+        if let Some((first, _)) = members.first()
+            && !members.is_sorted_by(|one, other| in_order(one, other).is_le())
+        {
+            // A member ends where the comma before the next one is.
+            let ends = members.iter().skip(1).map(|(begin, _)| begin - 1).chain([text.len()]);
+            let mut members_to: Vec<_> = members.iter().zip(ends).collect();
+            members_to.sort_by(|(one, _), (other, _)| in_order(one, other));
+            let mut sorted = Vec::with_capacity(text.len() - first);
+            for ((begin, _), end) in members_to {
                 if !sorted.is_empty() {
                     sorted.push(b',');
                 }
-                sorted.extend_from_slice(&text[member]);
+                sorted.extend_from_slice(&text[*begin..end]);
             }
             text.truncate(*first);
             text.append(&mut sorted);
@@ -128,8 +146,9 @@ mod tests {
             other: std::collections::BTreeMap<String, serde_json::Value>,
         }
         let none = serde_json::json!({"c": {}, "ab": [{"y": null, "x": 1.5}]});
-        let other =
-            || serde_json::from_str(r#"{"aa": {"z": "\\", "A": true}, "": -1, "k,\\": [[], {}]}"#).unwrap();
+        let other = || {
+            serde_json::from_str(r#"{"aa": {"z": "\\", "A": true}, "": -1, "k,\\": [[], {}], "aa!": 1, "aa b": 2, "aa\n": 3, "aa\"": 4, "aaa": 5, "ä": 6}"#).unwrap()
+        };
         let inner = Outer { b: None, list: &[], a: "}{,\"\n", other: other() };
         let outer = Outer { b: Some(Box::new(inner)), list: &[1, 2], a: "ä", other: other() };
         for value in [serde_json::to_value(&outer).unwrap(), none] {

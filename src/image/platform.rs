@@ -766,11 +766,11 @@ mod tests {
             ..good.clone()
         };
         for (fields, expected) in [
-            (of("li\nux", None, &[]), "its `os` is `li\\nux`: a word has 1 to 128 characters"),
+            (of("li\nux", None, &[]), "its `os` is `li\\nux`: a word has 1 to 64 characters"),
             (of("linux", Some("\u{1b}[31m"), &[]), "its `variant` is `\\u{1b}[31m`"),
             (of("linux", Some(""), &[]), "its `variant` is ``"),
             (of("linux", None, &["a b"]), "its `os.features` is `a b`"),
-            (of(&"x".repeat(129), None, &[]), "its `os` is `xxx"),
+            (of(&"x".repeat(65), None, &[]), "its `os` is `xxx"),
             (of("linux", None, &["a"; 65]), "it has more than 64 `os.features`"),
         ] {
             let error = check_words(&fields).expect_err(expected).to_string();

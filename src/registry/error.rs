@@ -273,6 +273,33 @@ impl TransferError {
         matches!(*self.problem, Problem::NotFound { .. })
     }
 
+    /// Whether there is nothing under the name for anybody who asks as we do.
+    #[must_use]
+    pub fn is_nothing_for_us(&self) -> bool {
+        self.is_without_answer()
+            || matches!(
+                *self.problem,
+                Problem::NotFound { .. }
+                    | Problem::Denied { .. }
+                    | Problem::Rejected { .. }
+                    | Problem::NoCredentials { .. }
+            )
+    }
+
+    /// Whether the registry has answered, with something that is not what was asked for, or cannot be read.
+    #[must_use]
+    pub fn is_about_content(&self) -> bool {
+        matches!(
+            *self.problem,
+            Problem::Document { .. }
+                | Problem::Descriptor(_)
+                | Problem::TooLarge { .. }
+                | Problem::Corrupt { .. }
+                | Problem::Content { .. }
+                | Problem::Answer { .. }
+        )
+    }
+
     /// Whether nobody answered, or nobody who knows: it says nothing about what was asked for.
     #[must_use]
     pub fn is_without_answer(&self) -> bool {

@@ -272,8 +272,8 @@ impl Sources<'_> {
 
 /// Whether an image is not there, or is none that can be read, and not merely out of reach.
 fn is_unknown(error: &ServiceError) -> bool {
-    error.is::<DocumentError>()
-        || error.downcast_ref::<TransferError>().is_some_and(TransferError::is_not_found)
+    let of_transfer = |error: &TransferError| error.is_not_found() || error.is_about_content();
+    error.is::<DocumentError>() || error.downcast_ref().is_some_and(of_transfer)
 }
 
 /// Reads a manifest of whatever.

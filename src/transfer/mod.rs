@@ -394,8 +394,20 @@ impl Images<'_> {
             Stored::Others(others) => self
                 .in_registry(reference, wanted)
                 .map_err(|source| Unhelped { others, wanted: wanted.platform.clone(), source }.into()),
-            // Where the registry is out of reach, the other platforms get no other image from it either.
-            Stored::Partly(candidate) => Ok(self.in_registry(reference, wanted).unwrap_or(*candidate)),
+            Stored::Partly(candidate) => match self.in_registry(reference, wanted) {
+                // Then the other platforms get no other image from it either.
+                Err(error)
+                    if error
+                        .downcast_ref()
+                        .is_some_and(crate::registry::TransferError::is_nothing_for_us) =>
+                {
+                    let (name, why) = (reference.familiar(), crate::text::chained(&*error));
+                    let note = format!("FROM {name}: that of the store is taken: {why}");
+                    self.progress.tell(&Event::Note(&note));
+                    Ok(*candidate)
+                }
+                found => found,
+            },
         }
     }
 

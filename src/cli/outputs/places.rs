@@ -165,6 +165,8 @@ fn check_removed(settings: &Settings, found: &FoundDockerfile) -> Result<(), Fai
         (found.file(), "the Dockerfile"),
         (Some(settings.store.as_path()), "the store"),
         (here.as_deref(), "the current directory"),
+        (Some(Path::new("/proc/self/fd/1")), "what standard output is written to"),
+        (Some(Path::new("/proc/self/fd/2")), "what standard error is written to"),
     ];
     let read = read.into_iter().filter_map(|(path, what)| Some((path?, what)));
     let read = read.chain(
