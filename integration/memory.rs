@@ -188,7 +188,7 @@ fn images_of_the_most_instructions_and_platforms_are_made() {
     for (what, text, platforms) in [
         ("one", labels(19_990, 1), None),
         ("many rows for 32", labels(1_240, 1), Some(&*others)),
-        ("long rows for 32", labels(15, 16_000), Some(&*others)),
+        ("long rows for 32", labels(15, 13_000), Some(&*others)),
     ] {
         let context = Context::new(&format!("FROM scratch\n{text}"));
         let peak = build(&context, MOST, &[&["--no-push", "-q"], platforms.as_slice()].concat());
