@@ -96,32 +96,52 @@ pub(crate) const BUILDAH: &[Known] = &[
     },
     Known {
         name: "WORKDIR that is not the last",
-        // Made when a step first uses it.
+        // Made when a step first uses it; until then, a step may make something else there.
         explains: |program, difference| {
             let nothing = difference.one == "directory" && difference.other == "-";
-            there(difference).is_some() && nothing && text(program).matches("WORKDIR").count() > 1
+            let (text, path) = (text(program), about(difference));
+            let instead = || {
+                let workdirs = text.lines().filter_map(|line| line.strip_prefix("WORKDIR /"));
+                workdirs.into_iter().any(|workdir| is_at_or_above(path, &format!("/{workdir}")))
+            };
+            text.matches("WORKDIR").count() > 1 && (there(difference).is_some() && nothing || instead())
         },
     },
     Known {
         name: "directories of VOLUME",
         explains: |program, difference| {
             let made = difference.one == "-" && difference.other == "directory";
-            there(difference).is_some() && made && text(program).contains("VOLUME ")
+            let (text, path) = (text(program), about(difference));
+            // Where there is a directory, a step finds it.
+            let instead = || {
+                let volumes = text.lines().filter(|line| line.contains("VOLUME "));
+                let mut paths = volumes.flat_map(|line| line.split([' ', '"', ',', '[', ']']));
+                paths.any(|volume| {
+                    volume.starts_with('/') && (is_at_or_above(path, volume) || is_at_or_above(volume, path))
+                })
+            };
+            there(difference).is_some() && made && text.contains("VOLUME ") || instead()
+        },
+    },
+    Known {
+        name: "ranges of EXPOSE",
+        explains: |program, difference| {
+            let text = text(program);
+            let mut exposed = text.lines().filter(|line| line.contains("EXPOSE "));
+            difference.place == "config ExposedPorts" && exposed.any(|line| line.contains('-'))
         },
     },
     Known {
         name: "destination that ends in /.",
         explains: |program, difference| {
-            let about = difference.place.split(' ').nth(1).unwrap_or_default();
-            about.starts_with("/c") && text(program).contains(" /c/.\n")
+            about(difference).starts_with("/c") && text(program).contains(" /c/.\n")
         },
     },
     Known {
         name: "several sources and no slash",
         // The destination becomes a directory.
         explains: |program, difference| {
-            let about = difference.place.split(' ').nth(1).unwrap_or_default();
-            let text = text(program);
+            let (text, about) = (text(program), about(difference));
             let copies = text.lines().filter(|line| line.contains("COPY ") || line.contains("ADD "));
             let mut ends =
                 copies.filter_map(|line| line.trim_end_matches(['"', ']']).rsplit([' ', '"', ',']).next());
@@ -185,6 +205,11 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
 /// The path of a difference that is about this field.
 fn field<'a>(difference: &'a Difference, name: &str) -> Option<&'a str> {
     difference.place.strip_prefix("tree ")?.strip_suffix(name)?.strip_suffix(' ')
+}
+
+/// The path that a difference is about, as far as it has no blank; a dash, which no path is, where it is about none.
+fn about(difference: &Difference) -> &str {
+    difference.place.strip_prefix("tree ").and_then(|place| place.split(' ').next()).unwrap_or("-")
 }
 
 /// The path that only one of both has.
