@@ -192,7 +192,15 @@ fn a_signal_from_outside_is_reported() {
     let mut process = shell("echo ready; exec sleep 1000.25");
     process.hostname = "name".to_owned();
     let mut output = |_: Stream, _: &[u8]| {
-        for pid in processes_with("sleep 1000.25") {
+        // Until the shell has executed it, there is none.
+        let found = (0..1000).find_map(|_| {
+            let found = processes_with("sleep 1000.25");
+            if found.is_empty() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            (!found.is_empty()).then_some(found)
+        });
+        for pid in found.expect("sleep") {
             rustix::process::kill_process(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
                 .unwrap();
         }
