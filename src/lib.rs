@@ -5,14 +5,14 @@
 //!
 //! | level | module | what it is | may use |
 //! |---|---|---|---|
-//! | 0 | [`sys`] | raw system calls that no crate wraps; the only `unsafe` | – |
+//! | 0 | [`sys`] | raw system calls that no crate wraps, and what is known only before Rust's own start; the only `unsafe` | – |
 //! | 0 | [`limit`] | a limit that the user may raise | – |
 //! | 0 | [`text`] | text from outside, fit for a message; what is shown of URLs | – |
 //! | 1 | [`children`] | who waits for which child of this process; orphans, which nobody does; forked children that have one thing to say; programs that are run to their end | `sys` |
 //! | 1 | [`image`] | OCI values; no input or output | `limit`, `text` |
 //! | 1 | [`spec`] | what an index is to be made of: YAML or arguments to values; no input or output | `image`, `limit`, `text` |
 //! | 1 | [`dockerfile`] | Dockerfile text to values; no input or output | `limit` |
-//! | 1 | [`rootfs`] | a hostile directory tree behind one handle; which users and groups there are | `limit`, `text` |
+//! | 1 | [`rootfs`] | a hostile directory tree behind one handle, several that are to be one, and what is written of them for the user; which users and groups there are | `limit`, `text` |
 //! | 1 | [`http`] | one HTTP client: roots, redirects, retries, limits | `text` |
 //! | 2 | [`layer`] | changesets as tar archives: read, applied, written, converted to another form | `image`, `limit`, `rootfs` |
 //! | 2 | [`context`] | where COPY and ADD read: the build context, files of URLs, git repositories | `children`, `http`, `limit`, `rootfs`, `text` |

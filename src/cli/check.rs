@@ -209,10 +209,7 @@ fn checked(settings: &Settings, places: &Places, found: &FoundDockerfile, images
 }
 
 fn is_unanswered(error: &ServiceError) -> bool {
-    if let Some(unhelped) = error.downcast_ref::<Unhelped>() {
-        return is_unanswered(&unhelped.source);
-    }
-    error.downcast_ref::<TransferError>().is_some_and(TransferError::is_without_answer)
+    Unhelped::behind(&**error).downcast_ref::<TransferError>().is_some_and(TransferError::is_without_answer)
 }
 
 fn not_checked(base: &UnknownBase) -> String {

@@ -130,9 +130,7 @@ fn source_hint(written: &str, place: &str, excluded: Option<&build::copy::Exclud
 }
 
 fn hint_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<String> {
-    if let Some(unhelped) = error.downcast_ref::<Unhelped>() {
-        return hint_of(&*unhelped.source);
-    }
+    let error = Unhelped::behind(error);
     if let Some(transfer) = error.downcast_ref::<TransferError>() {
         return transfer.hint();
     }

@@ -3,13 +3,12 @@
 use std::io;
 use std::path::Path;
 
-use super::{Candidate, Documents, Images, WhileWanted, based};
+use super::{Candidate, Documents, Images, WhileWanted, based, of_other_machine};
 use crate::build::named_contexts::LayoutImageName;
 use crate::build::progress::{Transfer, Way};
 use crate::build::services::{ServiceError, Wanted};
 use crate::image::descriptor::Descriptor;
 use crate::image::manifest::Origin;
-use crate::image::platform::Platform;
 use crate::image::reference::Reference;
 use crate::store::choice::{Choice, LayoutImage};
 use crate::store::layout::Layout;
@@ -39,9 +38,7 @@ impl Images<'_> {
         for note in &mut notes {
             *note = format!("{}: {note}", reference.familiar());
         }
-        let found = Platform::from(&config).normalise();
-        let is_known = !found.os.is_empty() && !found.architecture.is_empty();
-        let foreign = Some(found).filter(|found| is_known && !found.same_machine(&wanted.platform));
+        let foreign = of_other_machine(&config, wanted);
         let documents = Documents { manifest, digest, config, cost };
         based(reference, documents, Origin::Layout(name.path.clone()), notes, foreign)
     }

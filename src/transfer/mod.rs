@@ -349,6 +349,13 @@ pub struct Pulled {
     pub foreign: Option<Platform>,
 }
 
+/// What an image is for, where it says so and that is another machine than the wanted one.
+fn of_other_machine(config: &ImageConfig, wanted: &Wanted) -> Option<Platform> {
+    let found = Platform::from(config).normalise();
+    let is_known = !found.os.is_empty() && !found.architecture.is_empty();
+    (is_known && !found.same_machine(&wanted.platform)).then_some(found)
+}
+
 /// Diff ids and blobs of an image's layers, bottom first.
 fn stacked(image: &Image) -> Vec<(DiffId, Descriptor)> {
     image.layers().iter().map(|layer| (layer.diff_id.clone(), layer.blob.clone())).collect()
@@ -415,20 +422,15 @@ impl Images<'_> {
     fn in_registry(&self, reference: &Reference, wanted: &Wanted) -> Result<Candidate, ServiceError> {
         let fetched = self.manifest(reference)?;
         let mut notes = Vec::new();
-        let mut foreign = None;
-        let documents = if media_type::is_index(&fetched.media_type) {
+        let (documents, foreign) = if media_type::is_index(&fetched.media_type) {
             let documents = self.in_index(reference, wanted, &fetched, &mut notes)?;
-            let found = Platform::from(&documents.config).normalise();
             // With `--platform-match=none`.
-            if !found.os.is_empty() && !found.architecture.is_empty() && !found.same_machine(&wanted.platform)
-            {
-                foreign = Some(found);
-            }
-            documents
+            let foreign = of_other_machine(&documents.config, wanted);
+            (documents, foreign)
         } else if media_type::is_manifest(&fetched.media_type) {
             let documents = self.documents(reference, &fetched)?;
-            foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
-            documents
+            let foreign = judge_single(reference, wanted, &documents.config, &mut notes)?;
+            (documents, foreign)
         } else {
             return Err(ImageProblem::MediaType(fetched.media_type).into());
         };

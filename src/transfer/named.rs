@@ -41,7 +41,17 @@ pub struct Unhelped {
     pub(super) wanted: Platform,
     /// What the registry was asked in vain for.
     #[source]
-    pub source: ServiceError,
+    pub(super) source: ServiceError,
+}
+
+impl Unhelped {
+    /// What is wrong with the registry, where that is what `error` is about; else `error` itself.
+    #[must_use]
+    pub fn behind<'e>(
+        error: &'e (dyn Error + Send + Sync + 'static),
+    ) -> &'e (dyn Error + Send + Sync + 'static) {
+        error.downcast_ref::<Self>().map_or(error, |unhelped| &*unhelped.source)
+    }
 }
 
 /// The platforms of images that will not do because of them.
@@ -94,7 +104,8 @@ impl Images<'_> {
                     found.is_ok_and(|found| found.base.foreign.is_none() && !lacks(&found.base))
                 };
                 let all = &self.asked.platforms;
-                let is_for_all = !all.contains(&wanted.platform) || all.iter().all(serves);
+                let is_for_all = !all.contains(&wanted.platform)
+                    || all.iter().all(|other| *other == wanted.platform || serves(other));
                 if is_for_all {
                     return Ok(Stored::Base(Box::new(candidate)));
                 }
